@@ -182,6 +182,18 @@ def detector(device):
     return detect
 
 
+def as_onnx(network, file):
+    """Write a network as ONNX, as it computes in evaluation mode."""
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this exporter is the older one
+        names = {"input_names": ["input"], "output_names": ["output"]}
+        torch.onnx.export(network.model.eval(), network.inputs, file, dynamo=False, opset_version=17, **names)
+
+
 @case(group="09")
 def onnx_inference():
     """One thread, which sleeps between calls."""
@@ -189,15 +201,14 @@ def onnx_inference():
 
     import onnxruntime
 
-    from metallab import converters
     from metallab.pytorch import networks
 
     network = networks.cnn(batch=4)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    model = converters.export_onnx(network.model.eval(), network.inputs[0], io.BytesIO()).getvalue()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    as_onnx(network, model := io.BytesIO())
+    session = onnxruntime.InferenceSession(model.getvalue(), options, providers=["CPUExecutionProvider"])
     x = network.inputs[0].numpy()
     return lambda: session.run(None, {"input": x})[0]
 
@@ -211,7 +222,6 @@ def int8_inference():
     import onnxruntime
     from onnxruntime.quantization import quantize_dynamic
 
-    from metallab import converters
     from metallab.pytorch import networks
 
     network = networks.mlp(batch=64, width=256)
@@ -219,7 +229,7 @@ def int8_inference():
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         model, quantized = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
-        converters.export_onnx(network.model.eval(), network.inputs[0], str(model))
+        as_onnx(network, str(model))
         quantize_dynamic(model, quantized)
         session = onnxruntime.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
     x = network.inputs[0].numpy()

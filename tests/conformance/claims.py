@@ -109,4 +109,4 @@ def apart(source: str, results: Sequence[str] = (), **options: Any) -> isolated.
         exec(compile(source, "<apart>", "exec"), space)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
         return isolated.Outcome("raised", reason=f"{type(error).__name__}: {error}", detail=traceback.format_exc())
-    return isolated.Outcome("well", results={name: space[name] for name in results})
+    return isolated.Outcome("ok", results={name: space[name] for name in results})

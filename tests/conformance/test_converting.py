@@ -20,15 +20,14 @@ MAKE = """
 import os
 os.chdir(FOLDER)
 import numpy as np, torch
-from pathlib import Path
 from torch import nn
-from metallab import converters
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 x = torch.randn(1, 1, 16, 16)
 np.save("x.npy", x.numpy()); np.save("truth.npy", model(x).detach().numpy())
-converters.export_onnx(model.eval(), x, Path("small.onnx"))
+names = {"input_names": ["input"], "output_names": ["output"]}
+torch.onnx.export(model.eval(), (x,), "small.onnx", dynamo=False, opset_version=17, **names)
 if CORE_ML:
     import sys
     sys.modules["tensorflow"] = None  # which coremltools would import as well

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch.mps import profiler
 
+from conformance import mps_log
 from conformance.claims import ON_A_MAC, find_tool
 from metallab import isolated
-from metallab.pytorch import mps_log
 
 LOGGED = """
 import torch
@@ -49,7 +49,7 @@ PAUSE = 2.0
 """Seconds before and after what `log stream` shall hear."""
 
 
-@pytest.mark.claim(used_in="notebook 03, metallab.pytorch.mps_log", seconds=90, slow=True)
+@pytest.mark.claim(used_in="notebook 03: the log", seconds=90, slow=True)
 def test_log_is_understood(evidence):
     """The log of PYTORCH_MPS_LOG_PROFILE_INFO=399 has the lines that `mps_log` reads: operations, copies, fallbacks.
 

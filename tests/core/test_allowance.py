@@ -37,47 +37,24 @@ def test_slow_steps_are_fewer_and_it_is_said(clock):
     assert part.count("steps", each=0.01, wanted=200) == 200
     assert str(part) == "Nothing was left out for time."
     assert part.count("steps", each=0.4, wanted=200) == 50
-    assert part.count("steps", each=0.4, wanted=200, share=0.5) == 25
     clock.now += 19
-    assert part.count("seeds", each=3.0, wanted=9, least=2) == 2
     assert part.count("films", each=3.0, wanted=1) == 0
     assert str(part) == (
-        "Left out for time (20 s for this part): 150 of 200 steps (400 ms each); 175 of 200 steps (400 ms each); "
-        "7 of 9 seeds (3 s each; 2 are always taken); 1 of 1 films (3 s each)."
+        "Left out for time (20 s for this part): 150 of 200 steps (400 ms each); 1 of 1 films (3 s each)."
     )
     for no_time in (0.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=r"steps: .* measure one first"):
             part.count("steps", each=no_time, wanted=2)
 
 
-def test_the_quick_ones_come_first(clock):
-    part = allowance.Allowance(20, clock)
-    costs, wanted = {"cold": 12.0, "raw": 0.5, "eager": 3.0, "warm": 8.0}, dict.fromkeys(["cold", "raw", "warm"], 6)
-    assert part.counts("processes", costs, wanted | {"eager": 2}) == {"raw": 6, "eager": 2, "warm": 1, "cold": 0}
-    assert part.left_out == ["5 of 6 processes of warm (8 s each)", "6 of 6 processes of cold (12 s each)"]
-    assert part.counts("processes", {"raw": 1.0}, {"raw": 30}, reserve=0.25) == {"raw": 20}
-    clock.now += 99
-    assert part.counts("processes", {"raw": 1.0}, {"raw": 6}, reserve=0.25) == {"raw": 5}
-    assert part.counts("processes", {"raw": 1.0}, {"raw": 6}) == {"raw": 0}
-    for no_time in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=r"processes of raw: .* measure one first"):
-            part.counts("processes", {"cold": 1.0, "raw": no_time}, {"cold": 1, "raw": 1})
-
-
 def test_items_go_on_while_one_more_fits(clock):
     part, done = allowance.Allowance(20, clock), []
-    for size in part.items([1, 2, 4, 8, 16], "batches of", growth=2.0):
+    for size in part.items([1, 2, 4, 8, 16], "batches of"):
         clock.now += size
         done.append(size)
-    assert done == [1, 2, 4, 8], "after 15 s there are 5 left, and one more is taken to need 16"
+    assert done == [1, 2, 4, 8], "after 15 s there are 5 left, and one more is taken to need 8"
     assert part.left_out == ["batches of 16 (the one before took 8 s)"]
     assert list(allowance.Allowance(9, clock).items("ab")) == ["a", "b"]
-    alike = []
-    for item in (again := allowance.Allowance(9, clock)).items(range(5), growth=2.0):
-        clock.now += 2.5
-        alike.append(item)
-    assert alike == [0, 1], "4 s are left after two, and one more is taken to need 5"
-    assert again.left_out == ["2, 3, 4 (the one before took 2.5 s)"]
 
 
 def test_the_first_are_done_in_any_case(clock):

@@ -71,7 +71,7 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True
 @pytest.mark.parametrize(
     ("ending", "ended", "reason"),
     [
-        ("", "well", ""),
+        ("", "ok", ""),
         ("1 / 0", "raised", "ZeroDivisionError: division by zero"),
         ("os.abort()", "crashed", "the process was killed by SIGABRT"),
         ("os._exit(0)", "crashed", "the process exited with code 0 before it answered"),
@@ -111,7 +111,7 @@ time.sleep(600)
 
     monkeypatch.setattr(subprocess.Popen, "wait", impatient)
     outcome = isolated.run(code, timeout=5000)
-    assert (outcome.ended, outcome.printed) == ("hung", "started\n")
+    assert (outcome.ended, outcome.printed) == ("timeout", "started\n")
     assert "5000 s" in outcome.reason
     assert gone(int(number.read_text()))
 
@@ -281,8 +281,7 @@ def test_fast_mode_skips_long_cells(shell, capsys, monkeypatch):
 
 
 def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
-    """One that only wants the tool runs."""
-    absent = {"coremltools": "make tools", "apple-gpu": "buy one", "sanitizers": "make packages"}
+    absent = {"coremltools": "make tools", "apple-gpu": "buy one"}
     for name, fix in absent.items():
         tool = dataclasses.replace(needs.TOOLS[name], is_here=lambda: False, fix=lambda fix=fix: fix)
         monkeypatch.setitem(needs.TOOLS, name, tool)
@@ -296,10 +295,6 @@ def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
         assert "this cell needs" in str(skipped.picture("heading"))
         assert skipped["key"] is skipped
         assert (list(skipped), hasattr(skipped, "_repr_html_")) == ([], False)
-    cell(shell, "x --wants sanitizers", "x = print('it ran')")
-    printed = capsys.readouterr().out
-    assert printed.startswith("it ran\n")
-    assert "make packages" in printed
 
 
 @pytest.mark.parametrize(

@@ -226,28 +226,6 @@ def test_the_banner_says_what_is_real_and_escapes_it():
     assert "&lt;script&gt;&amp;" in hostile
 
 
-def test_torch_is_waited_for_where_there_is_a_device(monkeypatch):
-    waits = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waits.append(1))
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    wait = device.synchronizer("torch")
-    wait()
-    assert not waits
-    assert not wait.waits_for_results
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    device.synchronizer("torch")("a result")
-    assert waits == [1]
-
-
-class Jax(timing.Host):
-    """A place for JAX on the CPU, which works while Python runs ahead."""
-
-    def __init__(self, synchronize) -> None:
-        super().__init__("CPU by JAX", waits_for_results=synchronize.waits_for_results)
-        object.__setattr__(self, "synchronize", synchronize)
-
-
 def test_every_result_of_jax_is_waited_for():
     import jax
 
@@ -266,15 +244,14 @@ def test_every_result_of_jax_is_waited_for():
 
     budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
     for question in ("latency", "throughput"):
-        got = timing.measure(launch, on=Jax(device.synchronizer("jax")), question=question, budget=budget, clock=clock)
+        got = timing.measure(launch, on=device.cpu(framework="jax"), question=question, budget=budget, clock=clock)
         assert not any(unready), f"{question}: the clock was read while {max(unready)} results were computed"
     assert got.block > 1
 
 
 def test_a_framework_that_is_not_known_is_named():
-    for ask in (device.synchronizer, lambda name: device.pick("cpu", name)):
-        with pytest.raises(ValueError, match="framework 'mxnet'; there are torch, tensorflow, jax, mlx"):
-            ask("mxnet")
+    with pytest.raises(ValueError, match="framework 'mxnet'; there are torch, tensorflow, jax, mlx"):
+        device.pick("cpu", "mxnet")
 
 
 def test_a_framework_is_imported_by_who_asks_for_it():

@@ -69,7 +69,7 @@ def mac(tmp_path, monkeypatch):
 
 
 def well(**results):
-    return lambda *_, **__: isolated.Outcome("well", results=results)
+    return lambda *_, **__: isolated.Outcome("ok", results=results)
 
 
 def test_apples_programs_are_asked(mac, monkeypatch):
@@ -111,7 +111,7 @@ def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
             time.sleep(0.01)
 
     monkeypatch.setattr(test_profiler, "time", types.SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("well"))
+    monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("ok"))
     assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
     assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"
     assert "nn.functional.softshrink(x, 0.5)" in worked[0]
@@ -142,7 +142,7 @@ def test_threads_of_accelerate_are_seen_by_their_time(monkeypatch, busy, outcome
     ((source, threads),) = asked
     assert "torch.set_num_threads(1)" in source
     assert threads is None, "with its variables the question would be another"
-    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("hung", reason="too long"))
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("timeout", reason="too long"))
     assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == "not applicable"
 
 
@@ -176,7 +176,7 @@ def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
     assert ask()[0] == "refuted"
 
 
-@pytest.mark.parametrize(("ended", "outcome"), [("crashed", "confirmed"), ("raised", "refuted"), ("well", "refuted")])
+@pytest.mark.parametrize(("ended", "outcome"), [("crashed", "confirmed"), ("raised", "refuted"), ("ok", "refuted")])
 def test_on_a_mac_an_invalid_graph_is_expected_to_crash(monkeypatch, ended, outcome):
     monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome(ended))
     for module in (claims, test_mpsgraph):

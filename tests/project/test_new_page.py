@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from one_page import run_notebook
 
-from metallab import headless, new_page, paths
+from metallab import new_page, paths
 
 
 def test_a_new_page_runs_and_has_its_rows(tmp_path, monkeypatch, capsys):
@@ -24,7 +25,7 @@ def test_a_new_page_runs_and_has_its_rows(tmp_path, monkeypatch, capsys):
         row = next(i for i, line in enumerate(lines) if line.startswith(begin))
         assert (lines[row - 1][:5], lines[row + 1][:5]) == ("| 03 ", "| 04 ")
         assert lines[row].count("|") == lines[row - 1].count("|")
-    result = headless.run_notebook(paths.NOTEBOOKS / "03c_do_this.ipynb", device="cpu", out=tmp_path / "out")
+    result = run_notebook(paths.NOTEBOOKS / "03c_do_this.ipynb", device="cpu", out=tmp_path / "out")
     assert result.status == "passed", result.reason
 
 

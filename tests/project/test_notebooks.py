@@ -23,6 +23,7 @@ import scenes
 import scope
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat.v4 import new_code_cell
+from one_page import run_notebook
 from wrong_answers import WRONG_ANSWERS
 
 from metallab import headless, isolated, needs, paths, records, workshop
@@ -99,7 +100,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
         wanted |= {f"check-wrong-{n}-of-{number}": "WrongAnswer" for n, _ in enumerate(mistakes)}
     longer = tmp_path / path.name
     nbformat.write(page, longer)
-    result = headless.run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
+    result = run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
     if result.lacking:
         warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
     here = lambda name: needs.has_compiler() if name == "c++" else importlib.util.find_spec(name)
@@ -107,7 +108,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     if lacking or device in skip.get("device", []):
         assert (result.status, result.reason) == ("skipped", skip.reason)
         pytest.skip(result.reason)
-    ran = {cell.id: cell for cell in result.read().cells}
+    ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
     assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.failed_copy}"
     for name in wanted:
@@ -145,7 +146,7 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
     setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
     result = run_apart(path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")})
     assert result.status == "passed", result.reason
-    ran = {cell.id: cell for cell in result.read().cells}
+    ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     assert "busy machine" in ran["product"].outputs[0].text
     assert "here, " not in ran["measure-read"].outputs[0].text
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
@@ -258,7 +259,7 @@ def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
     changed["right-patterns"] = f"{magic}\n{PLANTED_RELU}{source}"
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
     assert "WRONG: predict: off by 5" in outputs["idea-read-run"]
     assert "WRONG: a training step: off by" in outputs["idea-check-code"]
     assert "WRONG in graph" in outputs["right-table"]
@@ -275,7 +276,7 @@ def test_keras_gets_no_speed_up_on_a_wrong_device(kind, tmp_path):
     changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
     assert "outputs differ: the baseline's is wrong" in outputs["brings-measure"]
 
 
@@ -339,7 +340,7 @@ def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
     mine = recipe.replace("str(detector.FILM)", repr(str(tmp_path / "mine.mp4")))
     result = run_apart(path, kind, tmp_path, replace={"recipe-code": mine})
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in result.read().cells}
+    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
     assert "boxes in 3 frames, the same in both" in outputs["right-code"]
 
 
@@ -369,7 +370,7 @@ def test_links_lead_somewhere(path):
 
 def run_apart(path, kind, folder, **options):
     """Run a changed notebook into a folder of its own, so that it is never taken for the real one."""
-    return headless.run_notebook(path, device=kind, out=folder / "out", failed=folder / "failed", **LIMITS, **options)
+    return run_notebook(path, device=kind, out=folder / "out", failed=folder / "failed", **LIMITS, **options)
 
 
 def speed_ups_in(cell) -> list[str]:

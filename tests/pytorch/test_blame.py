@@ -299,8 +299,8 @@ def test_no_sound_model_is_blamed():
     """Smaller than pages measure them, training."""
     on = device.pick()
     torch.manual_seed(0)
-    block = networks.MEASURED["Transformer block"](batch=2, steps=16)
-    made = [networks.MEASURED["LSTM"](batch=2), block, networks.talk_mlp(8)]
+    block = networks.transformer(batch=2, steps=16)
+    made = [networks.lstm(batch=2), block, networks.talk_mlp(8)]
     half = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 3))
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         image = torch.randn(2, 3, 32, 32).to(dtype)

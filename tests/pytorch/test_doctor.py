@@ -333,7 +333,7 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named():
 @on_simulated
 def test_what_there_was_no_time_to_compare_is_not_right():
     answer = right.right(sound(), common.Limits(1e-9))
-    assert (answer.outcome, answer.ended) == ("unanswered", "hung")
+    assert (answer.outcome, answer.ended) == ("unanswered", "timeout")
 
 
 @on_simulated
@@ -594,7 +594,7 @@ def test_named_inputs_may_be_any_mapping():
 
 def answered(number):
     table = Table(["a", "b"], [["<1>", 2]], "a note")
-    return Answer(QUESTIONS[number - 1], "good", f"Answer {number} & more.", "a CPU", (Evidence("Seen", table),))
+    return Answer(QUESTIONS[number - 1], "passed", f"Answer {number} & more.", "a CPU", (Evidence("Seen", table),))
 
 
 def pretended(monkeypatch, **ends):
@@ -604,13 +604,13 @@ def pretended(monkeypatch, **ends):
     def run(source, **settings):
         calls.append((source, settings))
         if source == "import torch":
-            return isolated.Outcome("well")
+            return isolated.Outcome("ok")
         if "look(" in source:
-            return ends.get("look", isolated.Outcome("well", results={"result": ("Net, 3 weights", "cpu")}))
+            return ends.get("look", isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")}))
         number = int(source.partition("ask(")[2][0])
         if settings.get("device") is None and f"plain{number}" in ends:
             return ends[f"plain{number}"]
-        return ends.get(f"ask{number}", isolated.Outcome("well", results={"result": answered(number)}))
+        return ends.get(f"ask{number}", isolated.Outcome("ok", results={"result": answered(number)}))
 
     monkeypatch.setattr(isolated, "run", run)
     return calls
@@ -622,13 +622,13 @@ def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
     calls = pretended(
         monkeypatch,
         ask2=isolated.Outcome("crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"),
-        ask3=isolated.Outcome("hung", reason="took longer than 9 s and was stopped"),
+        ask3=isolated.Outcome("timeout", reason="took longer than 9 s and was stopped"),
         ask5=isolated.Outcome("crashed", reason="the process ended with 77", detail=limit),
         ask6=isolated.Outcome("raised", reason="KeyError: labels", detail=detail),
     )
     examined = doctor.examine("mine:example", minutes=3, progress=str)
     assert [(answer.outcome, answer.ended) for answer in examined.answers] == [
-        ("good", "well"), ("unanswered", "crashed"), ("unanswered", "hung"), ("good", "well"),
+        ("good", "ok"), ("unanswered", "crashed"), ("unanswered", "timeout"), ("good", "ok"),
         ("unanswered", "crashed"), ("unanswered", "raised"),
     ]  # fmt: skip
     words = ("", "SIGABRT", "--minutes", "", "--process-memory", "labels")
@@ -648,9 +648,9 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
         if "ask(" in source:
             limits.append(settings["timeout"])
             now[0] += settings["timeout"]
-            return isolated.Outcome("hung", reason="took longer and was stopped")
+            return isolated.Outcome("timeout", reason="took longer and was stopped")
         now[0] += 5 * ("look(" in source)
-        return isolated.Outcome("well", results={"result": ("Net, 3 weights", "cpu")})
+        return isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")})
 
     monkeypatch.setattr(isolated, "run", run)
     assert len(doctor.examine("mine:example", minutes=3, progress=str).answers) == 6
@@ -659,7 +659,7 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
 
 def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
     gone = isolated.Outcome("raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError"))
-    plain = isolated.Outcome("well", results={"result": answered(1)})
+    plain = isolated.Outcome("ok", results={"result": answered(1)})
     pretended(monkeypatch, ask1=gone, plain1=plain)
     assert doctor.examine("mine:example", progress=str).answers[0].outcome == "good"
 
@@ -682,11 +682,11 @@ def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "numbers"),
-    [({5: "bad"}, "5"), ({6: "attention", 2: "bad", 3: "unanswered"}, "2, 3, 6"), ({4: "unanswered"}, "4")],
+    ("statuses", "numbers"),
+    [({5: "failed"}, "5"), ({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6"), ({4: "skipped"}, "4")],
 )
-def test_the_headline_names_the_worst_first(outcomes, numbers):
-    answers = (Answer(question, outcomes.get(n, "good"), "So.") for n, question in enumerate(QUESTIONS, 1))
+def test_the_headline_names_the_worst_first(statuses, numbers):
+    answers = (Answer(question, statuses.get(n, "passed"), "So.") for n, question in enumerate(QUESTIONS, 1))
     headline = doctor.Report("mine:example", "Net, 3 weights", tuple(answers), "2").headline
     assert ", ".join(re.findall(r"\d", headline)) == numbers
 
@@ -706,15 +706,15 @@ CRASHED = isolated.Outcome("crashed", reason="it ended")
     ("code", "ends"),
     [
         (0, {}),
-        (0, {"ask3": Answer(QUESTIONS[2], "attention", "Slow.")}),
-        (1, {"ask2": Answer(QUESTIONS[1], "bad", "No."), "ask1": CRASHED}),
+        (0, {"ask3": Answer(QUESTIONS[2], "incomplete", "Slow.")}),
+        (1, {"ask2": Answer(QUESTIONS[1], "failed", "No."), "ask1": CRASHED}),
         (2, {"ask1": CRASHED}),
-        (2, {"ask2": Answer(QUESTIONS[1], "unanswered", "There is no Apple GPU.")}),
+        (2, {"ask2": Answer(QUESTIONS[1], "skipped", "There is no Apple GPU.")}),
         (2, {"look": isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))}),
     ],
 )
 def test_the_exit_code_is_the_worst_of_the_answers(code, ends, monkeypatch, tmp_path, capsys):
-    whole = {name: isolated.Outcome("well", results={"result": e}) for name, e in ends.items() if isinstance(e, Answer)}
+    whole = {name: isolated.Outcome("ok", results={"result": e}) for name, e in ends.items() if isinstance(e, Answer)}
     calls = pretended(monkeypatch, **{**ends, **whole})
     assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == code
     told = capsys.readouterr()
@@ -776,7 +776,7 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     crashed = report._answer(1, "aborting_model:example", 300, 2**40, None, apple=True)
     assert (crashed.outcome, "SIGABRT" in crashed.sentence) == ("unanswered", True)
-    with pytest.raises(doctor.Refused, match=r"it needs more than the 1 GiB that it may have"):
+    with pytest.raises(doctor.NotAModel, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 300, 1 << 30)
 
 

@@ -72,9 +72,9 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
         monkeypatch.setattr(rule.isolated, "run", lambda *_, **__: made)
         return rule.gives("text", "kernel", x, {0.5: wanted})
 
-    assert given(outcome("well", outs=[[0.0, math.inf]])) is True
+    assert given(outcome("ok", outs=[[0.0, math.inf]])) is True
     with pytest.raises(AssertionError, match=r"of 0\.1 and λ = 0\.5 it makes -0, not 0"):
-        given(outcome("well", outs=[[-0.0, math.inf]]))
+        given(outcome("ok", outs=[[-0.0, math.inf]]))
     missing = given(isolated.Outcome("raised", reason="SimulationUnavailable: no g++"))
     assert isinstance(missing, isolated.Skipped)
     with pytest.raises(kernels.CannotCompile, match="undeclared"):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conformance import mps_log
 
 from metallab import isolated, paths
-from metallab.pytorch import mps_log
 
 # Lines in the form that MPSProfiler.mm gives them, with and without times.
 LIVE = """\
@@ -39,33 +39,21 @@ EXIT = """
 
 def test_a_log_becomes_entries():
     """Each line and each row of a table, without what it does not know; old and new names of units."""
-    assert [vars(entry) for entry in mps_log.parse(LIVE)] == [
-        expected("live", "copy", "CPU to MPS", 1, 0.25, 16384),
-        expected("live", "copy", "MPS to CPU", 1, None, 2),
-        expected("live", "op", "aten::sum_out_mps", 1, 0.010, None),
-        expected("live", "op", "aten::softshrink", 1, None, None),
-        expected("live", "fallback", "aten::rrelu_with_noise", 1, 0.5, 3 * 2**19),
-        expected("live", "fallback", "aten::mode", 1, None, 32),
+    assert mps_log.parse(LIVE) == [
+        ("live", "copy", "CPU to MPS", 1, 0.25, 16384),
+        ("live", "copy", "MPS to CPU", 1, None, 2),
+        ("live", "op", "aten::sum_out_mps", 1, 0.010, None),
+        ("live", "op", "aten::softshrink", 1, None, None),
+        ("live", "fallback", "aten::rrelu_with_noise", 1, 0.5, 3 * 2**19),
+        ("live", "fallback", "aten::mode", 1, None, 32),
     ]
-    assert [vars(entry) for entry in mps_log.parse(EXIT)] == [
-        expected("exit", "op", "aten::sum_out_mps", 4, 0.050, None),
-        expected("exit", "op", "aten::softshrink", 12, None, None),
-        expected("exit", "fallback", "aten::rrelu_with_noise", 3, 0.300, 3 * 2**30),
-        expected("exit", "copy", "MPS to CPU", 9, 0.200, 65536),
+    assert mps_log.parse(EXIT) == [
+        ("exit", "op", "aten::sum_out_mps", 4, 0.050, None),
+        ("exit", "op", "aten::softshrink", 12, None, None),
+        ("exit", "fallback", "aten::rrelu_with_noise", 3, 0.300, 3 * 2**30),
+        ("exit", "copy", "MPS to CPU", 9, 0.200, 65536),
     ]
     assert mps_log.parse("nothing of this\nis a log\n") == []
-
-
-def test_what_the_log_does_not_know_is_a_dash():
-    shown = mps_log.table(f"{LIVE}\n{EXIT}")
-    assert list(shown.columns) == ["kind", "name", "runs", "milliseconds", "bytes"]
-    assert shown["milliseconds"].tolist() == [0.05, "–", 0.3, 0.2]
-    assert "nan" not in shown.to_string().lower()
-    assert mps_log.table("nothing of this").empty
-
-
-def expected(part, kind, name, runs, milliseconds, size):
-    return {"part": part, "kind": kind, "name": name, "runs": runs, "milliseconds": milliseconds, "bytes": size}
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac's log has Metal's names; the page shows it")

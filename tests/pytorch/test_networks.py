@@ -7,7 +7,7 @@ import torch
 
 from metallab.pytorch import networks
 
-MAKERS = [*networks.MEASURED.values(), networks.talk_mlp]
+MAKERS = [getattr(networks, name) for name in ("mlp", "cnn", "resnet", "transformer", "lstm", "talk_mlp")]
 SHAPES = {
     "MLP": (256, 10),
     "CNN": (32, 10),

@@ -22,17 +22,6 @@ def test_what_is_kept_is_counted_once_and_without_the_weights():
     assert precision.kept_for_backward(model, loss) == 4 * (2 * 8 + 3 * 2 * 4)
 
 
-def test_half_the_bits_keep_half_the_bytes():
-    model, x = nn.Linear(64, 64), torch.randn(8, 64)
-
-    def loss(model, dtype):
-        return model(x).to(dtype).exp().sum()  # exp keeps its result
-
-    kept = precision.kept_in_formats(model, loss)
-    exact = {"float32": 4, "float16": 2, "bfloat16": 2}
-    assert kept == {name: 4 * x.numel() + size * x.numel() for name, size in exact.items()}
-
-
 def test_digits_are_scikit_learns_and_split_once():
     data = precision.digits()
     pixels, classes = load_digits(return_X_y=True)

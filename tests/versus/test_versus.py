@@ -235,10 +235,10 @@ def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
     (tmp_path / "newer" / "of_the_new_side.py").touch()
     newer = side(PYTHONPATH=str(tmp_path / "newer"))
     compared = outcome(file, "new", side(), newer)
-    assert (compared.answer, compared.is_finding) == ("NEW", False)
+    assert compared.answer == "NEW"
     assert "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line " in compared.reason
     compared = outcome(file, "new", newer, side())
-    assert (compared.answer, compared.is_finding) == ("LOST", True)
+    assert compared.answer == "LOST"
     assert report.exit_code([compared]) == 1
 
 
@@ -286,7 +286,7 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     )  # without what another case has printed
 
 
-KILLED = lockstep._NoRatioError("LOST", "B: its process was killed by SIGKILL")
+KILLED = lockstep._NoRatioError("B: its process was killed by SIGKILL", "B")
 ALIKE = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
 ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1.0,), (1.6,), 1, (1.0, 1.0))] * 9]
 
@@ -582,7 +582,7 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
 
     def compare(given, *_):
-        yield lockstep.Outcome(given[0], "SLOWER", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
+        yield lockstep.Outcome(given[0], "slower", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
         if ends == "expired":
             raise turns.TurnBlocked("too long")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -606,11 +606,11 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
 def test_exit_codes(answers, code):
     some = lockstep.Interval(1.0, 0.9, 1.1)
     one = cases.Case("one", lambda: None)
-    intervals = {"SAME": some, "SLOWER": some, "FASTER": some, "UNSURE": some, "no interval": lockstep.Interval(1.0)}
-    of = [
-        lockstep.Outcome(one, "UNSURE" if answer == "no interval" else answer, intervals.get(answer))
-        for answer in answers
-    ]
+    kinds = {word: (key, None) for key, word in lockstep.IN_PRINT.items()}
+    kinds |= {word: (kinds[word][0], some) for word in ("SAME", "SLOWER", "FASTER", "UNSURE")}
+    kinds["no interval"] = ("inconclusive", lockstep.Interval(1.0))
+    refusing = {"NEW": "A", "LOST": "B", "NEITHER": "AB"}
+    of = [lockstep.Outcome(one, *kinds[answer], refusing=refusing.get(answer, "")) for answer in answers]
     assert report.exit_code(of) == code
 
 

@@ -4,7 +4,7 @@ A page knows how long a part of it may take, and not how fast the machine is. So
 
     allowance = Allowance(20)                                  # seconds, from here on
     step_seconds = timing.measure(step, on=lab, budget=timing.FAST).median
-    steps = allowance.count("steps of training", each=step_seconds, wanted=200, least=10)
+    steps = allowance.count("steps of training", each=step_seconds, wanted=200)
     ...
     print(allowance)   # Left out for time (20 s for this part): 150 of 200 steps of training (0.4 s each).
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from metallab import mode, timing, units
@@ -48,48 +48,26 @@ class Allowance:
         """Seconds that are left; 0 if more than all are spent."""
         return max(0.0, self.seconds - (self.clock() - self.started))
 
-    def count(self, what: str, *, each: float, wanted: int, least: int = 0, share: float = 1.0) -> int:
-        """How many pieces of work that take ``each`` seconds can be done: ``least`` to ``wanted``.
+    def count(self, what: str, *, each: float, wanted: int) -> int:
+        """How many pieces of work that take ``each`` seconds can be done, ``wanted`` at most.
 
-        ``share`` is the part of what is left, from 0 to 1, that they may take together. Fewer than ``wanted`` are
-        noted as left out, with what one costs. ValueError if ``each`` is not a time.
+        Fewer are noted as left out, with what one costs. ValueError if ``each`` is not a time.
         """
         _assert_time(each, what)
-        count = max(least, min(wanted, int(share * self.left / each)))
+        count = min(wanted, int(self.left / each))
         if count < wanted:
-            always = f"; {least} are always taken" if count == least > 0 else ""
-            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each{always})")
+            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)")
         return count
 
-    def counts(
-        self, what: str, costs: Mapping[str, float], wanted: Mapping[str, int], *, reserve: float = 0.0
-    ) -> dict[str, int]:
-        """How many pieces of each kind can be done where one takes ``costs`` seconds: those of quick kinds first.
-
-        A kind whose turn comes when little is left gets few, or none; what is missing of ``wanted`` is noted. A part of
-        the whole allowance, ``reserve`` from 0 to 1, is theirs whatever was spent before. ValueError as `count`.
-        """
-        for name, seconds in costs.items():
-            _assert_time(seconds, f"{what} of {name}")
-        left, counts = max(self.left, reserve * self.seconds), {}
-        for name in sorted(costs, key=costs.__getitem__):
-            counts[name] = min(wanted[name], int(left / costs[name]))
-            left -= counts[name] * costs[name]
-            if missing := wanted[name] - counts[name]:
-                self.left_out.append(
-                    f"{missing} of {wanted[name]} {what} of {name} ({units.seconds(costs[name])} each)"
-                )
-        return counts
-
-    def items(self, items: Iterable[T], what: str = "", *, growth: float = 1.0, least: int = 1) -> Iterator[T]:
+    def items(self, items: Iterable[T], what: str = "", *, least: int = 1) -> Iterator[T]:
         """Go through ``items`` while there is time for one more; the rest, by their text, are noted as left out.
 
-        One more is taken to need ``growth`` times what the one before took. The first ``least`` are done in any case.
+        One more is taken to need what the one before took. The first ``least`` are done in any case.
         """
         waiting = list(items)
         last = 0.0
         for number, item in enumerate(waiting):
-            if number >= least and growth * last > self.left:
+            if number >= least and last > self.left:
                 rest = ", ".join(map(str, waiting[number:]))
                 self.left_out.append(f"{f'{what} ' if what else ''}{rest} (the one before took {units.seconds(last)})")
                 return

@@ -15,8 +15,8 @@ Text, tables and figures appear below the cell, and the named results (here ``y`
 ``--timeout``, raises `ChildFailed` in the notebook. Processes that a cell starts end with it.
 
 ``--raises NotImplementedError`` is for a cell that teaches a failure. ``--needs objective-c++`` names a tool that may
-be missing (`needs.TOOLS`): then the cell is not run, its results are `Skipped`, and the page is incomplete. With
-``--wants sanitizers`` it runs all the same. A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
+be missing (`needs.TOOLS`): then the cell is not run, its results are `Skipped`, and the page is incomplete.
+A cell with ``--full`` takes long: fast mode (`metallab.mode`) skips it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metallab import mode, needs, units
+from metallab.outcomes import Ended
 from metallab.processes import adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
 
 ONE_THREAD = {
@@ -54,6 +55,9 @@ ONE_THREAD = {
     "PJRT_NPROC": "1",
 }
 """Environment variables that limit frameworks to one thread; read when a framework starts its pools."""
+
+IN_PRINT: dict[Ended, str] = {"ok": "well", "timeout": "hung"}
+"""The words for some ends where people read them."""
 
 _SOURCE = "<isolated>"
 
@@ -70,8 +74,7 @@ class ChildFailed(RuntimeError):
 class Outcome:
     """How a piece of code in another process ended."""
 
-    ended: Literal["well", "raised", "crashed", "hung"]
-    """``well``; with an exception; by a signal or its own exit; or stopped after the time limit."""
+    ended: Ended
     printed: str = ""
     """Its standard output."""
     reason: str = ""
@@ -85,7 +88,12 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """True if it ended well."""
-        return self.ended == "well"
+        return self.ended == "ok"
+
+    @property
+    def words(self) -> str:
+        """``ended`` as it is printed: well, raised, crashed or hung."""
+        return IN_PRINT.get(self.ended, self.ended)
 
     def __getitem__(self, name: str) -> Any:
         """Return a result; `ChildFailed`, with the reason, if there is none."""
@@ -95,7 +103,7 @@ class Outcome:
         raise ChildFailed(f"no result {name!r} came back from the child process: {why}\n{self.detail}".rstrip())
 
     def __str__(self) -> str:
-        return f"{self.ended}: {self.reason}" if self.reason else self.ended
+        return f"{self.words}: {self.reason}" if self.reason else self.words
 
 
 def run(
@@ -147,10 +155,10 @@ def run(
                     env=marked(variables, folder.name),
                     start_new_session=True,
                 )
-                hung = _wait(child, timeout, folder.name)
+                late = _wait(child, timeout, folder.name)
             printed, errors = ((folder / stream).read_text("utf-8", "replace") for stream in ("out", "err"))
-            if hung:
-                return Outcome("hung", printed, hung, errors)
+            if late:
+                return Outcome("timeout", printed, late, errors)
             return _read_answer(folder / "answer", child.returncode, printed, errors)
     except OSError as error:
         where = tempfile.gettempdir()
@@ -242,7 +250,7 @@ def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
         return pickle.dumps(("raised", why, f"{type(error).__name__}: {error}", b"", ()))
-    return pickle.dumps(("well", "", "", values, ()))  # what cannot be read of the values does not hide how it ended
+    return pickle.dumps(("ok", "", "", values, ()))  # what cannot be read of the values does not hide how it ended
 
 
 def _raised(error: BaseException, source: str) -> bytes:
@@ -304,7 +312,7 @@ class _Kernel:
             raise
 
     def run(self, cell: str, names: Sequence[str], timeout: float) -> Outcome:
-        """Execute a cell and show its output here. After ``crashed`` and ``hung`` the kernel has to be ended."""
+        """Execute a cell and show its output here. After ``crashed`` and ``timeout`` the kernel has to be ended."""
         try:
             raised = self._execute(cell, timeout)["status"] == "error"
             expression = f"__import__('metallab.isolated').isolated._finish({list(names)}, {raised})"
@@ -323,7 +331,7 @@ class _Kernel:
     def _execute(self, code: str, timeout: float, **expressions: str) -> dict:
         """Return the kernel's reply. `_KernelEnded` if it died or takes too long."""
         request = self._client.execute(code, store_history=False, user_expressions=expressions, allow_stdin=False)
-        deadline, hung = time.monotonic() + timeout, f"took longer than {timeout:g} s and was stopped"
+        deadline, late = time.monotonic() + timeout, f"took longer than {timeout:g} s and was stopped"
         while True:
             try:
                 message = self._client.get_iopub_msg(timeout=0.1)
@@ -333,11 +341,11 @@ class _Kernel:
                     code = self._process.returncode
                     raise _KernelEnded(Outcome("crashed", reason=f"the process {describe_exit(code)}")) from None
                 if time.monotonic() > deadline:
-                    raise _KernelEnded(Outcome("hung", reason=hung)) from None
+                    raise _KernelEnded(Outcome("timeout", reason=late)) from None
                 continue
             except KeyboardInterrupt:
                 self._manager.interrupt_kernel()
-                deadline, hung = time.monotonic() + 5, "was interrupted and did not stop"
+                deadline, late = time.monotonic() + 5, "was interrupted and did not stop"
                 continue
             self._show_log()
             if message["parent_header"].get("msg_id") != request:
@@ -419,7 +427,7 @@ def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
             end_kernel()
             return prepared
     outcome = _second.run(cell, given.results, given.timeout)
-    if outcome.ended in ("crashed", "hung") or "SimulationError" in outcome.kinds:
+    if outcome.ended in ("crashed", "timeout") or "SimulationError" in outcome.kinds:
         end_kernel()
     return outcome
 
@@ -439,7 +447,6 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--raises", metavar="EXCEPTION")
     parser.add_argument("--needs", action="append", default=[], choices=needs.TOOLS)
-    parser.add_argument("--wants", action="append", default=[], choices=needs.TOOLS)
     parser.add_argument("--full", action="store_true")
     try:
         known, unknown = parser.parse_known_args(shlex.split(line))
@@ -468,8 +475,6 @@ def _cell(shell, line: str, cell: str) -> None:
         return _skip(shell, given.results, other.what, other)
     shell.user_ns |= outcome.results
     _judge(outcome, given.raises)
-    for tool in needs.missing(given.wants):
-        needs.incomplete(f"the part of this cell that needs {tool.name}", tool.fix())
 
 
 def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool) -> None:
@@ -511,7 +516,7 @@ def _judge(outcome: Outcome, expected: str | None) -> None:
         print(f"This cell is meant to raise {expected}, and did:\n{outcome.detail}")
     elif not outcome.ok:
         wanted = f", where it should raise {expected}" if expected else ""
-        how = f"this cell {outcome.ended} in its own process{wanted}"
+        how = f"this cell {outcome.words} in its own process{wanted}"
         raise ChildFailed(f"{outcome.reason} ({how})\n{outcome.detail}".rstrip())
 
 

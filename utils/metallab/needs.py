@@ -99,24 +99,15 @@ def _fix_apple_gpu() -> str:
 
 
 def _has_shader_compiler() -> bool:
-    return _has_apple_gpu() if sys.platform == "darwin" else _shader_compiler() is not None
-
-
-def _has_sanitizers() -> bool:
     if sys.platform == "darwin":
-        return True  # nothing is simulated there, and there is no check to run
-    compiler = _shader_compiler()
-    return compiler is not None and compiler.missing_sanitizers is None
-
-
-def _shader_compiler():
-    """metalsim's compiler for shaders, or None; it imports torch."""
-    from metalsim.shader import compiler
+        return _has_apple_gpu()
+    from metalsim.shader import compiler  # imports torch
 
     try:
-        return compiler.find_compiler()
+        compiler.find_compiler()
     except compiler.NoCompiler:
-        return None
+        return False
+    return True
 
 
 def has_compiler() -> bool:
@@ -148,9 +139,6 @@ TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
-    "sanitizers": Tool(
-        "clang's sanitizers", _has_sanitizers, functools.partial(_packages, "clang 19 or newer, its sanitizers")
-    ),
     "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, _fix_objective_c),
     "coremltools": Tool(
         "Apple's coremltools", lambda: importlib.util.find_spec("coremltools") is not None, lambda: SETUP

@@ -52,15 +52,6 @@ def read_notebook(path: Path):
     return notebook
 
 
-def check_replaced(path: Path, replace: Mapping[str, str]) -> None:
-    """ValueError if the notebook lacks one of these cells: a test that injects nothing must not pass for one."""
-    if not replace:
-        return
-    ids = {cell.get("id") for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
-    if missing := set(replace) - ids:
-        raise ValueError(f"{path.name} has no cell with the id {', '.join(sorted(missing))}")
-
-
 def save(notebook: Mapping, path: Path) -> None:
     """Writes a notebook, a NotebookNode or plain JSON, atomically."""
     write_atomically(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

@@ -1,7 +1,7 @@
 """Results beside NumPy's, in words that fit a table: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
 
 `metallab.checks` raises where outputs differ, and a page stops there. A table of many small cases, some of which a
-device is known to refuse, wants a word for each of them instead.
+device is known to refuse, wants a word for each of them instead: one of `metallab.outcomes.Agreement`, and the reason.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 
 from metallab import checks, isolated, units
 from metallab.device import Device
+from metallab.outcomes import Agreement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-AGREES = "agrees"
+AGREES: Agreement = "agrees"
 _COMPLEX = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
 
 

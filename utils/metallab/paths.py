@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import re
 import stat
 import tempfile
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,15 +63,6 @@ def make_build() -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     if not IN_CHECKOUT and not os.environ.get("METALLAB_BUILD"):
         (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
-
-
-def latest(times: Mapping[Path, float]) -> Path:
-    """Return the file or folder with results that has the latest time, in seconds since 1970.
-
-    A time that is yet to come, from a clock that was wrong, counts as the earliest. ValueError if there are none.
-    """
-    now = time.time()
-    return max(times, key=lambda path: times[path] if times[path] <= now else -math.inf)
 
 
 def results_file(device: str) -> str:

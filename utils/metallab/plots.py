@@ -53,8 +53,8 @@ STYLE = {
 
 
 @contextlib.contextmanager
-def _picture(height: float) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of our width and style, and its axes."""
+def picture(height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Make a figure of our width and style, and its axes."""
     with plt.rc_context(STYLE):
         yield plt.subplots(figsize=(7.5, height))
 
@@ -74,11 +74,11 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     `metallab.timing.Comparison.drift`.
     """
     answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
-    with _picture(1.0 + 0.45 * len(answers)) as (figure, axes):
+    with picture(1.0 + 0.45 * len(answers)) as (figure, axes):
         for row, (_, answer) in enumerate(answers):
             _speedup_row(axes, row, answer)
         axes.axvline(1, color=BLACK, linewidth=1)
-        _rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
+        rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
@@ -126,7 +126,7 @@ def curves(
         if not x > 0:
             raise ValueError(f"{name!r} at {x} has no place on a logarithmic axis: leave it out")
     every = [measured for line in lines.values() for measured in line.values()]
-    with _picture(3.6) as (figure, axes):
+    with picture(3.6) as (figure, axes):
         for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
             x = sorted({*line, *gaps})
             medians = [line[i].median if i in line else math.nan for i in x]
@@ -155,13 +155,13 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
     """Draw a bar for each pipeline, with a piece as long as its median for each stage but ``total``."""
     names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
     scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
-    with _picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
+    with picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
         starts = np.zeros(len(pipelines))
         for stage, colour in zip(names, _cycled(len(names)), strict=True):
             lengths = [parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()]
             axes.barh(range(len(pipelines)), lengths, left=starts, color=colour, label=stage, edgecolor="white")
             starts += lengths
-        _rows(axes, list(pipelines))
+        rows(axes, list(pipelines))
         axes.set_xlabel(f"medians of the stages' times, one after the other [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
         title(figure, heading, *_where([part for parts in pipelines.values() for part in parts.values()]))
@@ -190,7 +190,7 @@ def losses(
     if runs and not made:
         return reason(repr(next(iter(runs.values()))[0]))
     runs = made
-    with _picture(3.2) as (figure, axes):
+    with picture(3.2) as (figure, axes):
         looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
         for (name, seeds), (colour, style) in zip(runs.items(), looks, strict=True):
             epochs = np.arange(1, len(seeds[0]) + 1)
@@ -258,9 +258,9 @@ class Slider:
         return data, metadata
 
 
-def _rows(axes: Axes, names: Sequence[str]) -> None:
-    """One row for each name, from top to bottom."""
-    axes.set_yticks(range(len(names)), names)
+def rows(axes: Axes, names: Sequence[str], **style: object) -> None:
+    """Give axes a row for each name, from top to bottom."""
+    axes.set_yticks(range(len(names)), names, **style)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
 

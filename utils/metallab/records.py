@@ -42,7 +42,8 @@ from metallab.fields import (
     Seconds,
     Sentence,
 )
-from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, Sentinel, compare_samples, doubt
+from metallab.outcomes import Verdict
+from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, compare_samples, doubt
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -66,7 +67,7 @@ class Compared:
     name: Name
     variant: Name
     baseline: Name
-    outcome: Literal["baseline", "faster", "slower", "same", "inconclusive", "withheld"]
+    outcome: Literal["baseline", Verdict]
     median: RatioValue | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, where outputs differ, and of a
     simulated device. A speed-up that was withheld for another reason is kept: see `Record.doubt`."""
@@ -138,7 +139,6 @@ def save(
     *results: Measurement | Comparison,
     on: Device,
     headline: Headline | None = None,
-    sentinel: Sentinel | None = None,
     folder: Path | None = None,
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
@@ -153,8 +153,6 @@ def save(
         The device that the page ran on, which names the folder.
     headline
         What the page found; its picture is written beside the file.
-    sentinel
-        For results that were not compared in a sentinel's block, which know theirs.
     folder
         Where to write instead.
 
@@ -165,7 +163,7 @@ def save(
     OSError
         If the file cannot be written; an earlier one is left as it was.
     """
-    records = gather(lesson, *results, sentinel=sentinel)
+    records = gather(lesson, *results)
     path = (folder or run_folder(on, records[0].measurement.mode) / "results") / f"{lesson}.json"
     if headline:
         kept = _with_picture_beside(path, headline)
@@ -175,7 +173,7 @@ def save(
     return write(path, records)
 
 
-def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel | None = None) -> list[Record]:
+def gather(lesson: str, *results: Measurement | Comparison) -> list[Record]:
     """Return a lesson's results as records of this process, with the machine as it is now.
 
     ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
@@ -188,11 +186,10 @@ def gather(lesson: str, *results: Measurement | Comparison, sentinel: Sentinel |
     names = [name for name, *_ in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"{sorted(twice)} stand twice among the results; give each measurement its own name")
-    described, of_page = machine.describe(), sentinel.drift if sentinel else None
+    described = machine.describe()
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     return [
-        Record(lesson, name, taken, measured, compared, of_page if drift is None else drift, described)
-        for name, measured, compared, drift in rows
+        Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared, drift in rows
     ]
 
 

@@ -28,7 +28,7 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, turns
+from metallab import mode, turns, units
 from metallab.fields import Dtype
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
@@ -36,6 +36,7 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     FEWEST_PAIRS,
     MATTERS,
     SIMULATED,
+    Answer,
     Comparison,
     Doubt,
     DoubtKind,
@@ -46,7 +47,6 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     Sentinel,
     Size,
     Unchecked,
-    Verdict,
     compare_samples,
     crossover,
     describe_check,
@@ -226,33 +226,15 @@ def compare(
     ValueError
         For a size without a series, or a dtype that is none of `metallab.fields.Dtype`.
     """
-    if baseline not in variants:
-        raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
+    judges = _judges(variants, baseline, parity)
+    devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
     if size is not None and not series:
         raise ValueError("a size is one of a series: name what its comparisons have in common, series='product, n'")
-    others = [key for key in variants if key != baseline]
-    judges = _for_each(others, parity, "no parity is given for {}: a speed-up needs equal outputs")
-    devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
-    if wrong := [judge for judge in judges.values() if not callable(judge)]:
-        raise TypeError(
-            f"{wrong[0]!r} is given as a parity: give a function of two results, or Unchecked with a reason"
-        )
     dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
-    with undisturbed() as load:
-        for sampler in samplers.values():
-            with sampler.device.active():
-                sampler.prepare(budget)
-        refused = _refused(samplers, baseline, judges)
-        checked = {k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)}
-        first = _copied(samplers[baseline].first_result) if checked else None
-        for sampler in samplers.values():
-            sampler.first_result = None  # so that memory is what it would be without the check
-        rows, reason = _interleave(list(samplers.values()), budget, random.Random(seed))
-    cores = load.cores()
-    refused |= _refused_in_the_end(samplers, baseline, checked, first)
+    rows, reason, others, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
     about = {key: {"dtype": _dtype(dtypes.get(key)), "size": size} for key in variants}
     columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
     return Comparison(
@@ -260,17 +242,33 @@ def compare(
         question=question,
         baseline=baseline,
         measurements={
-            key: sampler.measurement(key, columns[key], reason, cores, about[key]) for key, sampler in samplers.items()
+            key: sampler.measurement(key, columns[key], reason, others, about[key]) for key, sampler in samplers.items()
         },
         paired={
-            key: Ratio.of(name, key, baseline, columns[key], columns[baseline]) for key in others if key not in refused
+            key: Ratio.of(name, key, baseline, columns[key], columns[baseline]) for key in judges if key not in refused
         },
         refused=refused,
-        parity="; ".join(dict.fromkeys(describe_check(judges[key]) for key in others)),
+        parity="; ".join(dict.fromkeys(map(describe_check, judges.values()))),
         watches=tuple(Sentinel.watching),
         series=series,
         roles=dict(roles or {}),
     )
+
+
+def _judges(
+    variants: Iterable[str], baseline: str, parity: ParityCheck | Mapping[str, ParityCheck]
+) -> dict[str, ParityCheck]:
+    """Return the parity check of each variant but the baseline. KeyError and TypeError as `compare`."""
+    if baseline not in variants:
+        raise KeyError(f"baseline {baseline!r} is not among the variants {sorted(variants)}")
+    others = [key for key in variants if key != baseline]
+    judges = _for_each(others, parity, "no parity is given for {}: a speed-up needs equal outputs")
+    for judge in judges.values():
+        if not callable(judge):
+            raise TypeError(
+                f"{judge!r} is given as a parity: give a function of two results, or Unchecked with a reason"
+            )
+    return judges
 
 
 def _for_each(variants: Iterable[str], given: Any, missing: str) -> dict[str, Any]:
@@ -308,7 +306,6 @@ class _Sampler:
             raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
         self.fn, self.device, self.question, self.clock = fn, device, question, clock
         self.synchronize, self.waits_for_results = device.synchronize, device.waits_for_results
-        self.after_sample = getattr(fn, "after_sample", lambda: None)
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
@@ -351,9 +348,7 @@ class _Sampler:
 
     def sample(self) -> float:
         """Return the seconds per call of one block."""
-        seconds = self._timed_block() / self.block
-        self.after_sample()
-        return seconds
+        return self._timed_block() / self.block
 
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
@@ -403,7 +398,7 @@ def described(device: DeviceLike) -> dict[str, Any]:
 
 def _dtype(given: Any) -> Dtype | None:
     """Return the name of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
-    name = given if given is None or isinstance(given, str) else getattr(given, "name", str(given).rpartition(".")[2])
+    name = None if given is None else units.dtype_name(given)
     if name not in (None, *get_args(Dtype)):
         raise ValueError(f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out")
     return name
@@ -454,6 +449,31 @@ class _Samples:
         limit = budget.max_seconds * self.columns
         lacking = len(self.rows) < FEWEST_PAIRS <= budget.min_samples
         return max(2 * limit, SECONDS_FOR_PAIRS) if lacking else limit  # twice: each sample follows an untimed call
+
+
+def _in_turns(
+    samplers: Mapping[str, _Sampler],
+    baseline: str,
+    judges: Mapping[str, ParityCheck],
+    budget: Budget,
+    rng: random.Random,
+) -> tuple[list[Sequence[float]], str, float, dict[str, Doubt]]:
+    """Sample in rounds, and check outputs before and after.
+
+    Return the rounds, why they stopped, the cores that other programs used, and the variants that are refused.
+    """
+    with undisturbed() as load:
+        for sampler in samplers.values():
+            with sampler.device.active():
+                sampler.prepare(budget)
+        refused = _refused(samplers, baseline, judges)
+        checked = {k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)}
+        first = _copied(samplers[baseline].first_result) if checked else None
+        for sampler in samplers.values():
+            sampler.first_result = None  # so that memory is what it would be without the check
+        rows, reason = _interleave(list(samplers.values()), budget, rng)
+    others = load.cores()
+    return rows, reason, others, refused | _refused_in_the_end(samplers, baseline, checked, first)
 
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:

@@ -15,12 +15,12 @@ import numpy as np
 from metallab import units
 from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Positive, Samples, Seconds
 from metallab.mode import Mode
+from metallab.outcomes import Verdict
 
 ParityCheck = Callable[[Any, Any], Any]
 """Raises AssertionError, or returns False, where outputs differ."""
 
 Question = Literal["latency", "throughput"]
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
 DoubtKind = Literal[
     "outputs differ", "simulated", "fast mode", "busy machine", "drifted", "inconclusive", "too few frames"
 ]
@@ -184,16 +184,16 @@ def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
     return Doubt()
 
 
-def verdict(low: float, high: float) -> Verdict:
+def verdict(low: float, high: float, factor: float = 1 + MATTERS) -> Verdict:
     """Return the verdict of a 95 % interval of a speed-up.
 
-    ``faster`` or ``slower`` if all of it is beyond 1 by more than 1 %, ``same`` if all of it is within 1 %.
+    ``faster`` or ``slower`` if all of it is beyond ``factor``, in either direction, ``same`` if all of it is within.
     """
-    if low > 1 + MATTERS:
+    if low > factor:
         return "faster"
-    if high < 1 / (1 + MATTERS):
+    if high < 1 / factor:
         return "slower"
-    return "same" if low >= 1 / (1 + MATTERS) and high <= 1 + MATTERS else "inconclusive"
+    return "same" if low >= 1 / factor and high <= factor else "inconclusive"
 
 
 def undecided(low: float, high: float) -> str:
@@ -305,8 +305,8 @@ class Answer:
     doubt: Doubt
 
     @property
-    def outcome(self) -> Verdict | Literal["withheld"]:
-        """The verdict, or ``withheld``."""
+    def outcome(self) -> Verdict:
+        """The verdict; ``withheld`` where there is a `doubt`."""
         return self.ratio.verdict if self.ratio else "withheld"
 
     def __str__(self) -> str:

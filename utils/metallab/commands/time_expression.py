@@ -16,8 +16,6 @@ from typing import Any
 from metallab import device, simulation, timing
 from metallab.device.base import NAMES, TITLES, chip
 
-ACCELERATORS = ("cuda", "mps")
-
 
 class Misuse(ValueError):
     """What was asked for cannot be timed; the message says what to do."""

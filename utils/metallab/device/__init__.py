@@ -9,34 +9,24 @@ package is instant, and a device of one framework imports no other.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 
 from metallab.device import jax, mlx, plugins, pytorch, tensorflow
-from metallab.device.base import BEST_FIRST, NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
-from metallab.device.jax import JaxDevice
-from metallab.device.mlx import MlxDevice
+from metallab.device.base import NAMES, TITLES, Banner, Device, DeviceUnavailable, Framework, wanted
 from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
-from metallab.device.tensorflow import TensorFlowDevice
 
 __all__ = [
-    "BEST_FIRST",
     "NAMES",
     "TITLES",
     "Banner",
     "Device",
     "DeviceUnavailable",
-    "Framework",
-    "JaxDevice",
-    "MlxDevice",
     "PyTorchDevice",
-    "TensorFlowDevice",
     "cpu",
     "first_framework",
     "pick",
     "plugin",
     "probe",
-    "synchronizer",
 ]
 _FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
@@ -67,7 +57,7 @@ def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
         return pytorch.cpu(threads)
     if threads is not None:
         raise ValueError(f"{TITLES[framework]} fixes its threads when it starts: isolated.run(source, threads=1)")
-    return _module(framework).known("cpu")
+    return plugins.known("cpu", framework)
 
 
 def first_framework() -> Framework:
@@ -79,15 +69,6 @@ def first_framework() -> Framework:
 def probe(kind: str, framework: Framework = "torch") -> str | None:
     """What keeps a framework from computing on a device, or None: a small product is compared with the right one."""
     return pytorch.probe(kind) if _module(framework) is pytorch else plugins.probe(kind, framework)
-
-
-def synchronizer(framework: Framework) -> Callable[..., None]:
-    """A function that returns when a framework's work is done: call it with the results to wait for.
-
-    Its attribute ``waits_for_results`` is True for JAX, where nothing but a result can be waited for, and for MLX,
-    which computes nothing else. ImportError if the framework is not installed, ValueError if it is not known.
-    """
-    return _module(framework).synchronizer()
 
 
 def _module(framework: str):

@@ -93,12 +93,9 @@ PRODUCTS_APART = " (products: Accelerate's own threads)"
 """In the label of a CPU: what its number of threads does not hold."""
 
 
-def cpu_label(threads: int, apart: str = "", of: str | None = None) -> str:
-    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold.
-
-    ``of`` is the chip's name; by default this machine's.
-    """
-    return f"{chip() if of is None else of}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
+def cpu_label(threads: int, apart: str = "") -> str:
+    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold."""
+    return f"{chip()}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def cores() -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import Device, Framework, chip, cores, cpu_label, number_in
+from metallab.device.base import Device, Framework, cores, number_in
 
 PLUGINS = ("jax-mps", "jax-metal")
 """The packages that bring it to an Apple GPU, the newer one first."""
@@ -29,7 +29,9 @@ class JaxDevice(Device):
 
     def synchronize(self, *results: Any) -> None:
         """Return when the results are there; JAX has no call that waits for everything."""
-        _synchronizer()(*results)
+        import jax
+
+        jax.block_until_ready(results)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -40,16 +42,17 @@ class JaxDevice(Device):
             yield
 
 
-def known(kind: str, instead_of: str = "") -> JaxDevice:
-    """A device that is known to be there."""
-    if kind == "cpu":
-        threads = number_in("PJRT_NPROC") or number_in("NPROC") or cores()
-        return JaxDevice("cpu", cpu_label(threads), threads=threads, instead_of=instead_of)
-    if kind == "mps":
-        return JaxDevice(kind, f"{chip()} GPU")
-    if kind == "cuda":
-        return JaxDevice(kind, devices()["cuda"].device_kind)
-    raise AssertionError(f"what is a {kind} called?")
+DEVICE = JaxDevice
+
+
+def threads() -> int:
+    """How many threads its pool has: what was set, else one for each core this process may use."""
+    return number_in("PJRT_NPROC") or number_in("NPROC") or cores()
+
+
+def nvidia_name() -> str:
+    """The name of its NVIDIA GPU."""
+    return devices()["cuda"].device_kind
 
 
 @functools.cache
@@ -80,22 +83,6 @@ def product(a: Any, b: Any) -> Any:
     import jax
 
     return jax.jit(lambda a, b: a @ b)(a, b)
-
-
-def synchronizer() -> Callable[..., None]:
-    """A function that returns when the results that it is given are there."""
-    import jax
-
-    def wait(*results: Any) -> None:
-        jax.block_until_ready(results)
-
-    wait.waits_for_results = True
-    return wait
-
-
-@functools.cache
-def _synchronizer() -> Callable[..., None]:
-    return synchronizer()  # made once: what it imports shall not be looked up inside a sample
 
 
 def _kind_of_platform(platform: str) -> str:

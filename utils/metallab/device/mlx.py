@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import PRODUCTS_APART, Device, Framework, chip, cpu_label
+from metallab.device.base import PRODUCTS_APART, Device, Framework
 
 PLUGINS = ("mlx-metal",)
 """The packages that bring it to an Apple GPU."""
@@ -35,7 +34,20 @@ class MlxDevice(Device):
         TypeError for a result without an array: what is not returned is never computed, and its time would be that of
         writing down what to do.
         """
-        _synchronizer()(*results)
+        import mlx.core as mx
+
+        for result in results:
+            leaves = [result]
+            if isinstance(result, (dict, list, tuple)):
+                from mlx.utils import tree_flatten
+
+                leaves = [leaf for _, leaf in tree_flatten(result)]
+            if not any(isinstance(leaf, mx.array) for leaf in leaves):
+                raise TypeError(
+                    "the function returned no MLX array, so MLX computed nothing that could be waited for: return "
+                    "what it shall compute"
+                )
+        mx.eval(*results) if results else mx.synchronize()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -46,19 +58,24 @@ class MlxDevice(Device):
             yield
 
 
-def known(kind: str, instead_of: str = "") -> MlxDevice:
-    """A device that is known to be there."""
-    if kind == "cpu":
-        # MLX computes on one thread there; on a Mac, Accelerate has threads of its own for products.
-        apart = PRODUCTS_APART if sys.platform == "darwin" else ""
-        return MlxDevice("cpu", cpu_label(1, apart), threads=1, instead_of=instead_of)
-    if kind == "mps":
-        return MlxDevice(kind, f"{chip()} GPU")
-    if kind == "cuda":
-        import mlx.core as mx
+DEVICE = MlxDevice
 
-        return MlxDevice(kind, str(mx.device_info(mx.gpu).get("device_name", "unknown NVIDIA GPU")))
-    raise AssertionError(f"what is a {kind} called?")
+
+def threads() -> int:
+    """MLX computes on one there."""
+    return 1
+
+
+def apart() -> str:
+    """What that does not hold: on a Mac, Accelerate has threads of its own for products."""
+    return PRODUCTS_APART if sys.platform == "darwin" else ""
+
+
+def nvidia_name() -> str:
+    """The name of its NVIDIA GPU."""
+    import mlx.core as mx
+
+    return str(mx.device_info(mx.gpu).get("device_name", "unknown NVIDIA GPU"))
 
 
 def kinds() -> tuple[str, ...]:
@@ -74,30 +91,3 @@ def product(a: Any, b: Any) -> Any:
     import mlx.core as mx
 
     return mx.array(a) @ mx.array(b)
-
-
-def synchronizer() -> Callable[..., None]:
-    """A function that computes the results that it is given, and returns when they are there.
-
-    TypeError for a result without an array.
-    """
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
-    def wait(*results: Any) -> None:
-        for result in results:
-            leaves = [result] if not isinstance(result, (dict, list, tuple)) else [x for _, x in tree_flatten(result)]
-            if not any(isinstance(leaf, mx.array) for leaf in leaves):
-                raise TypeError(
-                    "the function returned no MLX array, so MLX computed nothing that could be waited for: return "
-                    "what it shall compute"
-                )
-        mx.eval(*results) if results else mx.synchronize()
-
-    wait.waits_for_results = True
-    return wait
-
-
-@functools.cache
-def _synchronizer() -> Callable[..., None]:
-    return synchronizer()  # made once: what it imports shall not be looked up inside a sample

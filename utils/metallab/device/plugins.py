@@ -11,26 +11,31 @@ import sys
 
 from metallab import isolated, units
 from metallab.device import jax, mlx, tensorflow
-from metallab.device.base import BEST_FIRST, TITLES, Device, DeviceUnavailable, Framework
+from metallab.device.base import BEST_FIRST, TITLES, Device, DeviceUnavailable, Framework, chip, cpu_label
 
 FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
 
 def pick(name: str, wanted: str, framework: Framework) -> Device:
-    """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this.
-
-    ``METALLAB_DEVICE`` speaks for a whole run, whose pages use several frameworks: a device that this framework does
-    not have becomes the CPU, with the reason in ``instead_of``. A name that is given here is insisted on.
-    """
-    known, faults = FRAMEWORKS[framework].known, {}
+    """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`."""
+    faults = {}
     for kind in BEST_FIRST if wanted == "auto" else (wanted,):
         if (fault := probe(kind, framework)) is None:
-            return known(kind, "; ".join(faults.values()) if wanted == "auto" else "")
+            return known(kind, framework, "; ".join(faults.values()) if wanted == "auto" else "")
         if wanted != "auto" or _installed_for(kind, framework):
             faults[kind] = fault
     if name != "auto":
         raise DeviceUnavailable(f"{wanted} was asked for, but {faults[wanted]}; pick() takes the best device there is")
-    return known("cpu", f"the run asked for {wanted}, but {faults[wanted]}")
+    return known("cpu", framework, f"the run asked for {wanted}, but {faults[wanted]}")
+
+
+def known(kind: str, framework: Framework, instead_of: str = "") -> Device:
+    """A device that is known to be there."""
+    of = FRAMEWORKS[framework]
+    if kind == "cpu":
+        label = cpu_label(of.threads(), of.apart() if framework == "mlx" else "")
+        return of.DEVICE("cpu", label, threads=of.threads(), instead_of=instead_of)
+    return of.DEVICE(kind, f"{chip()} GPU" if kind == "mps" else of.nvidia_name())
 
 
 def probe(kind: str, framework: Framework) -> str | None:
@@ -68,7 +73,7 @@ def error_of_product(kind: str, framework: Framework) -> float:
 
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, (64, 64)).astype(np.float32) for _ in range(2))
-    with FRAMEWORKS[framework].known(kind).active():
+    with known(kind, framework).active():
         product = FRAMEWORKS[framework].product(a, b)
     return float(np.abs(np.asarray(product) - a @ b).max())
 

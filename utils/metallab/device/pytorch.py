@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,21 +114,6 @@ def probe(kind: str) -> str | None:
     if torch.equal(product, a @ b):
         return None
     return f"a product on {kind} is wrong by {(product - a @ b).abs().max().item():.3g}"
-
-
-def synchronizer() -> Callable[..., None]:
-    """A function that returns when all that PyTorch launched is done."""
-    import torch
-
-    # current_accelerator() names cuda on a machine without a GPU: ask whether it is there. Asked once, not in a sample.
-    there = torch.accelerator.is_available()
-
-    def wait(*results: Any) -> None:
-        if there:
-            torch.accelerator.synchronize()
-
-    wait.waits_for_results = False
-    return wait
 
 
 def _backend(kind: str):

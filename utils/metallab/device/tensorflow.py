@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import Device, Framework, chip, cores, cpu_label, number_in
+from metallab.device.base import Device, Framework, cores, number_in
 
 PLUGINS = ("tensorflow-metal",)
 """The packages that bring it to an Apple GPU."""
@@ -28,7 +27,9 @@ class TensorFlowDevice(Device):
 
     def synchronize(self, *results: Any) -> None:
         """Return when all that TensorFlow launched is done."""
-        _synchronizer()(*results)
+        import tensorflow as tf
+
+        tf.test.experimental.sync_devices()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -39,16 +40,7 @@ class TensorFlowDevice(Device):
             yield
 
 
-def known(kind: str, instead_of: str = "") -> TensorFlowDevice:
-    """A device that is known to be there."""
-    if kind == "cpu":
-        threads = _threads()
-        return TensorFlowDevice("cpu", cpu_label(threads), threads=threads, instead_of=instead_of)
-    if kind == "mps":
-        return TensorFlowDevice(kind, f"{chip()} GPU")
-    if kind == "cuda":
-        return TensorFlowDevice(kind, _nvidia_name())
-    raise AssertionError(f"what is a {kind} called?")
+DEVICE = TensorFlowDevice
 
 
 def kinds() -> tuple[str, ...]:
@@ -66,30 +58,15 @@ def product(a: Any, b: Any) -> Any:
     return tf.linalg.matmul(tf.constant(a), tf.constant(b))
 
 
-def synchronizer() -> Callable[..., None]:
-    """A function that returns when all that TensorFlow launched is done."""
-    import tensorflow as tf
-
-    def wait(*results: Any) -> None:
-        tf.test.experimental.sync_devices()
-
-    wait.waits_for_results = False
-    return wait
-
-
-@functools.cache
-def _synchronizer() -> Callable[..., None]:
-    return synchronizer()  # made once: what it imports shall not be looked up inside a sample
-
-
-def _nvidia_name() -> str:
+def nvidia_name() -> str:
+    """The name of its NVIDIA GPU."""
     import tensorflow as tf
 
     gpu = tf.config.list_physical_devices("GPU")[0]
     return tf.config.experimental.get_device_details(gpu).get("device_name", "unknown NVIDIA GPU")
 
 
-def _threads() -> int:
+def threads() -> int:
     """How many threads TensorFlow's own pool has: what was set, else one for each core this process may use."""
     import tensorflow as tf
 

@@ -13,6 +13,6 @@ did not run because a tool is missing (`metallab.needs`). Code cells that are no
 """
 
 from metallab.headless.cli import main
-from metallab.headless.runner import NotebookResult, UsageError, resolve_device, run_notebook
+from metallab.headless.runner import NotebookResult, UsageError, resolve_device
 
-__all__ = ["NotebookResult", "UsageError", "main", "resolve_device", "run_notebook"]
+__all__ = ["NotebookResult", "UsageError", "main", "resolve_device"]

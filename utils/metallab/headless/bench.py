@@ -21,7 +21,8 @@ from metallab import machine, paths, processes, records, timing
 from metallab import mode as modes
 from metallab.device import NAMES
 from metallab.headless.cli import Summary, choose, line_of, locked, resolve_device, run_job, say
-from metallab.headless.runner import ENDED, UsageError, make_job
+from metallab.headless.runner import UsageError, make_job
+from metallab.outcomes import REACHED_THE_END
 
 RUNS = 3
 
@@ -92,7 +93,7 @@ def _measured(page: Path, summary: Summary, device: str, mode: str, begun: str):
     job = make_job(page, mode, device, out=summary.path.parent)
     before = _fixed_work() if mode == "full" else None
     result = run_job(job)
-    if before and result.status in ENDED:
+    if before and result.status in REACHED_THE_END:
         _note_drift(_results(summary, page.stem), timing.Sentinel(before, _fixed_work()).drift)
     if state() != begun:
         raise ValueError(
@@ -106,7 +107,7 @@ def _measured(page: Path, summary: Summary, device: str, mode: str, begun: str):
 def _is_finished(summary: Summary, name: str) -> bool:
     """Return True if a page was skipped in that run, or left results that can be read."""
     status = summary.entries.get(name, {}).get("status")
-    if status not in ENDED:
+    if status not in REACHED_THE_END:
         return status == "skipped"
     try:
         records.load(_results(summary, name))

@@ -20,7 +20,6 @@ from metallab.device import NAMES
 from metallab.headless.runner import (
     CELL_TIMEOUT,
     ENTRY,
-    STATUSES,
     TIMEOUT,
     USED,
     Job,
@@ -31,6 +30,7 @@ from metallab.headless.runner import (
     make_job,
     resolve_device,
 )
+from metallab.outcomes import STATUSES
 from metallab.paths import shown
 
 UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"

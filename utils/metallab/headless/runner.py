@@ -15,12 +15,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from metallab import isolated, paths
-from metallab import mode as modes
-from metallab.device import NAMES
-from metallab.notebook import Failure, check_replaced, save, show_failure
+from metallab.notebook import Failure, save, show_failure
+from metallab.outcomes import Status
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
 
 CELL_TIMEOUT = 600.0
@@ -42,9 +39,6 @@ picked = device.pick(framework=device.first_framework())
 kind = "sim" if picked.simulated else picked.kind
 answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
 """
-STATUSES = ("passed", "incomplete", "failed", "skipped")
-ENDED = ("passed", "incomplete")
-"""Statuses of a notebook that reached its end."""
 
 
 class UsageError(ValueError):
@@ -59,8 +53,7 @@ class NotebookResult:
     """The file's stem, such as ``03_where_it_ran``."""
     title: str = ""
     """Its H1, or the name."""
-    status: str = "failed"
-    """One of `STATUSES`."""
+    status: Status = "failed"
     seconds: float = 0.0
     """Wall time, including the kernel's start and end."""
     reason: str = ""
@@ -92,14 +85,6 @@ class NotebookResult:
     def entry(self) -> dict[str, Any]:
         """Return the entry for ``summary.json``."""
         return {name: getattr(self, name) for name in ENTRY}
-
-    def read(self):
-        """Return the executed notebook as a NotebookNode; ValueError if there is none."""
-        if self.notebook is None:
-            raise ValueError(f"{self.name} left no notebook to read: {self.reason}")
-        import nbformat
-
-        return nbformat.read(self.notebook, as_version=4)
 
 
 ENTRY = tuple(f.name for f in fields(NotebookResult) if f.name not in ("notebook", "cell", "traceback"))
@@ -176,65 +161,13 @@ def resolve_device(name: str) -> dict:
     return found["answer"]
 
 
-def run_notebook(
-    path: str | Path,
-    *,
-    mode: str = "fast",
-    device: str = "cpu",
-    out: str | Path | None = None,
-    failed: str | Path | None = None,
-    cell_timeout: float = CELL_TIMEOUT,
-    timeout: float = TIMEOUT,
-    replace: Mapping[str, str] | None = None,
-    allow_errors: bool = False,
-) -> NotebookResult:
-    """Run one notebook in a process of its own and wait for it. ``summary.json`` is not written.
-
-    Parameters
-    ----------
-    path : str or Path
-    mode : {"fast", "full"}
-    device : str
-        One of `metallab.device.NAMES`.
-    out, failed : str or Path, optional
-        Folders for the executed notebook with its results, and for a partial one.
-    cell_timeout, timeout : float
-        Seconds for a cell and for the notebook; 0 for no limit.
-    replace : mapping of str to str, optional
-        By cell id, another source.
-    allow_errors : bool
-        Run the cells after an error as well; the notebook has failed all the same.
-
-    Raises
-    ------
-    ValueError
-        For an unknown mode, device or cell id; a `UsageError` if the notebook would be overwritten.
-    """
-    if mode not in modes.MODES or device not in NAMES:
-        raise ValueError(f"mode {mode!r}, device {device!r}: take one of {modes.MODES} and one of {NAMES}")
-    path = Path(path).absolute()
-    check_replaced(path, replace or {})
-    if device == "auto":
-        device = resolve_device(device)["device"]
-    options = {"cell_timeout": cell_timeout, "timeout": timeout, "replace": dict(replace or {})}
-    return execute(make_job(path, mode, device, out, failed, allow_errors=allow_errors, **options))
-
-
 def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None) -> NotebookResult:
     """Run a job to its end. ``progress`` gets the result so far and the seconds, about once a second.
 
     KeyboardInterrupt is raised again when the notebook is saved and its processes have ended.
     """
     began = time.monotonic()
-    try:
-        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), _results(job)):
-            old.unlink(missing_ok=True)
-        Path(job.out).mkdir(parents=True, exist_ok=True)
-        Path(job.out, USED).touch()
-        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
-        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
-    except OSError as error:
-        raise cannot_write(error.filename or job.out, error) from error
+    _make_room(job)
     # Without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well.
     environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
     log, why, peak, interrupt = Path(job.scratch, "worker.log"), "", 0, None
@@ -269,7 +202,8 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     finally:
         if worker.poll() is None:
             kill_family(head)
-        kill_family(_as_process(_known(job).get("kernel")), Path(job.scratch).name)  # and what cells left running
+        kernel = _known(job).get("kernel")
+        kill_family(find_process(kernel) if kernel else None, Path(job.scratch).name)  # and what cells left running
         with contextlib.suppress(OSError):
             worker.stdin.close()
     known = _known(job)
@@ -285,6 +219,20 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
         interrupt.result = result
         raise interrupt
     return result
+
+
+def _make_room(job: Job) -> None:
+    """Remove what an earlier run of this notebook left, and make the job's folders. UsageError if that fails."""
+    results = Path(job.out, "results", f"{job.name}.json")
+    try:
+        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results):
+            old.unlink(missing_ok=True)
+        Path(job.out).mkdir(parents=True, exist_ok=True)
+        Path(job.out, USED).touch()
+        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
+        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
+    except OSError as error:
+        raise cannot_write(error.filename or job.out, error) from error
 
 
 def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
@@ -317,10 +265,6 @@ def cannot_write(path: str | Path, error: OSError) -> UsageError:
     )
 
 
-def _results(job: Job) -> Path:
-    return Path(job.out, "results", f"{job.name}.json")
-
-
 def _known(job: Job) -> dict[str, Any]:
     """Return what the worker has written so far."""
     with contextlib.suppress(OSError):
@@ -334,7 +278,3 @@ def _result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
     result.title = result.title or job.name
     result.notebook = Path(result.notebook) if result.notebook else None
     return result
-
-
-def _as_process(pid: int | None) -> psutil.Process | None:
-    return find_process(pid) if pid else None

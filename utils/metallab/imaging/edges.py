@@ -67,8 +67,8 @@ def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
 def _not_agreeing(outcomes: Mapping[str, str]) -> str:
     """The cases that differ or are refused, by name, with the device's words for the first of each."""
     parts = []
-    for kind in ("DIFFERS", "refused"):
-        first, *others = [name for name, outcome in outcomes.items() if outcome.startswith(kind)] or [""]
+    for kind in ("differs", "refused"):
+        first, *others = [name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)] or [""]
         if first:
             also = "; ".join(others if len(others) <= 9 else [others[0], "...", others[-1]])
             parts.append(f"{first}: {outcomes[first]}" + (f" (also: {also})" if others else ""))

@@ -38,6 +38,7 @@ from torch.utils._pytree import tree_leaves
 
 from metallab import units
 from metallab.device import Device
+from metallab.outcomes import Agreement
 from metallab.pytorch.agreement import REFUSED, Comparison, drops_nothing, fault_of_dropout, has, results
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import CallingModules, watching
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 
-Kind = Literal["agrees", "wrong kernel", "NaN"]
-"""``NaN``: one appears, in the CPU's float32 as well."""
 Direction = Literal["forward", "backward", "step"]
 """Where an operator was called; ``step`` is the optimizer's."""
 WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step": "the optimizer's step"}
@@ -89,7 +88,8 @@ class Culprit:
 class Verdict:
     """What `find` has found."""
 
-    kind: Kind
+    agreement: Agreement
+    """Of the device with the CPU."""
     device: str
     judged: int = 0
     """Calls of operators that were compared."""
@@ -111,6 +111,11 @@ class Verdict:
     """The call that made the first infinity, or the one that a NaN comes from."""
 
     @property
+    def kind(self) -> str:
+        """``agrees``, ``wrong kernel``, or ``NaN``: one appears, in the CPU's float32 as well."""
+        return "wrong kernel" if self.agreement == "differs" else "NaN" if self.culprit else "agrees"
+
+    @property
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.culprit is None:
@@ -128,7 +133,7 @@ class Verdict:
         rows = []
         if bad := self.culprit:
             rows += [("given", f"{bad.dtype}, {', '.join(map(str, bad.shapes))}"), ("result", bad.difference)]
-        if self.kind == "wrong kernel":
+        if self.agreement == "differs":
             rows.append(("what to do", self.advice))
         else:
             rows.append(("rounding", f"up to {self.largest:.1e} of the root mean square"))
@@ -414,7 +419,7 @@ class _Judge:
             name = f"{call.name} in {self.module or 'the model'}"
             self.verdict.random += (name,) if name not in self.verdict.random else ()
             if fault := fault_of_dropout(before, result):
-                self.blame("wrong kernel", call, fault)
+                self.blame("differs", call, fault)
             return
         self.on.synchronize()  # a copy to the CPU may be under way
         got, after = results(result), call.moved()
@@ -428,7 +433,7 @@ class _Judge:
         if compared.unjudged:
             self.verdict.unjudged[call.name] = compared.unjudged
         if fault:
-            self.blame("wrong kernel", call, fault, call.mapped(Tensor, Layout.of))
+            self.blame("differs", call, fault, call.mapped(Tensor, Layout.of))
             return
         self.verdict.largest = max(self.verdict.largest, compared.largest)
         held = [leaf for leaf in tree_leaves(result) if leaf is not None]
@@ -453,19 +458,19 @@ class _Judge:
         born = any(has(t, torch.isnan) for t in got) and not any(has(t, torch.isnan) for t in before.tensors)
         if born and any(t.numel() for t in before.tensors):  # the mean of nothing is NaN
             self.verdict.infinity = known[0] if known and given else ""
-            self.blame("NaN", call, "Its inputs have none.")
+            self.blame("agrees", call, "Its inputs have none.")
 
     @property
     def module(self) -> str:
         """The innermost module, as `named_modules` names it; empty for the model itself, and where it is not known."""
         return self.path.partition(".")[2]
 
-    def blame(self, kind: Kind, call: Call, difference: str, layouts: Call | None = None) -> None:
-        """Name a call as the first that is wrong; its ``layouts`` are shrunk if it can be run again."""
+    def blame(self, agreement: Agreement, call: Call, difference: str, layouts: Call | None = None) -> None:
+        """Name a call as the first that is wrong, or makes a NaN; its ``layouts`` are shrunk if it can be run again."""
         tensors = call.tensors
         dtype = units.dtype_name(tensors[0].dtype) if tensors else ""
         shapes = tuple(tuple(t.shape) for t in tensors)
-        self.call, self.verdict.kind = layouts, kind
+        self.call, self.verdict.agreement = layouts, agreement
         self.verdict.culprit = Culprit(call.name, self.module, self.direction, dtype, shapes, difference)
 
 

@@ -23,13 +23,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from metallab import allowance, checks, device, mode, paths, plots, records, timing
 from metallab.device import Device
-from metallab.pytorch.networks import Network
+from metallab.outcomes import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def devices(on: Device) -> dict[str, Device]:
     return cpus if on.kind == "cpu" else cpus | {on.kind: on}
 
 
-def _roles(devices: Mapping[str, Device]) -> dict[str, str]:
+def roles(devices: Mapping[str, Device]) -> dict[str, str]:
     """What the devices are on any machine: the whole CPU, and a GPU."""
     return {name: "CPU" if each.kind == "cpu" else "GPU" for name, each in devices.items() if name != ONE_THREAD}
 
@@ -65,7 +65,7 @@ class Curve:
     baseline: str
     times: Mapping[str, Mapping[int, timing.Measurement]]
     """By the device's name, then by size."""
-    outcomes: Mapping[int, timing.Verdict | timing.Doubt]
+    outcomes: Mapping[int, Verdict | timing.Doubt]
     """The rival's verdict against the baseline by size, or why there is none."""
     comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
@@ -143,9 +143,7 @@ class Curve:
         return " ".join(filter(None, [sentence, "Stored, not measured here." if self.stored else self.left_out]))
 
 
-def measure(
-    work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 4.0, floats: str = "float32"
-) -> Curve:
+def measure(work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 4.0) -> Curve:
     """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
     ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
@@ -157,31 +155,28 @@ def measure(
     comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
     on_each = devices(on)
-    with whole_float32(), timing.sentinel(_fixed_work(on), on=on):
+    with whole_float32(), timing.sentinel(fixed_work(on), on=on):
         for n in within.items(sizes, "n ="):
-            budget = within.budget(len(sizes) - len(comparisons), _budget(), variants=len(on_each))
+            budget = within.budget(len(sizes) - len(comparisons), budget_here(), variants=len(on_each))
             comparisons[n] = timing.compare(
                 {name: _made(make, n, each) for name, each in on_each.items()},
                 on=on_each,
                 baseline=baseline(),
-                parity=checks.matches(floats),
+                parity=checks.matches("float32"),
                 series=f"{work}, n",
                 size=n,
-                dtype=floats,
-                roles=_roles(on_each),
+                dtype="float32",
+                roles=roles(on_each),
                 budget=budget,
             )
     times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
     curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), str(within) if within.left_out else "")
-    outcomes = {n: _outcome(compared, curve.rival) for n, compared in comparisons.items()}
-    return dataclasses.replace(curve, outcomes=outcomes)
+    answers = {n: compared.answers[curve.rival] for n, compared in comparisons.items()}
+    return dataclasses.replace(curve, outcomes={n: each.doubt or each.outcome for n, each in answers.items()})
 
 
-def _outcome(compared: timing.Comparison, name: str) -> timing.Verdict | timing.Doubt:
-    return compared.ratios[name].verdict if name in compared.ratios else compared.withheld[name]
-
-
-def _budget() -> timing.Budget:
+def budget_here() -> timing.Budget:
+    """Return how long one comparison may measure, at most."""
     return mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
 
 
@@ -192,7 +187,7 @@ def stored(work: str) -> Curve:
     """
     runs = records.by_name(records.load(STORED))
     times: dict[str, dict[int, timing.Measurement]] = {}
-    outcomes: dict[str, dict[int, timing.Verdict | timing.Doubt]] = {}
+    outcomes: dict[str, dict[int, Verdict | timing.Doubt]] = {}
     base = ""
     for processes in runs.values():
         compared, measured = processes[0].comparison, processes[0].measurement
@@ -209,53 +204,6 @@ def stored(work: str) -> Curve:
     return dataclasses.replace(curve, outcomes=outcomes[curve.rival])
 
 
-@dataclass(frozen=True)
-class Networks:
-    """Small networks, each compared on the whole CPU and on its rival."""
-
-    comparisons: tuple[timing.Comparison, ...]
-    left_out: str = ""
-    """What was left out for time; empty if nothing was."""
-
-
-def measure_networks(
-    makers: Mapping[str, Callable[[], Network]],
-    *,
-    on: Device,
-    seconds: float = 9.0,
-    tasks: Sequence[Literal["inference", "training_step"]] = ("inference", "training_step"),
-) -> Networks:
-    """Inference and a training step of each network: the GPU against the whole CPU, or without one a single thread.
-
-    Outputs are compared, in training the loss. Inference is timed by latency, and on a GPU, where work runs on after a
-    call returns, by throughput as well; training by throughput. Networks for which nothing is left of ``seconds`` are
-    left out and named.
-    """
-    on_each = devices(on)
-    on_each.pop(ONE_THREAD if on.kind != "cpu" and len(on_each) > 2 else "", None)
-    asked = [(task, "latency" if task == "inference" else "throughput") for task in tasks]
-    asked += [("inference", "throughput")] if on.kind != "cpu" and "inference" in tasks else []
-    comparisons: list[timing.Comparison] = []
-    within = allowance.Allowance(seconds)
-    with whole_float32(), timing.sentinel(_fixed_work(on), on=on):
-        for name in within.items(makers, "the networks", least=2):
-            network = makers[name]()
-            for task, question in asked:
-                variants = {name: getattr(network.to(each.torch_device), task)() for name, each in on_each.items()}
-                compared = timing.compare(
-                    variants,
-                    on=on_each,
-                    baseline=baseline(),
-                    parity=checks.matches("float32"),
-                    question=question,
-                    roles=_roles(on_each),
-                    name=f"{network.name}, {task.replace('_', ' ')}, {question}",
-                    budget=within.budget(len(asked) * len(makers) - len(comparisons), _budget(), variants=len(on_each)),
-                )
-                comparisons.append(compared)
-    return Networks(tuple(comparisons), str(within) if within.left_out else "")
-
-
 def whole_float32() -> contextlib.AbstractContextManager:
     """cuDNN convolves float32 in TensorFloat-32 unless switched off; elsewhere this does nothing."""
     cudnn = torch.backends.cudnn
@@ -268,6 +216,7 @@ def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
         return make(n, on.torch_device)
 
 
-def _fixed_work(on: Device) -> Callable[[], Any]:
+def fixed_work(on: Device) -> Callable[[], Any]:
+    """Return the work of a sentinel on a device."""
     matrix = torch.ones(512, 512, device=on.torch_device)
     return lambda: matrix @ matrix

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-
-LEARNING_RATE = 0.0
-"""Of a timed training step, which is repeated on one batch thousands of times.
-
-Nothing is learned, and all is computed: each step is the same work with the same loss, which can be compared after the
-last step as after the first. A network that learns its batch by heart gets subnormal gradients, with which a CPU
-computes many times more slowly: the time would depend on how long was measured.
-"""
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,13 @@ class Network:
 
         return infer
 
-    def training_step(self, learning_rate: float = LEARNING_RATE) -> Callable[[], Tensor]:
-        """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss."""
+    def training_step(self, learning_rate: float = 0.0) -> Callable[[], Tensor]:
+        """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss.
+
+        At a rate of 0 nothing is learned, and all is computed: each step is the same work with the same loss, which can
+        be compared after the last step as after the first. A network that learns its batch by heart gets subnormal
+        gradients, with which a CPU computes many times more slowly: the time would depend on how long was measured.
+        """
         model, inputs = _copied(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
@@ -137,16 +134,6 @@ def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
 def lstm(batch: int = 16, steps: int = 32, hidden: int = 128) -> Network:
     """One LSTM layer with a linear head."""
     return _seeded("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
-
-
-MEASURED: Mapping[str, Callable[..., Network]] = {
-    "MLP": mlp,
-    "CNN": cnn,
-    "ResNet-18": resnet,
-    "Transformer block": transformer,
-    "LSTM": lstm,
-}
-"""Networks of every kind that frameworks have in common, to test and to time."""
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -1,8 +1,7 @@
-"""What the forward pass keeps in each number format, and digits to train with."""
+"""What the forward pass keeps for the backward pass, and digits to train with."""
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,10 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from metallab import units
-
-FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
@@ -34,17 +29,6 @@ def kept_for_backward(model: nn.Module, loss: Callable[[], Tensor]) -> int:
         total = sum(size for storage, size in kept.items() if storage not in own)
         del graph
     return total
-
-
-def kept_in_formats(model: nn.Module, loss: Callable[[nn.Module, torch.dtype], Tensor]) -> dict[str, int]:
-    """Bytes that ``loss(model, dtype)`` keeps in each of `FORMATS`, counted as `kept_for_backward` does.
-
-    >>> kept_in_formats(model, loss)
-    {'float32': 19099648, 'float16': 9549824, 'bfloat16': 9549824}
-    """
-    return {
-        units.dtype_name(dtype): kept_for_backward(model, functools.partial(loss, model, dtype)) for dtype in FORMATS
-    }
 
 
 def _storage(tensor: Tensor) -> int:

@@ -210,7 +210,6 @@ class Trace:
 
     def timeline(self, heading: str = "What ran when") -> Figure:
         """Draw a lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved."""
-        import matplotlib.pyplot as plt
         from matplotlib.patches import Patch
 
         from metallab import plots
@@ -219,8 +218,7 @@ class Trace:
         scale, unit = units.of_seconds(whole)
         drawn = [event for event in self.events if event.lane]
         starving = {"facecolor": plots.YELLOW, "alpha": 0.35}
-        with plt.rc_context(plots.STYLE):
-            figure, axes = plt.subplots(figsize=(7.5, 1.5 + 0.5 * len(self.lanes)))
+        with plots.picture(1.5 + 0.5 * len(self.lanes)) as (figure, axes):
             for start, end in self.starving:
                 axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **starving)
             for event in drawn:
@@ -230,10 +228,7 @@ class Trace:
                     middle = span[0] + span[1] / 2
                     axes.text(middle, row, event.short, ha="center", va="center", fontsize=7, color="white")
             axes.set_xlim(0, whole / scale)
-            titles = [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
-            axes.set_yticks(range(len(self.lanes)), titles)
-            axes.set_ylim(len(self.lanes) - 0.4, -0.6)
-            axes.grid(axis="y", visible=False)
+            plots.rows(axes, [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes])
             axes.set_xlabel(f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]")
             there = {event.style for event in drawn}
             patches = [Patch(label=name, **style) for name, style in _styles().items() if name in there]

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from metallab import checks
+from metallab.outcomes import Agreement
 
 # source text for operators that only MPS has; it is part of the program for a bug report
 REFERENCES = {
@@ -174,29 +175,29 @@ def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[t
     ``call`` has a `Layout` in place of each tensor. ``until`` is a time of `time.monotonic`.
     """
 
-    def outcome(call: Call, seed: int = 0) -> str:
-        return _outcome(call, device, seed) if time.monotonic() < until else "late"
+    def outcome(call: Call, seed: int = 0) -> Agreement:
+        return _outcome(call, device, seed) if time.monotonic() < until else "refused"
 
     def divides(wrong: Call, right: Call) -> bool:
         """Return True if one is wrong and the other right, with all seeds."""
-        return all((outcome(wrong, n), outcome(right, n)) == ("wrong", "right") for n in range(SEEDS))
+        return all((outcome(wrong, n), outcome(right, n)) == ("differs", "agrees") for n in range(SEEDS))
 
     filled = [call.mapped(Layout, lambda t, fill=fill: dataclasses.replace(t, fill=fill)) for fill in ("rand", "randn")]
-    simpler: Call | None = next((each for each in filled if outcome(each) == "wrong"), None)
+    simpler: Call | None = next((each for each in filled if outcome(each) == "differs"), None)
     if simpler is None:
         return (), ""
     while simpler is not None:
         call, ways = simpler, (each for _, each in [*_one_of_each_list(simpler), *_simpler(simpler)])
-        simpler = next((each for each in ways if outcome(each) == "wrong"), None)
+        simpler = next((each for each in ways if outcome(each) == "differs"), None)
     shape = call.tensors[0].shape
     if all(t.shape == shape and not t.view for t in call.tensors):
         shapes = _shapes(call, math.prod(shape))
-        call = shapes[0] if len(shape) > 1 and all(outcome(each) == "wrong" for each in shapes) else call
+        call = shapes[0] if len(shape) > 1 and all(outcome(each) == "differs" for each in shapes) else call
     for size in sorted({n for t in call.tensors for n in t.shape if n > 1}, reverse=True):
         passes, fails = 0, size
         while fails - passes > 1:
             middle = 1 if passes == 0 and fails == size else (passes + fails) // 2
-            smaller = outcome(_resized(call, size, middle)) == "wrong"
+            smaller = outcome(_resized(call, size, middle)) == "differs"
             passes, fails = (passes, middle) if smaller else (middle, fails)
         call = _resized(call, size, fails)
     needed = [words for words, other in _simpler(call) if divides(call, other)]
@@ -282,17 +283,17 @@ def _with(call: Call, index: int, tensor: Layout) -> Call:
     return call.mapped(Layout, lambda t: tensor if next(count) == index else t)
 
 
-def _outcome(call: Call, device: torch.device, seed: int) -> str:
-    """Run a call's program on a device: ``wrong``, ``right``, or ``refused`` if it fails on the CPU."""
+def _outcome(call: Call, device: torch.device, seed: int) -> Agreement:
+    """Run a call's program on a device: does it agree with the CPU in float64? ``refused`` if it fails on the CPU."""
     for where in ("cpu", str(device)):
         with torch.random.fork_rng(devices=[]):
             try:
                 exec(_program(call, where, seed), {})
             except AssertionError:
-                return "refused" if where == "cpu" else "wrong"
+                return "refused" if where == "cpu" else "differs"
             except Exception:  # noqa: BLE001 - sizes that do not fit, an argument that has no source text
                 return "refused"
-    return "right"
+    return "agrees"
 
 
 # ---- programs -------------------------------------------------------------------------------------------------------

@@ -13,14 +13,18 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from metallab import paths, timing, units
+from metallab.outcomes import VERDICTS
 from metallab.records import Record, RecordError, believed, by_name, load
-from metallab.timing import Measurement
+from metallab.timing import Answer, Measurement, Ratio
 
 REFERENCES = paths.ROOT / "data" / "results"
+WITHHELD = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
+"""The report's words for some reasons why a speed-up is withheld."""
+_COUNTED = (*VERDICTS[:-1], "differ", "withheld")
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
 
 Row = tuple[str, tuple[str, ...]]
@@ -32,13 +36,12 @@ class Conclusion:
     """The conclusion about one variant of a comparison on one machine."""
 
     comparison: str
-    variant: str
-    outcome: str
-    """One of `timing.Verdict`, ``differ``, ``fast``, ``simulated`` or ``withheld``; a style of the report."""
+    answer: timing.Answer
+    """The speed-up of one process or of several, or why there is none."""
     words: str
+    """The verdict, or why there is none."""
     reason: str = ""
-    ratio: tuple[float, float, float] | None = None
-    """Low end, median and high end of the speed-up; None where it is withheld."""
+    """More of either."""
     lesson: str = ""
     baseline: str = ""
     role: str = ""
@@ -53,17 +56,23 @@ class Conclusion:
         return self.measured.device if self.measured else ""
 
     @property
+    def outcome(self) -> str:
+        """The verdict, or a word of `WITHHELD` for the reason why there is none: a style of the report."""
+        return WITHHELD.get(self.answer.doubt.kind, self.answer.outcome)
+
+    @property
+    def ratio(self) -> tuple[float, float, float] | None:
+        """Low end, median and high end of the speed-up; None where it is withheld, or has no upper end."""
+        of = self.answer.ratio
+        return (of.low, of.median, of.high) if of and math.isfinite(of.high) else None
+
+    @property
     def speed_up(self) -> str:
         return f"{units.times(self.ratio[1])}×" if self.ratio else ""
 
     @property
     def interval(self) -> str:
         return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
-
-    @property
-    def short(self) -> str:
-        """Speed-up and verdict, such as ``1.83× faster``."""
-        return f"{self.speed_up} {self.outcome}"
 
     @property
     def by_gpu(self) -> bool:
@@ -92,42 +101,36 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
     about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    judged = _refused(doubt) if doubt else _judged(sound)
-    return Conclusion(compared.name, compared.variant, *judged, **about)
+    answer = Answer(compared.variant, None if doubt else _speed_up(sound), doubt)
+    return Conclusion(compared.name, answer, *_told(answer, len(sound)), **about)
 
 
-_Judged = tuple[str, str, str, tuple[float, float, float] | None]
-"""Outcome, words, reason and ratio."""
-
-
-def _refused(doubt: timing.Doubt) -> _Judged:
-    """Return the outcome where no speed-up is given."""
-    if doubt.kind == "simulated":
-        return "simulated", "simulated", "no speed-up is given", None
-    if doubt.kind == "fast mode":
-        return "fast", "fast mode: no conclusion", "", None
-    outcome = "differ" if doubt.kind == "outputs differ" else "withheld"
-    return outcome, ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason, None
-
-
-def _judged(sound: Sequence[Record]) -> _Judged:
-    """Return the verdict: of one process from its interval, of several from the interval of their medians."""
+def _speed_up(sound: Sequence[Record]) -> Ratio:
+    """Return the speed-up of one process with its interval, or of several with the interval of their medians."""
     one = sound[0].comparison
-    low, median, high = one.low, one.median, one.high
-    if len(sound) > 1:
-        low, median, high = _interval([run.comparison.median for run in sound])
-    elif high is None:
-        few = f"{sound[0].measurement.n} pairs: too few for a 95 % interval, which needs {timing.FEWEST_PAIRS}"
-        return "inconclusive", "inconclusive", few, None
-    verdict = timing.verdict(low, high)
+    ends = (one.low, one.median, math.inf if one.high is None else one.high)
+    low, median, high = ends if len(sound) == 1 else _interval([run.comparison.median for run in sound])
+    return Ratio(one.variant, one.baseline, median, low, high, sound[0].measurement.n)
+
+
+def _told(answer: Answer, processes: int) -> tuple[str, str]:
+    """Return the `Conclusion.words` and the reason of an answer."""
+    doubt, of = answer.doubt, answer.ratio
+    if doubt.kind == "simulated":
+        return "simulated", "no speed-up is given"
+    if doubt.kind == "fast mode":
+        return "fast mode: no conclusion", ""
+    if doubt:
+        return ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason
+    if not math.isfinite(of.high):
+        return of.verdict, of.what_pairs_showed
     explained = {
-        "faster": f"{units.times(median)} times as fast",
-        "slower": f"takes {units.times(1 / median)} times as long",
+        "faster": f"{units.times(of.median)} times as fast",
+        "slower": f"takes {units.times(1 / of.median)} times as long",
         "same": f"the difference is below {timing.MATTERS:.0%}",
-        "inconclusive": timing.undecided(low, high),
+        "inconclusive": timing.undecided(of.low, of.high),
     }
-    among = f", {len(sound)} processes" if len(sound) > 1 else ""
-    return verdict, verdict, explained[verdict] + among, (low, median, high)
+    return of.verdict, explained[of.verdict] + (f", {processes} processes" if processes > 1 else "")
 
 
 # Processes may agree by accident better than processes do: none is taken to vary by less than 0.1 %.
@@ -233,17 +236,6 @@ def column(records: Sequence[Record], origin: str) -> Column:
     return Column(first.device, origin, tuple(records), tuple(conclusions(records)))
 
 
-def distinct(columns: Iterable[Column]) -> list[Column]:
-    """Return the columns with distinct titles: the second of one kind is called ``title (2)``."""
-    seen: Counter[str] = Counter()
-    named = []
-    for one in columns:
-        seen[one.title] += 1
-        number = seen[one.title]
-        named.append(replace(one, title=f"{one.title} ({number})") if number > 1 else one)
-    return named
-
-
 def references() -> tuple[list[Column], list[Unreadable]]:
     """Return the machines in ``data/results``, and the files there that cannot be used."""
     columns, unreadable = [], []
@@ -259,7 +251,7 @@ def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
     """Return a machine beside the stored ones, and a column for one that is wanted."""
     stored, unreadable = references()
     here = [replace(mine, title=f"here, {mine.title}")] if mine else []
-    kept = [replace(one, title=f"{one.title} (stored)") for one in distinct(stored)]
+    kept = [replace(one, title=f"{one.title} (stored)") for one in stored]
     return [*here, *kept, *wanted([*here, *kept])], unreadable
 
 
@@ -303,7 +295,7 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax", "mlx", "onnxruntime")
 
 def in_short(one: Column) -> list[str]:
     """Return a machine's results in a few sentences; none if nothing was compared for real and in full mode."""
-    judged = [each for each in one.conclusions if each.outcome in _OUTCOMES]
+    judged = [each for each in one.conclusions if each.outcome in _COUNTED]
     if not judged:
         return []
     gpu = [each for each in judged if each.by_gpu]
@@ -322,42 +314,31 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     """Return the range of speed-ups, and how often each verdict: ``0.13 to 65.8 (29 faster, 9 slower)``."""
     ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
-    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _OUTCOMES if verdicts[outcome])
+    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome])
     ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else "no speed-up"
     return f"{ends} ({counts})"
 
 
-_OUTCOMES = ("faster", "slower", "same", "inconclusive", "differ", "withheld")
-
-
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
-    return _rows(columns, [_cells(one.conclusions) for one in columns])
-
-
-def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
-    """Return the cells of one machine, by row."""
-    return {_row(each): f"{each.short} ({each.interval})" if each.ratio else each.words for each in conclusions}
-
-
-def _row(conclusion: Conclusion) -> str:
-    """Return the lesson's number and what was compared, the same on every machine."""
-    return f"{_number(conclusion)} {conclusion.label}"
-
-
-def _rows(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> list[Row]:
-    """Return the rows of a table from the cells of each machine."""
+    cells = [_cells(one.conclusions) for one in columns]
     labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
     nothing = ["SIMULATED: none given" if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
 
 
+def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
+    """Return the cells of one machine, by row."""
+    given = lambda each: f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.words
+    return {_row(each): given(each) for each in conclusions}
+
+
+def _row(conclusion: Conclusion) -> str:
+    """Return the lesson's number and what was compared, the same on every machine."""
+    return f"{conclusion.lesson.split('_')[0]} {conclusion.label}"
+
+
 def _in_order(label: str) -> list[str | int]:
     """Return a key that sorts ``batch of 2`` before ``batch of 16``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
-
-
-def _number(conclusion: Conclusion) -> str:
-    """The lesson's number."""
-    return conclusion.lesson.split("_")[0]

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
 from metallab import machine, paths, private, units
 from metallab.notebook import without_colours
+from metallab.outcomes import STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, by_name, headline_of, load, read_picture
 from metallab.results import findings
@@ -38,7 +39,6 @@ SIMULATED = (
 FAST = "fast mode: three samples, no conclusions"
 
 TRACEBACK_LINES = 25
-_STATUSES = ("passed", "incomplete", "failed", "skipped")
 
 
 class ReportError(ValueError):
@@ -54,8 +54,7 @@ class Notebook:
 
     name: str
     title: str
-    status: Literal["passed", "incomplete", "failed", "skipped"]
-    """``incomplete``: a tool is missing."""
+    status: Status
     seconds: float | None = None
     reason: str = ""
     cells: int | None = None
@@ -104,12 +103,12 @@ def read_summary(run: Path) -> RunSummary:
 
 
 def latest_run(build: Path) -> Path:
-    """The run that was begun last, see `paths.latest`. ReportError if there is none."""
+    """The run that was begun last. ReportError if there is none."""
     runs = [path.parent for pattern in ("full-*", "fast-*") for path in build.glob(f"{pattern}/summary.json")]
     if not runs:
         raise ReportError(f"{build} holds no run to report on: run `make run` first")
     started = {run: read_summary(run).started for run in runs}
-    return paths.latest({run: moment.timestamp() if moment else 0.0 for run, moment in started.items()})
+    return max(runs, key=lambda run: started[run].timestamp() if started[run] else 0.0)
 
 
 # --- what the page shows ---
@@ -212,7 +211,7 @@ class ReportPage:
     def counts(self) -> dict[str, int]:
         """The number of notebooks with each status."""
         statuses = [card.notebook.status for card in self.cards]
-        return {status: statuses.count(status) for status in _STATUSES if status in statuses}
+        return {status: statuses.count(status) for status in STATUSES if status in statuses}
 
     @property
     def tables(self) -> list[tuple[str, str, list[findings.Row]]]:

@@ -24,10 +24,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from metallab import processes, timing, turns
 from metallab.isolated import ONE_THREAD
+from metallab.outcomes import Agreement, Verdict
 from metallab.versus import cases, intervals, worker
 from metallab.versus.cases import Case
 from metallab.versus.intervals import Interval
@@ -43,7 +44,11 @@ PATIENCE = 300.0
 SHORTEST_PATIENCE = 60.0
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
-Answer = Literal["SLOWER", "LOST", "DIFFERS", "UNSURE", "SAME", "FASTER", "NEW", "NEITHER"]
+IN_PRINT = {
+    "B": "LOST", "slower": "SLOWER", "differs": "DIFFERS", "AB": "NEITHER", "A": "NEW", "faster": "FASTER",
+    "inconclusive": "UNSURE", "same": "SAME",
+}  # fmt: skip
+"""The printed word for the sides that refuse a case, or else for `Outcome.word`; the worst first."""
 
 
 @dataclass(frozen=True)
@@ -98,27 +103,21 @@ class Outcome:
     """The result of one case."""
 
     case: Case
-    answer: Answer
+    word: Verdict | Agreement
+    """Whether B is faster; where no times are compared, whether the outputs agree."""
     interval: Interval | None = None
     """None where no times are compared."""
     pairs: tuple[Pair, ...] = ()
     reason: str = ""
     """Why there is no ratio, or why it is unsure."""
     seconds: float = 0.0
+    refusing: str = ""
+    """The sides that cannot do it, ``A``, ``B`` or ``AB``, where it was refused."""
 
     @property
-    def is_finding(self) -> bool:
-        """True if B is worse: slower, or without what A can do."""
-        return self.answer in ("SLOWER", "LOST")
-
-
-def verdict(of: Interval, factor: float) -> Literal["SLOWER", "FASTER", "SAME", "UNSURE"]:
-    """Return the answer of an interval: all of it is beyond a factor, or within it, or neither."""
-    if of.low > factor:
-        return "FASTER"
-    if of.high < 1 / factor:
-        return "SLOWER"
-    return "SAME" if of.low >= 1 / factor and of.high <= factor else "UNSURE"
+    def answer(self) -> str:
+        """The outcome as it is printed, in capitals."""
+        return IN_PRINT[self.refusing or self.word]
 
 
 def compare(
@@ -193,10 +192,10 @@ class _Progress:
             self.failures, self.reason = 0, ""
         except _NoRatioError as why:
             self.failures += 1
-            if self.pairs and why.answer != "DIFFERS":
+            if self.pairs and why.refusing:
                 self.reason = f"a further pair of processes failed: {why}"
             elif self.failures == 2 or not any(side.is_gone for side in live.values()):
-                self.without_ratio = Outcome(self.case, why.answer, reason=str(why))
+                self.without_ratio = Outcome(self.case, why.word, reason=str(why), refusing=why.refusing)
         finally:
             self.latest = time.monotonic() - began
             self.spent += self.latest
@@ -219,20 +218,23 @@ class _Progress:
             return None
         too_few = f"{count} of {fewest} pairs of processes: more --seconds" if count < fewest else ""
         outcome = self.outcome(settings, self.reason or too_few)
-        return outcome if is_last or outcome.answer != "UNSURE" else None
+        return outcome if is_last or outcome.word != "inconclusive" else None
 
     def outcome(self, settings: Settings, reason: str) -> Outcome:
         """Return the outcome of the pairs so far."""
         of = intervals.interval([pair.log for pair in self.pairs])
-        return Outcome(self.case, verdict(of, settings.factor), of, tuple(self.pairs), reason, self.spent)
+        return Outcome(
+            self.case, timing.verdict(of.low, of.high, settings.factor), of, tuple(self.pairs), reason, self.spent
+        )
 
 
 class _NoRatioError(Exception):
     """Why the sides' times are not compared."""
 
-    def __init__(self, answer: Answer, reason: str) -> None:
+    def __init__(self, reason: str, refusing: str = "") -> None:
         super().__init__(reason)
-        self.answer = answer
+        self.word: Agreement = "refused" if refusing else "differs"
+        self.refusing = refusing
 
 
 def _pair(of: _Progress, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Pair:
@@ -291,29 +293,29 @@ def _assert_both_can(lacking: Mapping[str, str]) -> None:
     if not lacking:
         return
     reason = "; ".join(f"{side}: {why}" for side, why in lacking.items())
-    raise _NoRatioError("NEITHER" if len(lacking) == 2 else "NEW" if "A" in lacking else "LOST", reason)
+    raise _NoRatioError(reason, "".join(sorted(lacking)))
 
 
 def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, str]], case: Case) -> None:
     """Raise unless both outputs have the same structure and dtypes and are close."""
     outputs = [worker.load_output(file) for file in files]
     if not any(array.size for arrays in outputs for array in arrays.values()):
-        raise _NoRatioError("NEITHER", "the case returns nothing: let its function return what it computes")
+        raise _NoRatioError("the case returns nothing: let its function return what it computes", "AB")
     if only := sorted(outputs[0].keys() ^ outputs[1].keys()):
-        raise _NoRatioError("DIFFERS", f"only {'A' if only[0] in outputs[0] else 'B'} returns {only[0]}")
+        raise _NoRatioError(f"only {'A' if only[0] in outputs[0] else 'B'} returns {only[0]}")
     if difference := _difference(*outputs, case):
-        raise _NoRatioError("DIFFERS", f"B from A: {difference}; seed what is random in the case")
+        raise _NoRatioError(f"B from A: {difference}; seed what is random in the case")
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
             reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case"
-            raise _NoRatioError("DIFFERS", reason)
+            raise _NoRatioError(reason)
 
 
 def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
     """Raise unless the output of a further pair of processes is close to A's first one."""
     if difference := _difference(worker.load_output(first), worker.load_output(side.output), case):
         reason = f"{side.name} returns something else in a further pair of processes: {difference}"
-        raise _NoRatioError("DIFFERS", f"{reason}; do cases that share processes leave something behind?")
+        raise _NoRatioError(f"{reason}; do cases that share processes leave something behind?")
 
 
 def _difference(reference: Mapping[str, Any], result: Mapping[str, Any], case: Case) -> str:

@@ -18,10 +18,10 @@ from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
-from metallab.versus.lockstep import Answer, Outcome, Pair, Settings
+from metallab.versus.lockstep import Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
 
-MEANS: Mapping[Answer, str] = {
+MEANS = {
     "LOST": "only A can do it",
     "SLOWER": "B takes longer",
     "DIFFERS": "their outputs differ, so no times are compared",
@@ -91,10 +91,11 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """1 if B is slower or cannot do what A can, 2 if something or everything could not be compared, else 0."""
-    if any(outcome.is_finding for outcome in outcomes):
+    answers = {outcome.answer for outcome in outcomes}
+    if answers & {"SLOWER", "LOST"}:
         return 1
     compared = [outcome for outcome in outcomes if outcome.interval]
-    refused = any(outcome.answer in ("DIFFERS", "NEITHER") for outcome in outcomes)
+    refused = answers & {"DIFFERS", "NEITHER"}
     return 2 if refused or not compared or not all(map(has_interval, compared)) else 0
 
 
@@ -170,18 +171,15 @@ def save(
 
 def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     """Draw each case's ratio with its interval, and the single pairs; None where there are no ratios."""
-    import matplotlib.pyplot as plt
-
     from metallab import plots
 
     compared = [outcome for outcome in outcomes if outcome.interval]
     if not compared:
         return None
-    colours = {"SLOWER": plots.RED, "FASTER": plots.GREEN, "SAME": plots.BLUE, "UNSURE": plots.ORANGE}
-    with plt.rc_context(plots.STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 1.4 + 0.45 * len(compared)))
+    colours = {"slower": plots.RED, "faster": plots.GREEN, "same": plots.BLUE, "inconclusive": plots.ORANGE}
+    with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            colour, of = colours[outcome.answer], outcome.interval
+            colour, of = colours[outcome.word], outcome.interval
             axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
             if has_interval(outcome):
                 axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
@@ -193,9 +191,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.98), max(high, 1.02))
         names = ["\n".join([*textwrap.wrap(each.case.name, 32), each.answer]) for each in compared]
-        axes.set_yticks(range(len(compared)), names, fontsize=9)
-        axes.set_ylim(len(compared) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
+        plots.rows(axes, names, fontsize=9)
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
         plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
     return plots.described(figure, "; ".join(map(sentence, outcomes)))

@@ -16,7 +16,7 @@ Each answer is computed in a process of its own with a limit of its own: one tha
 missing with its reason, and the others come all the same.
 """
 
-from metallab.pytorch.doctor.answer import Answer
-from metallab.pytorch.doctor.report import Refused, Report, command, examine
+from metallab.pytorch.doctor.answer import Answer, NotAModel
+from metallab.pytorch.doctor.report import Report, command, examine
 
-__all__ = ["Answer", "Refused", "Report", "command", "examine"]
+__all__ = ["Answer", "NotAModel", "Report", "command", "examine"]

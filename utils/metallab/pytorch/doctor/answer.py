@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from metallab import isolated
+from metallab.outcomes import Ended, Status
 from metallab.tables import Table
 
-Outcome = Literal["good", "attention", "bad", "unanswered"]
-"""``bad``: it fails on an Apple GPU, is wrong there, or does not fit. ``attention``: it could be better."""
-Ended = Literal["well", "raised", "crashed", "hung"]
-"""As in `isolated.Outcome`; ``hung`` also where time ran out."""
+IN_PRINT: dict[Status, str] = {
+    "failed": "bad",  # it fails on an Apple GPU, is wrong there, or does not fit
+    "skipped": "unanswered",
+    "incomplete": "attention",  # it could be better
+    "passed": "good",
+}
+"""The words of the page and of ``doctor.json``, the worst first."""
 
 QUESTIONS = (
     "Does it run on MPS?",
@@ -20,6 +25,10 @@ QUESTIONS = (
     "Does it fit?",
     "Which number format?",
 )
+
+
+class NotAModel(ValueError):
+    """A factory's result that cannot be examined; the message says what it has to return."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Answer:
     """One of the six."""
 
     question: str
-    outcome: Outcome
+    status: Status
     sentence: str
     """The answer in words, one point a line."""
     on: str = ""
@@ -54,8 +63,13 @@ class Answer:
     evidence: tuple[Evidence, ...] = ()
     seconds: float = 0.0
     """Including the start of its process."""
-    ended: Ended = "well"
-    """How its process ended."""
+    ended: Ended = "ok"
+    """How its process ended; ``timeout`` also where it answered that time ran out."""
+
+    @property
+    def outcome(self) -> str:
+        """``status`` as it is printed: good, attention, bad or unanswered."""
+        return IN_PRINT[self.status]
 
     @property
     def number(self) -> int:
@@ -63,8 +77,10 @@ class Answer:
         return QUESTIONS.index(self.question) + 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return vars(self) | {"evidence": [each.to_json() for each in self.evidence]}
+        """Return plain values, in the words of the page."""
+        fields = {"outcome" if name == "status" else name: value for name, value in vars(self).items()}
+        ended = isolated.IN_PRINT.get(self.ended, self.ended)
+        return fields | {"outcome": self.outcome, "ended": ended, "evidence": [e.to_json() for e in self.evidence]}
 
     def __str__(self) -> str:
         lines = [self.question, *(f"  {line}" for line in self.sentence.splitlines())]

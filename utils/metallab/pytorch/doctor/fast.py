@@ -7,10 +7,11 @@ from itertools import chain
 
 import torch
 
-from metallab import timing, units
+from metallab import checks, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import crossover
+from metallab.pytorch.crossover import ONE_THREAD
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
 from metallab.pytorch.doctor.common import MORE_TIME, Limits, best_device, caveat, second_call, time_in_words
 from metallab.pytorch.doctor.formats import is_random
@@ -32,8 +33,8 @@ def fast(subject: Subject, limits: Limits) -> Answer:
     nothing = ("It has nothing to train.", [], True)
     parts.append(_task(subject, "training_step", on, within.left) if subject.trains else nothing)
     sentences, evidence, settled = zip(*parts, strict=True)
-    outcome = "good" if all(settled) else "attention"
-    return Answer(QUESTIONS[2], outcome, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
+    status = "passed" if all(settled) else "incomplete"
+    return Answer(QUESTIONS[2], status, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
 
 
 def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
@@ -43,10 +44,7 @@ def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
         sentence = f"{name.capitalize()}: {time_in_words(measured)}; there was no time to compare it: {MORE_TIME}."
         return sentence, [Evidence(f"Measured, {name}", text=str(measured))], False
-    compared = crossover.measure_networks(
-        {subject.name: lambda: subject}, on=on, seconds=max(seconds, 0.1), tasks=[task]
-    ).comparisons
-    sentences = []
+    compared, sentences = _compared(subject, task, on, Allowance(max(seconds, 0.1))), []
     for each in compared:
         measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
         speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
@@ -57,6 +55,24 @@ def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
         sentences.append("Outputs differ from call to call: seed what is random.")
     evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared)))]
     return "\n".join(sentences), evidence, settled
+
+
+def _compared(subject: Subject, task: str, on: Device, within: Allowance) -> list[timing.Comparison]:
+    """Compare a GPU with the whole CPU, or that with a single thread; of training the loss is compared.
+
+    On a GPU, where work runs on after a call returns, inference is timed by throughput as well.
+    """
+    devices = {name: each for name, each in crossover.devices(on).items() if on.kind == "cpu" or name != ONE_THREAD}
+    questions = ["throughput"] if task == "training_step" else ["latency", *["throughput"] * (on.kind != "cpu")]
+    alike = {"on": devices, "baseline": crossover.baseline(), "roles": crossover.roles(devices)}
+    compared: list[timing.Comparison] = []
+    with timing.sentinel(crossover.fixed_work(on), on=on):
+        for question in questions:
+            variants = {name: getattr(subject.to(each.torch_device), task)() for name, each in devices.items()}
+            part = within.budget(len(questions) - len(compared), crossover.budget_here(), variants=len(devices))
+            name, parity = f"{subject.name}, {task.replace('_', ' ')}, {question}", checks.matches("float32")
+            compared.append(timing.compare(variants, parity=parity, question=question, name=name, budget=part, **alike))
+    return compared
 
 
 def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:

@@ -101,8 +101,8 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     note = "" if peaks else "No peak was measured: that may need more memory than there is for it."
     table = Table(["part", "size", "how"], [(name, size(value), how) for name, value, how in parts], note)
     fitting = found.training <= min(machines.values())
-    outcome = "bad" if not fitting else "good" if found.training <= free else "attention"
-    return Answer(QUESTIONS[4], outcome, "\n".join(sentences), on.label, (Evidence("Memory", table),))
+    status = "failed" if not fitting else "passed" if found.training <= free else "incomplete"
+    return Answer(QUESTIONS[4], status, "\n".join(sentences), on.label, (Evidence("Memory", table),))
 
 
 def _about(batch: int) -> str:

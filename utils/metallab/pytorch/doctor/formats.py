@@ -80,8 +80,8 @@ def formats(subject: Subject, limits: Limits) -> Answer:
     rows = [(name, each, times.get(name, "not timed"), kept.get(name, "not counted")) for name, each in found.items()]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
     evidence = Evidence("Formats", Table(headings, rows, str(within) if within.left_out else ""))
-    outcome = "attention" if careful else "good"
-    return Answer(QUESTIONS[5], outcome, "\n".join(sentences) + caveat(on), on.label, (evidence,))
+    status = "incomplete" if careful else "passed"
+    return Answer(QUESTIONS[5], status, "\n".join(sentences) + caveat(on), on.label, (evidence,))
 
 
 def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
@@ -237,17 +237,16 @@ def _error(exact: Tensor, result: Tensor) -> float:
 
 
 def _kept(subject: Subject, on: Device) -> dict[str, str]:
-    """Return the bytes kept for the backward pass, under autocast, in words."""
-
-    def outputs(_model: object, dtype: torch.dtype) -> object:
-        with _autocast(on, None if dtype == torch.float32 else dtype):
-            return subject.outputs()
-
-    try:
-        sizes = precision.kept_in_formats(subject.model, outputs)
-    except RuntimeError:  # another column reports it
-        return {}
-    return {name if name == "float32" else f"{name}, autocast": units.size(size) for name, size in sizes.items()}
+    """Return the bytes kept for the backward pass, under autocast, in words; none if the model raises there."""
+    kept = {}
+    for dtype in (None, *SMALL):
+        name = f"{units.dtype_name(dtype)}, autocast" if dtype else "float32"
+        try:
+            with _autocast(on, dtype):
+                kept[name] = units.size(precision.kept_for_backward(subject.model, subject.outputs))
+        except RuntimeError:  # another column reports it
+            return {}
+    return kept
 
 
 def _times(

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from metallab import isolated, paths
-from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
+from metallab.pytorch.doctor.answer import IN_PRINT, QUESTIONS, Answer, Evidence, NotAModel
 
 CHILD = "import torch\nfrom metallab.pytorch.doctor import asking\nresult = asking.{call}"
 ORDER = (1, 5, 4, 2, 6, 3)
@@ -34,24 +34,19 @@ APPLE_GPU = {"cpu": (1, 2, 4), "mps": (1, 2, 4), "cuda": (1, 2)}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB|TB)", re.IGNORECASE)
 UNITS = {"MB": 2**20, "GB": 2**30, "TB": 2**40}
 FINDINGS = {
-    (1, "bad"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
-    (1, "attention"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
-    (2, "bad"): ("it computes wrongly on an Apple GPU", "take the way out in answer 2, and report its program"),
-    (2, "attention"): ("not all of it is known to be right", "read in answer 2 why"),
-    (3, "attention"): ("not every time may be compared", "read in answer 3 why"),
-    (4, "attention"): ("its steps copy between CPU and GPU", "remove the copies at the lines in answer 4"),
-    (5, "bad"): ("it does not fit into memory", "take the batch of answer 5, or a smaller model"),
-    (5, "attention"): ("other programs hold memory that it needs", "close them"),
-    (6, "attention"): ("a small number format fails", "take one that answer 6 finds sound"),
+    (1, "failed"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
+    (1, "incomplete"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
+    (2, "failed"): ("it computes wrongly on an Apple GPU", "take the way out in answer 2, and report its program"),
+    (2, "incomplete"): ("not all of it is known to be right", "read in answer 2 why"),
+    (3, "incomplete"): ("not every time may be compared", "read in answer 3 why"),
+    (4, "incomplete"): ("its steps copy between CPU and GPU", "remove the copies at the lines in answer 4"),
+    (5, "failed"): ("it does not fit into memory", "take the batch of answer 5, or a smaller model"),
+    (5, "incomplete"): ("other programs hold memory that it needs", "close them"),
+    (6, "incomplete"): ("a small number format fails", "take one that answer 6 finds sound"),
 }
-"""Problem and advice, by question and outcome."""
-WORST_FIRST = ("bad", "unanswered", "attention", "good")
+"""Problem and advice, by question and status."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
-
-
-class Refused(ValueError):
-    """Not a model that runs; the message says what to give."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +61,9 @@ class Report:
     interrupted: bool = False
 
     @property
-    def outcome(self) -> str:
-        """The worst of the answers."""
-        return min((answer.outcome for answer in self.answers), key=WORST_FIRST.index)
+    def worst(self) -> Answer:
+        """The worst answer, the first of several."""
+        return min(self.answers, key=lambda answer: list(IN_PRINT).index(answer.status))
 
     @property
     def headline(self) -> str:
@@ -76,20 +71,19 @@ class Report:
         name = self.model.partition(",")[0]
         if self.interrupted:
             name += f", interrupted after {len(self.answers)} of {len(QUESTIONS)} questions"
-        careful = [each for each in self.answers if each.outcome != "good"]
+        careful = [each for each in self.answers if each.status != "passed"]
         if not careful:
             return f"{name}: nothing speaks against it."
-        worst = min(careful, key=lambda each: WORST_FIRST.index(each.outcome))
-        unknown = (f"question {worst.number} has no answer", "read there why")
-        what, do = FINDINGS.get((worst.number, worst.outcome), unknown)
-        others = ", ".join(str(each.number) for each in careful if each is not worst)
+        unknown = (f"question {self.worst.number} has no answer", "read there why")
+        what, do = FINDINGS.get((self.worst.number, self.worst.status), unknown)
+        others = ", ".join(str(each.number) for each in careful if each is not self.worst)
         return f"{name}: {what}; first, {do}." + (f" Then look at {others}." if others else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         fields = {name: value for name, value in vars(self).items() if name != "answers"}
         answers = [answer.to_json() for answer in self.answers]
-        head = {"schema": "metallab doctor 1", "outcome": self.outcome, "headline": self.headline}
+        head = {"schema": "metallab doctor 1", "outcome": self.worst.outcome, "headline": self.headline}
         return head | fields | {"answers": answers}
 
     def save(self, folder: Path | str) -> Path:
@@ -149,7 +143,7 @@ def examine(
 
     Raises
     ------
-    Refused
+    NotAModel
         If the factory makes no model that runs on the CPU.
     ValueError
         If ``minutes`` is no time.
@@ -189,9 +183,9 @@ def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.
 def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
     outcome = _run(CHILD.format(call=f"look({factory!r}, {most})"), 0, seconds, results=["result"])
     if "NotAModel" in outcome.kinds:
-        raise Refused(outcome.reason.removeprefix("NotAModel: "))
+        raise NotAModel(outcome.reason.removeprefix("NotAModel: "))
     if not outcome.ok:
-        raise Refused(f"{factory} could not be tried: {_why(outcome)}")
+        raise NotAModel(f"{factory} could not be tried: {_why(outcome)}")
     return outcome["result"]
 
 
@@ -208,14 +202,14 @@ def _answer(number: int, factory: str, seconds: float, most: int, target: int | 
         last = "" if outcome.ended == "raised" else outcome.detail[-4000:]  # a traceback has our lines only
         evidence = (Evidence("What it printed last", text=last),) if last else ()
         sentence = f"No answer: {_why(outcome)}."
-        answer = Answer(QUESTIONS[number - 1], "unanswered", sentence, evidence=evidence, ended=outcome.ended)
+        answer = Answer(QUESTIONS[number - 1], "skipped", sentence, evidence=evidence, ended=outcome.ended)
     return replace(answer, seconds=round(time.monotonic() - began, 1))
 
 
 def _why(outcome: isolated.Outcome) -> str:
     """Return in a line why a process has no result."""
     limit = next((line for line in outcome.detail.splitlines() if line.startswith("it needs more than")), "")
-    if outcome.ended == "hung":
+    if outcome.ended == "timeout":
         return f"it {outcome.reason}; --minutes gives more"
     return (f"{limit}; --process-memory gives more" if limit else outcome.reason).removesuffix(".")
 
@@ -243,7 +237,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     try:
         paths.make_output(given.out)
         report = examine(given.factory, **options, progress=lambda line: print(line, file=sys.stderr, flush=True))
-    except (OSError, Refused) as error:
+    except (OSError, NotAModel) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -253,5 +247,5 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     print(f"the page: {report.save(given.out)}")
     if report.interrupted:
         return INTERRUPTED
-    unanswered = any(answer.outcome == "unanswered" for answer in report.answers)
-    return 1 if report.outcome == "bad" else 2 if unanswered else 0
+    statuses = {answer.status for answer in report.answers}
+    return 1 if "failed" in statuses else 2 if "skipped" in statuses else 0

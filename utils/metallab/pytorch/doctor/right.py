@@ -25,7 +25,7 @@ def right(subject: Subject, limits: Limits) -> Answer:
     """Compare each operator with the CPU in float64: as given, in the other mode, and with inputs in other layouts."""
     on = apple_gpu()
     if on is None:
-        return Answer(QUESTIONS[1], "unanswered", f"Not asked: {NO_APPLE_GPU}.")
+        return Answer(QUESTIONS[1], "skipped", f"Not asked: {NO_APPLE_GPU}.")
     narrow = subject.without_float64()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -38,17 +38,17 @@ def right(subject: Subject, limits: Limits) -> Answer:
     if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
         evidence.append(Evidence("Not compared", Table(["operator", "why"], list(unjudged.items()))))
     way, last = list(verdicts.items())[-1]
-    if last.kind == "wrong kernel":
+    if last.agreement == "differs":
         evidence.insert(0, Evidence("The first wrong operator", text=str(last)))
         evidence[1:1] = [Evidence("A program that shows it", text=last.program)] if last.program else []
         sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Workaround: {last.advice}."
-        return Answer(QUESTIONS[1], "bad", sentence + notes, on.label, tuple(evidence))
+        return Answer(QUESTIONS[1], "failed", sentence + notes, on.label, tuple(evidence))
     if not any(verdict.judged for verdict in verdicts.values()):
         sentence = f"There was no time to compare anything: {MORE_TIME}."
-        return Answer(QUESTIONS[1], "unanswered", sentence, on.label, ended="hung")
+        return Answer(QUESTIONS[1], "skipped", sentence, on.label, ended="timeout")
     sentence, complete = _agreement(verdicts, list(unjudged), None in not_run.values())
-    outcome = "good" if complete and not (no_gradient and subject.has_loss) else "attention"
-    return Answer(QUESTIONS[1], outcome, sentence + notes, on.label, tuple(evidence))
+    status = "passed" if complete and not (no_gradient and subject.has_loss) else "incomplete"
+    return Answer(QUESTIONS[1], status, sentence + notes, on.label, tuple(evidence))
 
 
 def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str | None]]:
@@ -77,7 +77,7 @@ def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, bl
                 raise
             not_run[way] = units.first_line(error)
             continue
-        if verdicts[way].kind == "wrong kernel":
+        if verdicts[way].agreement == "differs":
             break
     return verdicts, not_run
 

@@ -28,12 +28,12 @@ def runs(subject: Subject, _: Limits) -> Answer:
         surprise = ", which was not predicted" if bool(raised) == predicted and covered else ""
         sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
     if not covered and on is None:
-        return Answer(QUESTIONS[0], "unanswered", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
+        return Answer(QUESTIONS[0], "skipped", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
     careful = any(each.having("falls back", "unknown") for each in covered) or not covered
-    outcome = "bad" if not predicted or raised else "attention" if careful else "good"
+    status = "failed" if not predicted or raised else "incomplete" if careful else "passed"
     tables = f"the operators of PyTorch {torch.__version__}"
     asked = f"{tables} and {on.label}" if on else tables
-    return Answer(QUESTIONS[0], outcome, "\n".join(sentences), asked, _trouble(covered))
+    return Answer(QUESTIONS[0], status, "\n".join(sentences), asked, _trouble(covered))
 
 
 def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:

@@ -54,9 +54,9 @@ def spent(subject: Subject, _: Limits) -> Answer:
     elif apple is not None or on.kind != "cpu":
         sentences.append("Nothing is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
-    outcome = "good" if known and (packages or not moved) else "attention"
+    status = "passed" if known and (packages or not moved) else "incomplete"
     sentence = "\n".join(sentences) + caveat(on, "an Apple GPU's times" if apple else "an Apple GPU")
-    return Answer(QUESTIONS[3], outcome, sentence, asked, tuple(evidence))
+    return Answer(QUESTIONS[3], status, sentence, asked, tuple(evidence))
 
 
 def record(subject: Subject, on: Device) -> tuple[trace.Trace, str]:

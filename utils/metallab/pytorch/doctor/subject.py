@@ -12,16 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from metallab.pytorch.blame import mean_square
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
+from metallab.pytorch.doctor.answer import NotAModel
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-
-
-class NotAModel(ValueError):
-    """A factory's result that cannot be examined; the message says what it has to return."""
 
 
 def narrowed(tensor: Tensor) -> Tensor:
@@ -69,13 +67,6 @@ def _holds_tensors(cell: Any) -> bool:
         return isinstance(cell.cell_contents, nn.Module) or bool(tensors_in(cell.cell_contents))
     except ValueError:  # no value yet
         return False
-
-
-def mean_square(outputs: Any) -> Tensor:
-    """Return the sum of the mean squares of all floating and complex tensors; 0 if there are none."""
-    floating = [t for t in tensors_in(outputs) if t.is_floating_point() or t.is_complex()]
-    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in floating]
-    return sum((t.square().mean() for t in real), torch.zeros(()) if not real else 0)
 
 
 @dataclass

@@ -18,15 +18,15 @@ import logging
 from pathlib import Path
 from types import ModuleType
 
+from metallab import isolated
+
 FOLDER = Path(__file__).parent
 
 
 class CannotCompile(RuntimeError):
     """A kernel's source cannot be compiled or loaded here; the message says why and what to do."""
 
-    def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the message. The traceback would not help."""
-        return [f"{type(self).__name__}: {self}"]
+    _render_traceback_ = isolated.ChildFailed._render_traceback_  # where it was raised would not help
 
 
 def source(name: str) -> str:

@@ -1,8 +1,7 @@
-"""PyTorch networks as ONNX, and page 09b's race of Core ML's units, with a stand-in for what only a Mac has."""
+"""Page 09b's race of Core ML's units, with a stand-in for what only a Mac has."""
 
 from __future__ import annotations
 
-import io
 import sys
 import types
 
@@ -10,7 +9,7 @@ import nbformat
 import numpy as np
 import pytest
 
-from metallab import checks, converters, paths
+from metallab import paths
 
 
 class Model:
@@ -49,24 +48,3 @@ def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path, wrong, le
         exec(cell, space)
         assert len(space["races"]) == races
     assert set(space["races"][0].paired) == left
-
-
-def test_a_network_is_written_as_it_computes_in_evaluation_mode(tmp_path, recwarn):
-    import onnxruntime
-    import torch
-
-    torch.manual_seed(0)
-    network, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5)).train(), torch.randn(2, 3)
-    memory = converters.export_onnx(network, x, io.BytesIO(), any_batch=True)
-    path = converters.export_onnx(network, x, tmp_path / "m.onnx")
-    assert network.training, "the network itself stays as it was"
-    free, fixed = (
-        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        for model in (memory.getvalue(), str(path))
-    )
-    network.eval()
-    for session, y in ((free, x), (fixed, x), (free, torch.randn(5, 3))):
-        checks.assert_close(network(y).detach().numpy(), session.run(["output"], {"input": y.numpy()})[0], "float32")
-    with pytest.raises(Exception, match="dimensions"):
-        fixed.run(None, {"input": np.zeros((5, 3), np.float32)})
-    assert not recwarn.list
