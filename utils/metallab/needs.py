@@ -118,7 +118,7 @@ def has_compiler() -> bool:
 
 
 def _has_objective_c() -> bool:
-    return has_compiler() and (sys.platform == "darwin" or _shader_compiler() is not None)
+    return has_compiler() and (sys.platform == "darwin" or _has_shader_compiler())
 
 
 def _fix_objective_c() -> str:
