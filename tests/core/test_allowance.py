@@ -70,14 +70,14 @@ def test_items_go_on_while_one_more_fits(clock):
         clock.now += size
         done.append(size)
     assert done == [1, 2, 4, 8], "after 15 s there are 5 left, and one more is taken to need 16"
-    assert part.left_out == ["batches of 16 (the one before took 8 s)"]
+    assert part.left_out == ["batches of 16 (8 took 8 s in all)"]
     assert list(allowance.Allowance(9, clock).items("ab")) == ["a", "b"]
     alike = []
     for item in (again := allowance.Allowance(9, clock)).items(range(5), growth=2.0):
         clock.now += 2.5
         alike.append(item)
     assert alike == [0, 1], "4 s are left after two, and one more is taken to need 5"
-    assert again.left_out == ["2, 3, 4 (the one before took 2.5 s)"]
+    assert again.left_out == ["2, 3, 4 (1 took 2.5 s in all)"]
 
 
 def test_the_first_are_done_in_any_case(clock):
