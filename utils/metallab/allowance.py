@@ -66,10 +66,10 @@ class Allowance:
         """
         waiting = list(items)
         last = 0.0
-        for number, item in enumerate(waiting):
-            if number >= least and last > self.left:
-                rest = ", ".join(map(str, waiting[number:]))
-                self.left_out.append(f"{f'{what} ' if what else ''}{rest} (the one before took {units.seconds(last)})")
+        for done, item in enumerate(waiting):
+            if done >= least and last > self.left:
+                rest = ", ".join(map(str, waiting[done:]))
+                self.left_out.append(f"{what} {rest} ({waiting[done - 1]} took {units.seconds(last)} in all)".lstrip())
                 return
             begun = self.clock()
             yield item

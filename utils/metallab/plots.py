@@ -35,7 +35,6 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
 GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
-
 STYLE = {
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
@@ -146,9 +145,13 @@ def curves(
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         title(figure, heading, *_where(every))
-    return described(
-        figure, "; ".join(f"{name}: " + ", ".join(map(str, line.values())) for name, line in lines.items())
-    )
+    of = {name: ", ".join(_at(measured, x) for x, measured in line.items()) for name, line in lines.items()}
+    return described(figure, f"time a call over {xlabel}: {'; '.join(f'{name}: {each}' for name, each in of.items())}")
+
+
+def _at(measured: Measurement, x: float) -> str:
+    flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+    return f"{units.seconds(measured.median)} at {x:g}{flags}"
 
 
 def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
@@ -202,7 +205,7 @@ def losses(
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel(each)
-        axes.set_ylabel("training loss, nats")
+        axes.set_ylabel("training loss")
         axes.legend(fontsize=8)
         several = any(len(seeds) > 1 for seeds in runs.values())
         title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])

@@ -158,16 +158,17 @@ def trust(records: Sequence[Record]) -> str:
     busy, drifted = doubted(real)
     if not busy and not drifted:
         noisy = sum(bool({"noisy", "unreliable"} & set(record.measurement.flags)) for record in real)
-        spread = f" The times of {noisy} vary by more than 10 %: take them as rough." if noisy else ""
-        return f"Measurements: {len(real)}, on a quiet machine of constant speed.{spread}"
+        spread = f", but the times of {noisy} vary by more than 10 %: take them as rough" if noisy else ""
+        return f"Measurements: {len(real)}. No other program was busy and the machine's speed was constant{spread}."
     every = conclusions(real)
     withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
     lessons = sorted({record.lesson.split("_")[0] for record in [*busy, *drifted]})
     again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
+    why = [f"{len(busy)} while other programs were busy"] * bool(busy)
+    why += [f"{len(drifted)} while the machine's speed drifted"] * bool(drifted)
     return (
-        f"Measurements: {len(real)}, {len(busy)} of them while other programs were busy, {len(drifted)} while the "
-        f"machine's speed drifted. Speed-ups: {len(every)}, {withheld} of them withheld. "
-        f"Close other programs and run again: {'; '.join(again)}."
+        f"Measurements: {len(real)}, of them {', '.join(why)}. Speed-ups: {len(every)}, {withheld} of them withheld. "
+        f"{'Close other programs' if busy else 'Let the machine rest'} and run again: {'; '.join(again)}."
     )
 
 

@@ -191,8 +191,8 @@ by_dtype(_AVERAGE_POOL, complex_, "Not implemented for complex")
 _ATTENTION = "_scaled_dot_product_attention_math_for_mps"
 _NO_ATTENTION = "scaled_dot_product_attention for MPS does not support "
 _WITHOUT_DROPOUT = (
-    "call .eval(), which a frozen part wants anyway, or pass dropout_p=0.0; where a gradient is wanted PyTorch "
-    "computes attention in pieces, with dropout"
+    "call .eval(), the mode of a part that is not trained, or pass dropout_p=0.0; where a gradient is wanted PyTorch "
+    "uses separate operators, with dropout"
 )
 
 
