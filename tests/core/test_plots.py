@@ -19,15 +19,8 @@ def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="C
 
 
 def comparison(ratio=None, withheld=None):
-    return Comparison(
-        "softshrink",
-        "latency",
-        "base",
-        {"base": measurement("base"), "other": measurement("other")},
-        {"other": ratio} if ratio else {},
-        withheld or {},
-        "checked",
-    )
+    measured, ratios = {name: measurement(name) for name in ("base", "other")}, {"other": ratio} if ratio else {}
+    return Comparison("softshrink", "latency", "base", measured, ratios, withheld or {}, "checked")
 
 
 def texts(figure):
@@ -182,6 +175,12 @@ def test_a_picture_of_what_was_not_made_says_why(monkeypatch):
 def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
     with pytest.raises(ValueError, match=r"'a' at .* no place on a logarithmic axis"):
         plots.curves({"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product")
+
+
+def test_the_axis_names_small_speed_ups_as_fractions():
+    figure = plots.speedups([comparison(Ratio("other", "base", 1 / 70, 1 / 75, 1 / 66, 6))])
+    figure.draw_without_rendering()
+    assert "1/64" in texts(figure)
 
 
 def test_words_beside_a_speed_up_end_within_the_picture():

@@ -484,7 +484,7 @@ def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
 def test_a_reference_machine_is_quoted_by_its_name():
     network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
     assert records.stored(*network) == (
-        "Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip "
+        "Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip "
         "(median of 3 processes, which said 18.2 to 23.7)."
     )
     assert "traced takes 7.98 times as long as not traced" in records.stored(network[0], "the network")

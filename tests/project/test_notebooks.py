@@ -380,7 +380,7 @@ def speed_ups_in(cell) -> list[str]:
     """
     told = [str(output.get(part, "")) for output in cell.get("outputs", []) for part in ("text", "data", "metadata")]
     told = [re.sub(r"\n +", " ", text) for text in told]  # as before `units.lines`
-    told = [re.sub(r"^Measured on an .* before, .*", "", text, flags=re.M) for text in told]
+    told = [re.sub(r"^Measured before on an .*, .*", "", text, flags=re.M) for text in told]
     says = r"\w+ (?:is|takes) [\d. to]+ times as (?:fast|long) as|[\d.]+ times as fast, 95 %|\d+ pairs?, [\d.]+"
     return re.findall(says, "\n".join(told))
 

@@ -274,7 +274,7 @@ def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / most))
     axis.set_ticks([2.0**power for power in range(first, last + 1) if power % step == 0])
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"1/{1 / value:g}" if value < 0.1 else f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 

@@ -269,7 +269,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
-    Measured on an NVIDIA H200 before, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
+    Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
     (median of 3 processes, which said 18.2 to 23.7).
     """
     lines = []
@@ -280,7 +280,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
             continue
         sound, why = believed(runs)
         ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
-        told = f"Measured on an {runs[0].measurement.device} before, {comparison}: {compared.variant}"
+        told = f"Measured before on an {runs[0].measurement.device}, {comparison}: {compared.variant}"
         if not ratios:
             lines.append(f"{told} gets no speed-up: {why}.")
             continue
