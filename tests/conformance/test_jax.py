@@ -70,7 +70,7 @@ def test_plugin_computes(evidence):
     assert lab.kind == "mps", lab.instead_of
 
 
-@pytest.mark.claim(used_in="notebook 07b, a program that takes the kernel with it")
+@pytest.mark.claim(used_in="notebook 07b, a program that ends the process")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_risky_programs_are_right_or_refused(program, evidence):
     """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
