@@ -34,7 +34,7 @@ LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
 
 def wrong_answers(path):
     """A page's, by the id of the cell with the solution."""
-    assert path.stem in WRONG_ANSWERS, f"give it two in tests/support/wrong_answers.py, each below '== {path.stem} 1'"
+    assert path.stem in WRONG_ANSWERS, f"give it two in tests/support/wrong_answers.txt, each below '== {path.stem} 1'"
     return WRONG_ANSWERS[path.stem]
 
 

@@ -80,7 +80,7 @@ def make(name: str) -> list[str]:
     paths.write_atomically(file, writes(page) + "\n")
     return [
         f"write {paths.shown(file)}, and what is to be written in {' and '.join(document for document, _ in LISTS)}",
-        f"two wrong answers in tests/support/wrong_answers.py, under {name!r}",
+        f"two wrong answers in tests/support/wrong_answers.txt, under {name!r}",
         "the link Next in the page before, and in this one; the number of pages in README.md",
         f"make test ONLY={number}",
         f"commit; then make run DEVICE=cpu ONLY={number} && make show RUN=build/full-cpu, and its link in README.md",
