@@ -726,8 +726,9 @@ def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
 
 @with_each_compiler
 def test_a_barrier_that_some_threads_miss_is_an_error():
-    with pytest.raises(RuntimeError, match="barrier reached by 4 of 8 threads"):
-        kernel(f"if (i < 4) {BARRIER} x[i] = 1;")(torch.zeros(8))
+    for others, message in (("", "barrier reached by 4 of 8 threads"), (f"else {BARRIER}", "at different barriers")):
+        with pytest.raises(RuntimeError, match=message):
+            kernel(f"if (i < 4) {BARRIER} {others} x[i] = 1;")(torch.zeros(8))
 
 
 def test_threadgroup_memory_begins_as_garbage():
@@ -798,8 +799,9 @@ def test_arguments_reach_the_kernel():
     run(out, [10, 20, 30], 5, True, arg_casts={1: "int32", 2: "uint8"})
     assert out.tolist() == [15, 25, 35]
     assert run.max_threads_per_threadgroup == 64
-    with pytest.raises(ValueError, match="Threadgroup size exceeds 64 limit"):
-        run(out, [1, 2, 3], 5, True, arg_casts={1: "int32", 2: "uint8"}, group_size=65)
+    for yes, size, message in ((True, 65, "Threadgroup size exceeds 64 limit"), (2, 3, "is 2, which 1 bytes cannot")):
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            run(out, [1, 2, 3], 5, yes, arg_casts={1: "int32", 2: "uint8"}, group_size=size)
 
 
 # ---- libraries -------------------------------------------------------------------------------------------------------
@@ -823,6 +825,7 @@ def test_a_library_names_its_kernels():
 REFUSED = {
     "no function of C": ("x[i] = erf(x[i]);", "undeclared identifier 'erf'"),
     "no std": ("x[i] = std::exp(x[i]);", "undeclared identifier 'std'"),
+    "no goto": ("goto end; end: x[i] = 1;", "metal_has_no_goto"),
     "no double": ("double d = x[i]; x[i] = d;", "metal_has_no_double"),
     "ambiguous call": ("x[i] = max(x[i], 0);", "call to 'max' is ambiguous"),
     "no address space": ("float* p = x; p[i] = 1;", "must have explicit address space qualifier: 'float*'"),

@@ -461,7 +461,7 @@ def test_a_strangers_file_is_refused_with_the_reason(tmp_path, changed, message)
 
 def test_what_is_no_file_of_results_is_refused_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_BYTES_LIMIT", 2**20)
-    cases = {"missing": (None, "no such file")}
+    cases = {"missing": (None, "no such file"), "pipe": (os.mkfifo(tmp_path / "pipe"), "not a regular file")}
     cases |= {"empty": (b"", "not a pyperf file"), "bytes": (b"\xff\xfe", "cannot be read")}
     cases |= {"deep": (b"[" * 100_000, "not a pyperf file: "), "long": (b" " * (2**20 + 1), "larger than 1 MiB")}
     for name, (content, message) in cases.items():

@@ -67,11 +67,12 @@ def test_of_a_good_file_is_told_what_would_be_shown(write, capsys):
 
 def test_what_a_file_claims_must_follow_from_its_numbers(write):
     good = contribution()
-    unknown = dataclasses.replace(HERE, chip=None)
+    unknown, other = dataclasses.replace(HERE, chip=None), dataclasses.replace(HERE, gpu="Another GPU")
     for made, message in (
         (contribution(simulated=True), "only real times of full mode"),
         (contribution(mode="fast"), "only real times of full mode"),
         ([dataclasses.replace(record, machine=unknown) for record in good], "chip or operating system is unknown"),
+        ([*good[:-2], *(dataclasses.replace(record, machine=other) for record in good[-2:])], "of another machine"),
     ):
         with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*{message}"):
             check_results.check(write(made))

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import os
 import random
 import re
 from collections.abc import Iterator
@@ -82,9 +83,8 @@ def cells(*outputs: dict) -> list[dict]:
 
 def measured(name: str, revision: str | None = REVISION, path: str = "", **changes) -> list[records.Record]:
     """A page's records, with a headline."""
-    headline = records.Headline(
-        ("GPU | CPU: equal losses.",), f"{name}.png", "bars; [a] and b", hashlib.sha256(png()).hexdigest()
-    )
+    digest = hashlib.sha256(png()).hexdigest()
+    headline = records.Headline(("GPU | CPU: equal losses.",), f"{name}.png", "bars; [a] and b", digest)
     one = record("eager", outcome="", **changes)
     described = dataclasses.replace(one.machine, git_revision=revision, git_dirty=False, environment={"TF_X": path})
     return [dataclasses.replace(one, lesson=name, name=f"{name}/eager", machine=described, headline=headline)]
@@ -95,11 +95,8 @@ class Finished(Run):
 
     def __init__(self, root, patch):
         super().__init__(root)
-        self.notebooks, self.executed, self.gallery = (
-            root / "notebooks",
-            root / "data" / "executed",
-            root / "gallery.md",
-        )
+        self.notebooks, self.executed = root / "notebooks", root / "data" / "executed"
+        self.gallery = root / "gallery.md"
         self.notebooks.mkdir()
         patch.setattr(paths, "NOTEBOOKS", self.notebooks)
         patch.setattr(show, "EXECUTED", self.executed)
@@ -178,6 +175,8 @@ def test_a_run_is_refused_as_a_whole(run, changes, word, capsys):
         (lambda run: run.page_of("01_a", shown(png(500, 500)[:50])), "picture"),
         (lambda run: (run.folder / "results" / "01_a.png").write_bytes(png(4, 4)), "01_a.png"),
         (lambda run: (run.folder / "01_a.ipynb").write_text("{"), "01_a.ipynb"),
+        (lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")), "another page's"),
+        (lambda run: (run.folder / "01_a.ipynb").unlink() or os.mkfifo(run.folder / "01_a.ipynb"), "regular"),
     ],
 )
 def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
@@ -207,13 +206,9 @@ def test_a_stored_page_gets_today_s_text_and_keeps_outputs(run):
     folder, _ = run.make()
     before = nbformat.read(folder / "01_a.ipynb", 4)
     for name, program in (("01_a", "measure()"), ("02_b", "changed()")):
-        text = [
-            v4.new_markdown_cell("# Time it\n\nSee [it](../README.md)."),
-            code(program),
-            v4.new_markdown_cell("So."),
-        ]
+        new = [v4.new_markdown_cell("# Time it\n\nSee [it](../README.md)."), code(program), v4.new_markdown_cell("So.")]
         metadata = {"metallab": {"needs": []}}
-        nbformat.write(v4.new_notebook(cells=text, metadata=metadata), run.notebooks / f"{name}.ipynb")
+        nbformat.write(v4.new_notebook(cells=new, metadata=metadata), run.notebooks / f"{name}.ipynb")
     other = (folder / "02_b.ipynb").read_text()
     assert show.main([]) == 0
     top, cell, last = nbformat.read(folder / "01_a.ipynb", 4).cells

@@ -40,7 +40,7 @@ def work(output):
 
 @case(group="01", sizes={"n": (2, 3)})
 def steady(n, device):
-    print("what a case prints is in nobody's way")
+    print("what a case prints is in nobody's way", os.fork())  # nor is a child that goes on
     return work({"n": n, "on the CPU": device == "cpu"})
 
 @case
@@ -215,6 +215,7 @@ def test_an_output_is_read_as_it_was_written(tmp_path):
         np.testing.assert_array_equal(arrays[f"result.{name}"], value)
         assert arrays[f"result.{name}"].shape == np.shape(value)
         assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype
+    assert worker.to_numpy(pytest.importorskip("torch").tensor([1j]).conj()) == -1j
 
 
 def test_a_folder_of_pythonpath_that_is_not_there_is_refused():

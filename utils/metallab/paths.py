@@ -30,12 +30,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PYPROJECT = ROOT / "pyproject.toml"
 
 
-def read_regular(path: Path, most: int = -1) -> bytes:
+def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:
     """Read a regular file, at most ``most`` bytes of it.
 
-    OSError for anything else: no link is followed, and no pipe waited for.
+    OSError for anything else: no pipe is waited for, and no link followed unless ``follow``.
     """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+    more = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(most)

@@ -49,7 +49,7 @@ def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     """A row for each student and a column for each page of which somebody ran a check; below, how many solved all."""
     ran = {n for pages in students.values() for n, found in pages.items() if {*found} - {"not run"}}
     if not ran:
-        return "No check has run yet."
+        return "No check has run yet.\n"
     rows = [["", *sorted(ran), "right"]]
     for name, pages in students.items():
         marks = ["".join(MARKS[outcome] for outcome in pages.get(number, [])) or "?" for number in rows[0][1:-1]]
@@ -59,7 +59,8 @@ def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     rows.append(["solved by", *map(str, solved), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([*lines, "", ", ".join(f"{mark} {outcome}" for outcome, mark in MARKS.items()), ""])
+    legend = [f"{mark} {outcome}" for outcome, mark in {**MARKS, "no page to read": "?"}.items()]
+    return "\n".join([*lines, "", ", ".join(legend), ""])
 
 
 def main(arguments: Sequence[str]) -> int:

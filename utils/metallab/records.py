@@ -253,9 +253,9 @@ def load(path: Path | str) -> list[Record]:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > _BYTES_LIMIT:
+        if len(content := paths.read_regular(path, _BYTES_LIMIT + 1, follow=True)) > _BYTES_LIMIT:
             raise RecordError(f"{path}: larger than {_BYTES_LIMIT // 2**20} MiB")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
     except FileNotFoundError as error:
         raise RecordError(f"{path}: there is no such file; `make run` and `make bench` write results") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -339,7 +339,7 @@ def read_picture(results: Path, headline: Headline) -> bytes:
         content = paths.read_regular(file, PICTURE_BYTES + 1)
     except OSError as error:
         raise RecordError(f"the picture {file.name} cannot be read ({error.strerror}): run the page again") from error
-    if hashlib.sha256(content).hexdigest() != headline.sha256:
+    if (file.name, hashlib.sha256(content).hexdigest()) != (headline.picture, headline.sha256):
         raise RecordError(f"{file.name} is not the picture that was saved with the results: run the page again")
     return content
 

@@ -25,10 +25,9 @@ def check(path: Path) -> list[Record]:
             raise records.RecordError(f"{path}: {run.name}: only real times of full mode are shown: make bench")
         if not run.machine.chip or not run.machine.os_name:
             raise records.RecordError(f"{path}: {run.name}: chip or operating system is unknown, so nothing compares")
+        if len({(each.machine.chip, each.machine.gpu, each.machine.git_revision) for each in (run, runs[0])}) > 1:
+            raise records.RecordError(f"{path}: {run.name}: of another machine or revision than the first: make bench")
     return runs
-
-
-# --- the command ---
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,14 +59,11 @@ def _show(one: findings.Column) -> None:
         print(f"Note: {note}")
 
 
-_PROCESSES = 3
-
-
 def _notes(runs: Sequence[Record]) -> Iterator[str]:
     """What is no fault and takes away from the numbers."""
     counts = [len(each) for each in records.by_name(runs).values()]
-    if few := sum(number < _PROCESSES for number in counts):
-        yield f"{few} of {len(counts)} benchmarks were measured in fewer than {_PROCESSES} processes: make bench"
+    if few := sum(number < 3 for number in counts):
+        yield f"{few} of {len(counts)} benchmarks were measured in fewer than 3 processes: make bench"
     if busy := sum(run.measurement.others > timing.BUSY for run in runs):
         yield f"{busy} of {len(runs)} measurements were made while other programs ran: close them and run again"
     if any(run.machine.git_dirty for run in runs):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metallab import private, units
+from metallab import paths, private, units
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -21,7 +21,7 @@ def read_notebook(path: Path) -> NotebookNode:
     import nbformat
 
     try:
-        notebook = nbformat.read(path, 4)
+        notebook = nbformat.reads(paths.read_regular(path, follow=True).decode(), 4)
         nbformat.validate(notebook)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as problem:
         raise PageError(f"{path.name} cannot be read ({units.first_line(problem)}): run the page again") from problem

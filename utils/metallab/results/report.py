@@ -88,7 +88,7 @@ def read_summary(run: Path) -> RunSummary:
     """A run's ``summary.json``, without folders of this machine. ReportError if it cannot be read."""
     path = run / "summary.json"
     try:
-        summary = msgspec.json.decode(path.read_bytes(), type=RunSummary)
+        summary = msgspec.json.decode(paths.read_regular(path, 2**24, follow=True), type=RunSummary)
     except (OSError, msgspec.MsgspecError) as problem:
         raise ReportError(f"{path} cannot be read ({problem}): name the folder of a run, or run: make run") from problem
     notebooks = tuple(

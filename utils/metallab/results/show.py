@@ -108,8 +108,8 @@ def _write_page(entry: report.Notebook, run: Path, label: str, target: Path) -> 
         raise ShowError("there is no such notebook any more")
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
     measured = records.load(results)
-    if any(each.measurement.simulated or each.measurement.mode != "full" for each in measured):
-        raise ShowError(f"its results are simulated or of fast mode; {again}")
+    if any(each.measurement.simulated or each.measurement.mode != "full" or each.lesson != name for each in measured):
+        raise ShowError(f"its results are simulated, of fast mode or another page's; {again}")
     today = nbformat.read(original, 4)
     words = caption(entry, measured, label, today.metadata["metallab"]["needs"])
     _write_text(executed, today if code(executed) == code(today) else executed, words)

@@ -86,7 +86,7 @@ def choose_device(wish):
 def serve(settings, answers):
     """Answer each line: set a case up, or take a sample of the current one."""
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases, work = {}, None
+    cases, work, pid = {}, None, os.getpid()
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -99,6 +99,8 @@ def serve(settings, answers):
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
+        if os.getpid() != pid:
+            os._exit(1)  # forked by the case: its parent answers
         print(end="", flush=True)  # before the next case prints
         print(json.dumps(answer), file=answers)
 
@@ -277,7 +279,7 @@ def to_numpy(leaf):
     if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
         array = repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
     if hasattr(leaf, "detach"):
-        array = leaf.detach().cpu()
+        array = leaf.detach().cpu().resolve_conj().resolve_neg()
         array = array.float() if str(array.dtype) == "torch.bfloat16" else array
     elif str(getattr(leaf, "dtype", "")) == "mlx.core.bfloat16":
         array = leaf.astype(sys.modules["mlx.core"].float32)

@@ -216,8 +216,8 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
         return
     if parameter.is_reference and isinstance(buffer.number, int):  # the low bytes of an int64 are the number
         bits = 8 * parameter.scalar_bytes
-        low, high = (0, 2**bits) if want == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-        if want == "B" or low <= buffer.number < high:
+        low, high = (0, 2 if want == "B" else 2**bits) if want in "uB" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        if low <= buffer.number < high:
             return
         raise RuntimeError(f"{name} is {buffer.number}, which {parameter.scalar_bytes} bytes cannot hold")
     raise RuntimeError(f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}")

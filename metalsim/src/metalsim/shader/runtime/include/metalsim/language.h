@@ -11,3 +11,5 @@
 #define constant const
 #define restrict __restrict
 #define double metal_has_no_double
+#define goto metal_has_no_goto
+#define virtual metal_has_no_virtual
