@@ -1,5 +1,4 @@
 // The Metal standard library for compute kernels, as C++14 for clang on a CPU.
-//
 // No libc or libstdc++ header is included, on purpose: a kernel that reaches for std:: or erf() fails here as it fails
 // in Apple's compiler. What is missing fails to compile; nothing is silently replaced.
 #pragma once
