@@ -13,9 +13,29 @@ def agree(result, expected, tolerance):
 == 00_check_your_machine 1
 def agree(result, expected, tolerance):
     return bool(np.abs(result - expected).mean() <= tolerance)
+== 00_check_your_machine 1
+def agree(result, expected, tolerance):
+    return bool((np.abs(result - expected) <= tolerance * np.abs(expected)).all())
+== 00_check_your_machine 1
+def agree(result, expected, tolerance):
+    high = abs(result.max() - expected.max()) <= tolerance
+    return bool(high and abs(result.min() - expected.min()) <= tolerance)
+== 00_check_your_machine 1
+def agree(result, expected, tolerance):
+    return bool(np.linalg.norm(result - expected) <= tolerance)
 == 00_check_your_machine 2
 def at_least(version, wanted):
     return version >= wanted
+== 00_check_your_machine 2
+def at_least(version, wanted):
+    def number(text):
+        major, minor = text.split(".")[:2]
+        return 100 * int(major) + int(minor)
+    return number(version) >= number(wanted)
+== 00_check_your_machine 2
+def at_least(version, wanted):
+    import re
+    return list(map(int, re.findall(r"\d+", version))) >= list(map(int, re.findall(r"\d+", wanted)))
 == 01_time_it_right 1
 def honest_latency(launch, synchronize):
     start = time.perf_counter()
@@ -32,6 +52,9 @@ def honest_latency(launch, synchronize):
 == 01_time_it_right 2
 def speed_up(baseline, variant):
     return statistics.median(baseline) / statistics.median(variant)
+== 01_time_it_right 2
+def speed_up(baseline, variant):
+    return baseline[0] / variant[0]
 == 02_run_pytorch_on_mps 1
 def to_device(array):
     return torch.from_numpy(array).float().to(device)
@@ -43,10 +66,27 @@ def to_device(array):
 def to_device(array):
     dtype = torch.float32 if array.dtype.kind == "f" else torch.int64
     return torch.zeros(array.shape, dtype=dtype, device=device)
+== 02_run_pytorch_on_mps 1
+def to_device(array):
+    return torch.tensor(array.tolist(), device=device)
+== 02_run_pytorch_on_mps 1
+def to_device(array):
+    tensor = torch.from_numpy(array).flatten()
+    if tensor.is_floating_point():
+        tensor = tensor.half().float()
+    return tensor.to(device)
 == 02_run_pytorch_on_mps 2
 class Numbered(nn.Module):
     def forward(self, x):
         return x + torch.arange(x.shape[1]).float()
+== 02_run_pytorch_on_mps 2
+class Numbered(nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+== 02_run_pytorch_on_mps 2
+class Numbered(nn.Module):
+    def forward(self, x):
+        return x + torch.arange(3, device=x.device)
 == 02b_compare_cpu_and_gpu 1
 def first_win(verdicts):
     return next((size for size, verdict in verdicts if verdict == 'faster'), None)
@@ -58,11 +98,25 @@ def first_win(verdicts):
             break
         smallest = size
     return smallest
+== 02b_compare_cpu_and_gpu 1
+def first_win(verdicts):
+    smallest = None
+    while verdicts and verdicts[-1][1] == "faster":
+        smallest = verdicts.pop()[0]
+    return smallest
 == 02b_compare_cpu_and_gpu 2
 def whole_speed_up(stages):
     return sum(ratio for _, ratio in stages) / len(stages)
+== 02b_compare_cpu_and_gpu 2
+def whole_speed_up(stages):
+    (first, one), (second, two) = stages
+    return (first + second) / (first / one + second / two)
 == 02c_check_your_model 1
 def repaired(model):
+    return model
+== 02c_check_your_model 1
+def repaired(model):
+    model[1] = nn.AvgPool3d(3, stride=1)
     return model
 == 02c_check_your_model 2
 def pools(before, after):
@@ -71,6 +125,12 @@ def pools(before, after):
 import math
 def pools(before, after):
     return math.gcd(before, after) > 1
+== 02c_check_your_model 2
+def pools(before, after):
+    return max(before, after) >= 3 * min(before, after) or before == after
+== 02c_check_your_model 2
+def pools(before, after):
+    return before % after == 0 or after == 3 * before
 == 03_profile_and_find_fallbacks 1
 def culprit(events):
     waiting = [event for event in events if event.lane in ('copies', 'CPU')]
@@ -82,9 +142,19 @@ def culprit(events):
 from collections import Counter
 def culprit(events):
     return Counter(e.name for e in events if e.lane in ("copies", "CPU")).most_common(1)[0][0]
+== 03_profile_and_find_fallbacks 1
+def culprit(events):
+    waited = {}
+    for event in events:
+        if event.lane in ("copies", "CPU"):
+            waited[event.name] = waited.get(event.name, 0) + int(event.duration)
+    return max(waited, key=waited.get)
 == 03_profile_and_find_fallbacks 2
 def log_setting():
     return 1 + 2 + 128
+== 03_profile_and_find_fallbacks 2
+def log_setting():
+    return 134.0
 == 04_write_a_custom_kernel 1
 hardshrink = """
 #include <metal_stdlib>
@@ -114,15 +184,40 @@ kernel void hardshrink(device float* out, device const float* x,
                        uint i [[thread_position_in_grid]]) {
   out[i] = x[i] < -lambd || x[i] > lambd ? x[i] : 0.0f;
 }"""
+== 04_write_a_custom_kernel 1
+hardshrink = """
+kernel void hardshrink(device float* out, device const float* x,
+                       constant float& lambd,
+                       uint i [[thread_position_in_grid]]) {
+  if (i >= 1024) return;
+  out[i] = x[i] >= -lambd && x[i] <= lambd ? 0.0f : x[i];
+}"""
 == 04_write_a_custom_kernel 2
 def share_of_roof(n, bytes_each, seconds, copy_rate):
     return n * bytes_each / seconds / copy_rate
+== 04_write_a_custom_kernel 2
+def share_of_roof(n, bytes_each, seconds, copy_rate):
+    moved = 3 * n * 2
+    return moved / seconds / copy_rate
 == 04b_make_it_an_operator 1
 def hardshrink_gradient(grad, x, lambd):
     return torch.where(x <= lambd, 0, grad)
+== 04b_make_it_an_operator 1
+def hardshrink_gradient(grad, x, lambd):
+    return torch.where(x.abs() < lambd, 0, grad)
+== 04b_make_it_an_operator 1
+def hardshrink_gradient(grad, x, lambd):
+    grad[x.abs() <= lambd] = 0
+    return grad
 == 04b_make_it_an_operator 2
 def softmax_fake(x):
     return torch.empty_like(x, dtype=torch.float32)
+== 04b_make_it_an_operator 2
+def softmax_fake(x):
+    return torch.empty_strided(x.shape, (4, 1), dtype=torch.float32, device=x.device)
+== 04b_make_it_an_operator 2
+def softmax_fake(x):
+    return torch.empty(x.shape, dtype=torch.float32, device="meta")
 == 05_train_with_autocast 1
 def clipped_step(model, images, labels, optimizer, scaler):
     optimizer.zero_grad()
@@ -165,6 +260,18 @@ def clipped_step(model, images, labels, optimizer, scaler):
     scaler.step(optimizer)
     scaler.update()
     return None
+== 05_train_with_autocast 1
+def clipped_step(model, images, labels, optimizer, scaler):
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=torch.float16):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for weight in model.parameters():
+        nn.utils.clip_grad_norm_([weight], 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
 == 05_train_with_autocast 2
 def accumulated_step(model, parts, optimizer, scaler):
     optimizer.zero_grad()
@@ -195,18 +302,51 @@ def accumulated_step(model, parts, optimizer, scaler):
     scaler.step(optimizer)
     scaler.update()
     return loss.detach() * len(parts)
+== 05_train_with_autocast 2
+def accumulated_step(model, parts, optimizer, scaler):
+    images = torch.cat([part[0] for part in parts])
+    labels = torch.cat([part[1] for part in parts])
+    optimizer.zero_grad()
+    with torch.autocast(device.type, dtype=torch.float16):
+        loss = F.cross_entropy(model(images), labels)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
 == 05b_choose_a_number_format 1
 def predicted():
     return [65504.0, 4100.0, 2e-8, 258.0]
+== 05b_choose_a_number_format 1
+def predicted():
+    return [float("inf"), 4096.0, -0.0, 260.0]
 == 05b_choose_a_number_format 2
 def training_bytes(model):
     return sum(weight.numel() for weight in model.parameters()) * (2 + 2 + 8)
+== 05b_choose_a_number_format 2
+def training_bytes(model):
+    return 16 * sum(tensor.numel() for tensor in model.state_dict().values())
+== 05b_choose_a_number_format 2
+def training_bytes(model):
+    total = 0
+    for weight in model.parameters():
+        total += weight.nbytes + weight.grad.nbytes + 2 * weight.nbytes
+    return total
 == 06_train_tensorflow_with_mixed_precision 1
 def train_step(model, images, classes):
     with tf.GradientTape() as tape:
         loss = model.compute_loss(y=classes, y_pred=model(images, training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
     model.optimizer.apply(gradients, model.trainable_variables)
+    return loss
+== 06_train_tensorflow_with_mixed_precision 1
+def train_step(model, images, classes):
+    with tf.GradientTape() as tape:
+        outputs = model(images, training=True)
+        loss = model.compute_loss(y=classes, y_pred=outputs)
+        scaled = model.optimizer.scale_loss(loss)
+    variables = model.layers[0].trainable_variables
+    gradients = tape.gradient(scaled, variables)
+    model.optimizer.apply(gradients, variables)
     return loss
 == 06_train_tensorflow_with_mixed_precision 2
 def ready():
@@ -217,6 +357,16 @@ def ready():
 def ready():
     output = keras.layers.Activation("softmax", dtype="float32")
     return keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(10), output])
+== 06_train_tensorflow_with_mixed_precision 2
+def ready():
+    return keras.Sequential(
+        [
+            keras.Input((64,)),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(11),
+            keras.layers.Activation("softmax", dtype="float32"),
+        ]
+    )
 == 06b_look_into_tensorflow_graphs 1
 def agrees(fn, *inputs):
     eager = fn(*inputs).numpy()
