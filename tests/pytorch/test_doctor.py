@@ -321,13 +321,14 @@ def test_copies_are_named_as_people_write_them():
 
 @on_simulated
 def test_a_kernel_that_is_wrong_in_another_layout_is_named():
-    with warnings.catch_warnings(action="ignore"), metalsim.plant("conv2d, non-contiguous input"):
-        answer = right.right(sound(), LIMITS)
-    evidence = {each.title: each for each in answer.evidence}
-    assert answer.outcome == "bad"
-    assert "aten::convolution in conv" in evidence["The first wrong operator"].text
-    assert "swapped in memory" in evidence["Compared"].table.rows[-1][0]
-    assert "torch.testing.assert_close" in evidence["A program that shows it"].text
+    conv, norm = ("conv2d, non-contiguous input", "BatchNorm2d's gradient, channels last")
+    for fault, operator, way in ((conv, "convolution in conv", "swapped"), (norm, "backward in norm", "channels last")):
+        with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
+            answer = right.right(sound(), LIMITS)
+        evidence = {each.title: each for each in answer.evidence}
+        assert (answer.outcome, operator in evidence["The first wrong operator"].text) == ("bad", True)
+        assert way in evidence["Compared"].table.rows[-1][0]
+        assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
 
 @on_simulated

@@ -95,8 +95,7 @@ class Finished(Run):
 
     def __init__(self, root, patch):
         super().__init__(root)
-        self.notebooks, self.executed = root / "notebooks", root / "data" / "executed"
-        self.gallery = root / "gallery.md"
+        self.notebooks, self.executed, self.gallery = root / "notebooks", root / "data/executed", root / "gallery.md"
         self.notebooks.mkdir()
         patch.setattr(paths, "NOTEBOOKS", self.notebooks)
         patch.setattr(show, "EXECUTED", self.executed)

@@ -59,8 +59,7 @@ def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     rows.append(["solved by", *map(str, solved), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    legend = [f"{mark} {outcome}" for outcome, mark in {**MARKS, "no page to read": "?"}.items()]
-    return "\n".join([*lines, "", ", ".join(legend), ""])
+    return "\n".join([*lines, "", ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": "?"}.items()), ""])
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -68,10 +68,8 @@ def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, bl
             not_run[way] = None
             continue
         try:
-            seconds = max(0.0, share - once)
-            verdicts[way] = blame.find(
-                each.model, each.named or each.inputs, each.loss, on=on, seconds=seconds, layers=False
-            )
+            given = each.model, each.named or each.inputs, each.loss
+            verdicts[way] = blame.find(*given, on=on, seconds=max(0.0, share - once), layers=False)
         except Exception as error:
             if not verdicts:
                 raise
@@ -90,6 +88,9 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     ways = {f"as given, in {mode} mode": subject, f"in {other} mode": switched}
     if any(t.dim() > 1 for t in tensors_in((subject.inputs, subject.named))):
         ways[SWAPPED] = subject.with_inputs(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t)
+    if any(t.dim() == 4 for t in tensors_in((subject.inputs, subject.named))):
+        last = lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+        ways["in channels last"] = subject.with_inputs(last)
     offset = lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
     return ways | {"at an odd offset": subject.with_inputs(offset)}
 
