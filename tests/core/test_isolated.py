@@ -297,6 +297,18 @@ def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
         assert (list(skipped), hasattr(skipped, "_repr_html_")) == ([], False)
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="nothing is simulated there")
+def test_without_the_simulated_gpu_later_cells_are_skipped(shell, monkeypatch):
+    here = dataclasses.replace(needs.TOOLS["apple-gpu"], is_here=lambda: True)
+    monkeypatch.setitem(needs.TOOLS, "apple-gpu", here)
+    monkeypatch.setattr("metalsim.device.TORCH", "2.0.0")
+    monkeypatch.setattr(isolated, "_absent", None)
+    refusal = "from metalsim.errors import SimulationError\nraise SimulationError('another PyTorch')"
+    cell(shell, "--device mps", refusal)
+    cell(shell, "x --device mps", "x = what_the_first_cell_defines()")
+    assert "2.0.0" in str(shell.user_ns["x"])
+
+
 @pytest.mark.parametrize(
     "line", ["'y", "2x", "--divice mps", "--device cuda", "--threads 3", "--set NAME", "--needs clangg", "--raises"]
 )

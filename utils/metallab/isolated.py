@@ -403,6 +403,8 @@ def _finish(names: Sequence[str], raised: bool) -> str:
 
 
 _second: _Kernel | None = None
+_absent: needs.MissingTool | None = None
+"""What the simulated Apple GPU lacks here, once a cell has met it: later cells would miss that cell's names."""
 
 
 @atexit.register
@@ -468,10 +470,14 @@ def _cell(shell, line: str, cell: str) -> None:
     lacking = [tool.report for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
     if lacking:
         return _skip(shell, given.results, "; ".join(each.what for each in lacking), *lacking)
+    global _absent
+    if given.device and _absent:
+        return _skip(shell, given.results, _absent.what, _absent)
     if given.device:
         print(f"On {apple_gpu()}:")
     outcome = _run_in_kernel(cell, given)
     if "SimulationError" in outcome.kinds and (other := needs.other_torch()):
+        _absent = other
         return _skip(shell, given.results, other.what, other)
     shell.user_ns |= outcome.results
     _judge(outcome, given.raises)
