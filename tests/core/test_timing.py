@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import pytest
 
-from metallab import timing
+from metallab import timing, verdicts
 
 
 @pytest.mark.parametrize("n", [6, 7, 20, 100, 1999])
@@ -78,10 +79,16 @@ def test_too_few_pairs_say_what_they_showed(pairs, words):
         (0.9, 1.2, "it may be slower or faster"),
         (1.0, 1.2, "it may be faster, or as fast within 1%"),
         (0.8, 1.0, "it may be slower, or as fast within 1%"),
+        (1 / 1.01, 1.2, "it may be faster, or as fast within 1%"),
     ],
 )
 def test_inconclusive_says_what_it_leaves_open(low, high, left):
     assert f"inconclusive, {left} (1.00 times as fast, " in str(timing.Ratio("a", "b", 1.0, low, high, 20))
+
+
+def test_a_check_without_a_name_is_a_function_of_yours():
+    assert verdicts.describe_check(functools.partial(len)) == "outputs checked by a function of yours"
+    assert verdicts.describe_check(len) == "outputs checked by len"
 
 
 def planted(name: str, *samples: float, **more) -> timing.Measurement:
