@@ -292,7 +292,7 @@ def test_what_is_not_understood_is_refused():
         "": "no kernel",
         "kernel void k(texture2d<float> x) {}": "not understood",
         "\nkernel void k(device float* x, uint i [[thread_index_in_quadgroup]]) {}": "2: .*cannot be had",
-        "kernel void k(device float* x, uint2 p [[thread_position_in_grid]]) {}": "cannot be had",
+        "kernel void k(device float* x, uint3 p [[thread_position_in_grid]]) {}": "cannot be had",
         "kernel void k(device float& x) {}": "cannot be had",
         "#define K kernel void k(device float* x) {}\nK": "write kernels and instantiations out",
         "kernel void k(device float* x [[buffer(1)]]) {}": "number them from 0",
@@ -311,12 +311,14 @@ def test_a_call_is_a_launch(monkeypatch):
     run(out, 2.0, x, 7)
     run(out, 2.0, x, 7, threads=10)
     run(out, 2.0, x, 7, threads=0)
+    run(out, 2.0, x, 7, threads=(9, 12), group_size=(8, 4))
     pointer, word, number = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_float
-    types = (pointer, number, pointer, word, word)
+    types = (pointer, number, pointer, word, word, word)
     start = (out.data_ptr(), 2.0, x.data_ptr(), 7)
     assert launched == [
-        (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600), types), 0),
-        (1, 1, 1, 256, 1, 1, 0, 5, ((*start, 10), types), 0),
+        (3, 1, 1, 256, 1, 1, 0, 5, ((*start, 600, 1), types), 0),
+        (1, 1, 1, 256, 1, 1, 0, 5, ((*start, 10, 1), types), 0),
+        (2, 3, 1, 8, 4, 1, 0, 5, ((*start, 9, 12), types), 0),
     ]
     for by, memory, *n in ((2, x, 7), (2.0, x, 7.0), (2.0, x.float(), 7), (2.0, x[::2], 7), (2.0, x)):
         with pytest.raises(TypeError):

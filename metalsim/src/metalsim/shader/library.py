@@ -17,6 +17,7 @@ import torch
 
 from metalsim.shader import binding, compiler, elf
 from metalsim.shader import source as msl
+from metalsim.shader.accesses import Accesses, accesses
 from metalsim.shader.check import Report, check
 from metalsim.shader.program import Program
 
@@ -195,9 +196,24 @@ class Kernel:
         over several kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds,
         for each run.
         """
-        call = self._bind(args, threads, group_size, arg_casts)
-        program = Program(self._library._code, self._number, self._library._described[self.name]["meets"])
-        return check(self.name, program, call, timeout)
+        return check(self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
+
+    def accesses(
+        self,
+        *args: object,
+        threads: int | tuple[int, ...] | None = None,
+        group_size: int | tuple[int, ...] | None = None,
+        arg_casts: str | dict[int, str] | None = None,
+        timeout: float = 120.0,
+    ) -> Accesses:
+        """Run the kernel once in another process and return which thread read and wrote what.
+
+        The arguments keep their values; `Accesses.memory` has what the run made of them. `timeout` is in seconds.
+        """
+        return accesses(self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
+
+    def _program(self) -> Program:
+        return Program(self._library._code, self._number, self._library._described[self.name]["meets"])
 
     def _bind(
         self,

@@ -18,17 +18,24 @@ TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); "race" has its
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
         ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
     ),
-    "race": (("-fsanitize=thread",), ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS")),
+    "race": (
+        ("-fsanitize=thread", "-mllvm", "-tsan-instrument-read-before-write"),
+        ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run gave: exit status (None: it did not end in time), standard error, each region's memory after it."""
+    """What one run gave: exit status (None: it did not end in time), standard error, each region's memory after it.
+
+    `record` has the accesses, if they were asked for.
+    """
 
     status: int | None
     standard_error: str
     memory: tuple[bytes, ...]
+    record: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -50,15 +57,24 @@ class Program:
 
         return compiler.kept(name, make) / "program"
 
-    def run(self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF) -> Outcome:
+    def run(
+        self,
+        tool: str,
+        call: binding.Call,
+        timeout: float,
+        order: int = 0,
+        garbage: int = 0xFF,
+        recorded: bool = False,
+    ) -> Outcome:
         """One run. `order` of threads: 0 as numbered, 1 backwards, others shuffled. `garbage`: byte in fresh memory."""
         program = self.build(tool)
         memory = binding.regions(call.buffers)
         with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "record"
             job = self._job(Path(folder), memory, call, f"{int(self.meets or tool == 'race')} {order} {garbage}")
             try:
                 result = subprocess.run(
-                    [str(program), str(job)],
+                    [str(program), str(job), *([str(record)] if recorded else [])],
                     capture_output=True,
                     text=True,
                     check=False,
@@ -68,7 +84,8 @@ class Program:
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())
             after = [(Path(folder) / f"region{i}").read_bytes()[region.skew :] for i, region in enumerate(memory)]
-        return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after))
+            lines = record.read_bytes() if recorded else b""
+        return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after), lines)
 
     def _job(self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str) -> Path:
         lines = [f"{self.number} {how}", " ".join(map(str, call.threads)), " ".join(map(str, call.group_size))]

@@ -5,7 +5,8 @@
 
 Metal's language and CUDA's are both C++ with a few words more. `translate` replaces those words, and makes a local
 variable of a thread's position; the body of a kernel stays as it is. NVIDIA's run-time compiler (NVRTC) makes machine
-code of it. For elementwise kernels, with one index: what else a kernel asks for raises SyntaxError.
+code of it. Grids of one or two dimensions, threadgroup memory and its barriers are translated; SIMD-groups and what
+else a kernel asks for raise SyntaxError.
 """
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ _INSTANCE = re.compile(
     r'template\s*\[\[\s*host_name\s*\(\s*"(\w+)"\s*\)\s*\]\]\s*(?:kernel|\[\[\s*kernel\s*\]\])\s*'
     r"decltype\s*\(\s*(\w+)\s*<([^<>]*)>\s*\)\s*\2\s*<\3>\s*;"
 )
+_SUPPLIED = {  # attribute -> what stands for its x and y
+    "thread_position_in_grid": ("metal_index", "metal_row"),
+    "thread_position_in_threadgroup": ("threadIdx.x", "threadIdx.y"),
+    "threadgroup_position_in_grid": ("blockIdx.x", "blockIdx.y"),
+    "threads_per_threadgroup": ("blockDim.x", "blockDim.y"),
+}
 _BUFFERS = (("device", "*"), ("constant", "*"), ("constant", "&"))
 _PARAMETER = re.compile(r"\s*((?:\w+\s+)*\w+)\s*([*&]?)\s*\b(\w+)\s*(?:\[\[\s*(\w+)\s*(?:\(\s*(\d+)\s*\)\s*)?\]\]\s*)?")
 
@@ -113,7 +120,7 @@ def translate(source: str) -> Translation:
         brace = text.find("{", end)
         template, name = match[1], match[2]
         taken, supplied = _parameters(text, match.end(), end)
-        declared = [*map(_declaration, taken), "uint metal_threads"]
+        declared = [*map(_declaration, taken), "uint metal_threads", "uint metal_rows"]
         head = f"template <{template}> " if template else 'extern "C" '
         lines = "\n" * text.count("\n", match.start(), brace)
         code += [text[position : match.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
@@ -136,8 +143,9 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
             raise _error(text, begin, f"the parameter `{part.strip()}` is not understood")
         words, sign, name, attribute, number = match.groups()
         *spaces, kind = [word for word in words.split() if word != "const"]
-        if attribute == "thread_position_in_grid" and kind == "uint" and not sign:
-            supplied += f"const uint {name} = metal_index; "
+        if attribute in _SUPPLIED and kind in ("uint", "uint2") and not sign:
+            x, y = _SUPPLIED[attribute]
+            supplied += f"const {kind} {name} = {x if kind == 'uint' else f'{{{x}, {y}}}'}; "
         elif attribute in (None, "buffer") and (*spaces, sign) in _BUFFERS:
             const = "const " if "const" in words else ""  # `constant` is const as well
             taken[int(number) if number else len(taken)] = Parameter(name, const + kind, sign == "*")
@@ -302,13 +310,17 @@ class Library:
 
 
 class Kernel:
-    """A kernel of a library: ``kernel(*args, threads=None)``."""
+    """A kernel of a library: ``kernel(*args, threads=None, group_size=None)``."""
 
     def __init__(self, entry: Entry, device: torch.device, launch: Callable[..., None]) -> None:
         self._entry, self._device, self._launch = entry, device, launch
 
-    def __call__(self, *args: Any, threads: int | None = None) -> None:
+    def __call__(
+        self, *args: Any, threads: int | tuple[int, ...] | None = None, group_size: int | tuple[int, ...] = GROUP_SIZE
+    ) -> None:
         """Run the kernel over ``threads`` threads in all, by default one for each element of the first argument.
+
+        With two numbers, columns and rows of a grid. ``group_size`` is that of a threadgroup, in as many dimensions.
 
         Arguments bind to buffers 0, 1, ... in order: contiguous tensors on this GPU, of the dtype that the kernel
         declares, and numbers. It returns at once, as PyTorch's own operators do. TypeError for arguments that do not
@@ -317,11 +329,20 @@ class Kernel:
         values, types = _bound(self._entry, self._device, args)
         if threads is None and not (args and isinstance(args[0], torch.Tensor)):
             raise TypeError(f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes")
-        total = args[0].numel() if threads is None else threads
-        if total:
+        total = _two(args[0].numel() if threads is None else threads)
+        group = _two(group_size)
+        if 0 not in total:
             stream = torch.cuda.current_stream(self._device).cuda_stream
-            passed = ((*values, total), (*types, ctypes.c_uint32))
-            self._launch(-(-total // GROUP_SIZE), 1, 1, GROUP_SIZE, 1, 1, 0, stream, passed, 0)
+            passed = ((*values, *total), (*types, ctypes.c_uint32, ctypes.c_uint32))
+            groups = [-(-n // size) for n, size in zip(total, group, strict=True)]
+            self._launch(*groups, 1, *group, 1, 0, stream, passed, 0)
+
+
+def _two(extent: int | tuple[int, ...]) -> tuple[int, int]:
+    columns, *rows = [extent] if isinstance(extent, int) else extent
+    if len(rows) > 1:
+        raise TypeError(f"threads and group_size are one or two numbers, not {extent!r}")
+    return columns, *(rows or [1])
 
 
 def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tuple, tuple]:

@@ -21,7 +21,16 @@ struct Span {
   const char* begin;
   const char* end;
   Byte* bytes;
+  int region;  // -1: threadgroup memory
 };
+// What kernel.accesses() reads of an access; of a race two follow each other, the earlier one last.
+struct Recorded {
+  uint32_t group, thread, interval, site, kind, bytes;
+  int32_t region, unused;
+  int64_t offset;  // from the beginning of the region, which may be the nearest one
+};
+enum : uint32_t { read_kind, write_kind, outside_kind, race_kind };
+FILE* record;
 
 constexpr int most_spans = 65, most_races = 64;  // one span for the threadgroup memory
 Span spans[most_spans];
@@ -30,11 +39,11 @@ uint32_t group_now, reported[most_races][2];
 int race_count;
 
 // Null if there is no address space for what is known of each byte.
-bool watch(const void* begin, size_t bytes) {
+bool watch(const void* begin, size_t bytes, int region) {
   const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* known = bytes ? mmap(nullptr, bytes * sizeof(Byte), PROT_READ | PROT_WRITE, kind, -1, 0) : nullptr;
   if (known == MAP_FAILED) return false;
-  spans[span_count++] = {(const char*)begin, (const char*)begin + bytes, (Byte*)known};
+  spans[span_count++] = {(const char*)begin, (const char*)begin + bytes, (Byte*)known, region};
   return true;
 }
 
@@ -44,12 +53,23 @@ bool ordered(const Access& a, const Access& b) {
          a.simdgroup_barriers != b.simdgroup_barriers;
 }
 
-void race(const Access& now, const Access& before, const char* what, unsigned bytes) {
+void note(const Access& a, uint32_t kind, const char* place, unsigned bytes) {
+  if (!record || !span_count) return;
+  auto distance = [&](const Span& s) { return place < s.begin ? s.begin - place : place < s.end ? 0 : place - s.end + 1; };
+  const Span* span = spans;
+  for (int i = 1; i < span_count; i++)
+    if (distance(spans[i]) < distance(*span)) span = &spans[i];
+  const Recorded line = {a.group - 1, a.thread, a.barriers, a.site, kind, bytes, span->region, 0, place - span->begin};
+  fwrite(&line, sizeof line, 1, record);
+}
+
+void race(const Access& now, const Access& before, const char* place, const char* what, unsigned bytes) {
   const uint32_t low = least(now.site, before.site), high = now.site + before.site - low;
   for (int i = 0; i < race_count; i++)
     if (reported[i][0] == low && reported[i][1] == high) return;
   if (race_count == most_races) return;
   reported[race_count][0] = low, reported[race_count++][1] = high;
+  note(now, race_kind, place, bytes), note(before, race_kind, place, bytes);
   fprintf(stderr, "METALSIM 0x%x METALSIM 0x%x race: %s of %u bytes\n", now.site, before.site, what, bytes);
 }
 
@@ -75,10 +95,11 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
   for (int i = 0; i < span_count; i++) {
     const Span& span = spans[i];
     if (begin < span.begin || begin >= span.end || bytes > (size_t)(span.end - begin)) continue;
+    note(now, writes ? write_kind : read_kind, begin, bytes);
     for (Byte* b = span.bytes + (begin - span.begin); bytes--; b++) {
-      if (!ordered(b->write, now) && !(atomic && b->write.atomic)) race(now, b->write, what, bytes + 1);
+      if (!ordered(b->write, now) && !(atomic && b->write.atomic)) race(now, b->write, begin, what, bytes + 1);
       for (int r = 0; writes && r < 2; r++)
-        if (!ordered(b->read[r], now) && !(atomic && b->read[r].atomic)) race(now, b->read[r], what, bytes + 1);
+        if (!ordered(b->read[r], now) && !(atomic && b->read[r].atomic)) race(now, b->read[r], begin, what, bytes + 1);
       if (writes)
         b->write = now;
       else if (Access* free = place_for(b->read, now))
@@ -87,6 +108,8 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
     return;
   }
   if (!writes && begin >= __ehdr_start && begin < _end) return;  // a constant of the program
+  note(now, outside_kind, begin, bytes);
+  if (record) fclose(record);
   fprintf(stderr, "METALSIM 0x%x METALSIM 0x0 address: %s of %u bytes outside of every buffer\n", site, what, bytes);
   _exit(66);
 }

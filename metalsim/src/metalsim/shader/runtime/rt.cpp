@@ -562,13 +562,14 @@ bool read_regions(FILE* job, void** buffers, Region*& regions, int& count) {
 #ifdef METALSIM_HOOKS
 // A region begins with its first buffer: what lies before it is there for alignment.
 bool watch_memory(void* const* buffers, const Region* regions, int count) {
-  if (__start_metalsim_shared) hooks::watch(__start_metalsim_shared, __stop_metalsim_shared - __start_metalsim_shared);
+  if (__start_metalsim_shared)
+    hooks::watch(__start_metalsim_shared, __stop_metalsim_shared - __start_metalsim_shared, -1);
   for (int i = 0; i < count; i++) {
     const char* const end = regions[i].memory + regions[i].bytes;
     const char* begin = end;
     for (int b = 0; b < 64; b++)
       if (buffers[b] >= regions[i].memory && buffers[b] < begin) begin = (const char*)buffers[b];
-    if (!hooks::watch(begin, end - begin)) return false;
+    if (!hooks::watch(begin, end - begin, i)) return false;
   }
   return true;
 }
@@ -589,6 +590,7 @@ int main(int, char** arguments) {
     return 9;
   }
 #ifdef METALSIM_HOOKS
+  if (arguments[2]) hooks::record = fopen(arguments[2], "wb");
   if (!watch_memory(buffers, regions, count)) {
     fprintf(stderr, "METALSIM 0x0 no memory to watch these buffers: pass smaller ones\n");
     return 9;

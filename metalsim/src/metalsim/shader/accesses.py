@@ -1,0 +1,93 @@
+"""Which thread of a kernel reads and writes which element: what kernel.accesses() returns."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from metalsim.shader import binding, elf
+from metalsim.shader.check import KernelFault, findings_in
+from metalsim.shader.program import Program
+
+KINDS = ("read", "write", "outside", "race")
+_RECORDED = np.dtype(  # hooks::Recorded in runtime/hooks.h
+    [(name, "u4") for name in ("group", "thread", "interval", "site", "kind", "bytes")]
+    + [("region", "i4"), ("unused", "i4"), ("offset", "i8")]
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an access was: index of the buffer (None: threadgroup memory), the variable's name there, element."""
+
+    buffer: int | None
+    name: str
+    element: int
+
+
+@dataclass(frozen=True)
+class Accesses:
+    """One run of a kernel, access by access, in the order in which the simulation ran its threads.
+
+    Attributes
+    ----------
+    lines : numpy.ndarray
+        A structured array with `group` and `thread` (numbers, x first), `interval` (barriers passed), `kind` (index of
+        KINDS; of a race, two lines), `bytes`, `region` (-1: threadgroup memory) and `offset` in bytes.
+    fault : KernelFault or None
+        What ended or spoiled the run: an access outside of a buffer, a race, a barrier, a hang.
+    memory : dict of int to bytes
+        Each buffer after the run, by index; empty after a fault that ended it.
+    """
+
+    lines: np.ndarray
+    fault: KernelFault | None
+    memory: dict[int, bytes]
+    regions: tuple[dict[int, int], ...]  # of each region, the offsets of its buffers
+    shared: tuple[tuple[int, int, str], ...]  # of threadgroup memory: offset, bytes, name
+
+    def place(self, line: np.void) -> Place:
+        """Return which variable and element a line of `lines` is about."""
+        offset, size = int(line["offset"]), max(1, int(line["bytes"]))
+        if line["region"] < 0:
+            begin, name = max(((b, n) for b, _, n in self.shared if b <= max(offset, 0)), default=(0, "threadgroup"))
+            return Place(None, name, (offset - begin) // size)
+        buffers = self.regions[line["region"]]
+        first = min(buffers.values())
+        begin, index = max((o - first, i) for i, o in buffers.items() if o - first <= max(offset, 0))
+        return Place(index, f"buffer({index})", (offset - begin) // size)
+
+
+def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
+    """Run a kernel once in a process of its own and return its accesses; `timeout` in seconds."""
+    regions = binding.regions(call.buffers)
+    outcome = program.run("race", call, timeout, recorded=True)
+    lines = np.frombuffer(outcome.record[: len(outcome.record) // _RECORDED.itemsize * _RECORDED.itemsize], _RECORDED)
+    if outcome.status is None:
+        faults = [KernelFault("hang", None, f"the kernel did not end within {timeout:g} s")]
+    else:
+        faults = findings_in(outcome)
+    memory = {
+        index: after[offset : offset + call.buffers[index].bytes]
+        for region, after in zip(regions, outcome.memory, strict=False)
+        for index, offset in region.buffers.items()
+    }
+    first = min(faults, key=lambda fault: fault.kind != "address", default=None)
+    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), _shared(program))
+
+
+def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:
+    """Offset, bytes and name of each variable in threadgroup memory."""
+    table = [one for one in elf.symbols(program.build("race")) if one.section == "metalsim_shared" and one.bytes]
+    start = min((one.address for one in table), default=0)
+    return tuple(sorted((one.address - start, one.bytes, _name(one.name)) for one in table))
+
+
+def _name(symbol: str) -> str:
+    """The last part of a mangled name, such as `tile` of _ZZ6kernelPfE4tile."""
+    for match in re.finditer(r"E(\d+)", symbol):
+        if len(name := symbol[match.end() :][: int(match[1])]) == int(match[1]):
+            return name
+    return "threadgroup"

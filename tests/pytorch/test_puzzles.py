@@ -1,0 +1,122 @@
+"""Metal puzzles: right answers are right, and each wrong one gets the sentence on what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import puzzle_answers
+import pytest
+import torch
+
+from metallab import checks, paths, puzzles
+from metallab.pytorch.kernels import nvrtc
+from metalsim.shader import compiler
+
+PAGES = [
+    paths.NOTEBOOKS / f"16{letter}.ipynb"
+    for letter in ("_solve_metal_puzzles", "b_share_memory_in_puzzles", "c_use_simd_groups")
+]
+NAMES = [*puzzle_answers.RIGHT]
+
+
+@pytest.fixture(scope="module")
+def defined():
+    """The puzzles that the pages define, and their own solutions, by name."""
+    space = {"torch": torch, "Puzzle": puzzles.Puzzle, "Score": puzzles.Score}
+    for page in PAGES:
+        for cell in nbformat.read(page, as_version=4).cells:
+            if cell.get("id") == "setup":
+                exec(cell.source[cell.source.index("def ") :], space)
+            elif re.match(r"(puzzle|solution)-\d$", cell.get("id", "")):
+                exec(cell.source, space)
+    return space
+
+
+@pytest.fixture(autouse=True)
+def needs_compiler():
+    try:
+        compiler.find_compiler()
+    except compiler.NoCompiler as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_answer_gets_its_verdict(defined, name):
+    puzzle = defined[f"{name}_puzzle"]
+    for source in (defined[f"{name}_source"], puzzle_answers.RIGHT[name]):
+        verdict = puzzle.grade(source)
+        assert verdict.kind == "right", verdict
+        assert verdict.score == puzzle.best, "the page shows another score"
+    for kind, source in puzzle_answers.WRONG[name]:
+        verdict = puzzle.grade(source)
+        assert verdict.kind == kind, f"{source}\n{verdict}"
+        assert "\n" not in verdict.sentence
+        assert len(verdict.sentence) < 300
+
+
+HEAD = "kernel void k(device float* out, device const float* a, uint i [[thread_position_in_grid]]) { "
+
+
+@pytest.fixture
+def puzzle():
+    return puzzles.Puzzle("k", lambda a: a + 1, lambda n: [torch.arange(n).float()], sizes=[(4,), (40,)])
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "sentence"),
+    [
+        (HEAD + "out[i] = a[i] + ; }", "does not compile", "line 1"),
+        (HEAD.replace("void k", "void other") + "out[i] = a[i] + 1; }", "wrong call", "no `kernel void k(...)`"),
+        (HEAD.replace("const float* a", "const int* a") + "}", "wrong call", "cannot be called: k: buffer(1)"),
+        (HEAD.replace("uint", "device float* b, uint", 1) + "}", "wrong call", "buffer(2) is not bound"),
+        (HEAD + "while (true) out[i] = 0; }", "does not end", "did not end"),
+        (HEAD + "if (i < 39) out[i] = a[i] + 1; }", "uninitialised", "at size 40 no thread writes out[39]"),
+        (HEAD + "threadgroup float s[8]; s[i + 8] = 1; out[i] = a[i] + 1; }", "out of bounds", "thread 0 writes s[8]"),
+    ],
+)  # fmt: skip
+def test_other_faults_are_named(puzzle, source, kind, sentence, monkeypatch):
+    monkeypatch.setattr(puzzles, "SECONDS", 2.0)
+    verdict = puzzle.grade(source)
+    assert (verdict.kind, sentence in verdict.sentence) == (kind, True), verdict
+
+
+def test_a_check_is_an_exercise(puzzle):
+    assert puzzle.check(HEAD + "// your code here\n}") == "k: not attempted yet"
+    right = puzzle.check(HEAD + "out[i] = a[i] + 1; }")
+    assert isinstance(right, checks.Right)
+    assert right == "k: right: 1 reads and 1 writes for each result, 0 barriers, 0 bytes of threadgroup memory."
+    with pytest.raises(checks.WrongAnswer, match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"):
+        puzzle.check(HEAD + "out[i] = a[i]; }")
+
+
+def test_its_picture_is_described(defined):
+    puzzle = defined["reverse_puzzle"]
+    figure = puzzle.run(puzzle_answers.RIGHT["reverse"], puzzle.sizes[0]).draw()
+    assert len(figure.axes) == 2, "before and after the barrier"
+    assert "thread 0 reads a[0], thread 0 writes shared[0], thread 1 reads a[1]" in figure.get_label()
+
+
+def test_a_mac_runs_it_on_its_gpu(puzzle, monkeypatch):
+    """Without records of accesses: `metalsim.shader`, which computes on the CPU, stands for torch.mps."""
+    from metalsim import shader
+
+    monkeypatch.setattr(puzzles, "kernel_is_simulated", lambda: False)
+    monkeypatch.setattr(puzzles, "_compile", shader.compile_shader)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *_, **__: self)
+    assert "were not looked for" in puzzle.grade(HEAD + "out[i] = a[i] + 1; }").sentence
+    assert puzzle.grade(HEAD + "out[i] = a[i]; }").kind == "wrong value"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_without_simd_groups_run_on_nvidia(name):
+    source = puzzles.HEADER + puzzle_answers.RIGHT[name]
+    if NAMES.index(name) >= NAMES.index("simd_sum_rows"):
+        with pytest.raises(SyntaxError):
+            nvrtc.compile_cuda(nvrtc.translate(source), "sm_90")
+        return
+    try:
+        code, _ = nvrtc.compile_cuda(nvrtc.translate(source), "sm_90")
+    except nvrtc.NoNvidiaCompiler as error:
+        pytest.skip(str(error))
+    assert code

@@ -1,0 +1,488 @@
+"""Metal puzzles: a kernel with a gap, graded in one sentence, with a picture of which thread reads and writes what.
+
+    twice = Puzzle("twice", lambda a: 2 * a, inputs=lambda n: [torch.randn(n)], sizes=[(8,), (33,)])
+    twice.check("kernel void twice(...) { ... }")
+
+On Linux each access is recorded by `metalsim.shader`. On an Apple or NVIDIA GPU the kernel runs as well, or on a Mac
+only, and its time is compared with that of a copy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metallab import checks, plots
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+
+    from metallab.device import Device
+    from metalsim.shader import Accesses
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n#line 1\n"
+SECONDS = 5.0  # for one run; a right answer takes less than one
+MOST_THREADS, MOST_INTERVALS = 24, 4  # that are drawn
+_KINDS = {"address": "out of bounds", "race": "race", "barrier": "divergent barrier", "hang": "does not end"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a kernel costs.
+
+    Attributes
+    ----------
+    reads, writes
+        Numbers read from and written to device memory, for each result.
+    barriers
+        Threadgroup barriers that a thread passes, at most.
+    shared
+        Bytes of threadgroup memory.
+    """
+
+    reads: float
+    writes: float
+    barriers: int = 0
+    shared: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reads:.3g} reads and {self.writes:.3g} writes for each result, {self.barriers} "
+            f"barrier{'' if self.barriers == 1 else 's'}, {self.shared} bytes of threadgroup memory"
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a kernel is right, or the first thing that is wrong with it, in a sentence.
+
+    `kind` is one of right, does not compile, wrong call, out of bounds, race, divergent barrier, does not end,
+    uninitialised, wrong value, too slow.
+    """
+
+    kind: str
+    sentence: str
+    score: Score | None = None
+
+
+class _Wrong(Exception):
+    def __init__(self, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.verdict = Verdict(kind, sentence)
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A kernel to write, and how it is judged.
+
+    Parameters
+    ----------
+    name
+        The kernel's name in the source. Its arguments are the result, the inputs, then the numbers.
+    reference
+        Input tensors -> the tensor that the kernel has to compute.
+    inputs
+        A size -> the input tensors.
+    sizes
+        Sizes that are tried, each a tuple of arguments for `inputs`, `numbers` and `launch`; the first is drawn.
+    numbers
+        A size -> integers after the inputs, each a ``constant long&`` of the kernel.
+    launch
+        A size -> ``threads`` and ``group_size``; by default a thread for each result.
+    tolerance
+        Largest error relative to max(1, \\|expected\\|); 0 compares bit by bit.
+    best
+        The score of the best known kernel, for the first size.
+    most_reads
+        More reads for each result than this are too slow; None: any number is accepted.
+    large
+        The size that is timed on a GPU.
+    """
+
+    name: str
+    reference: Callable[..., torch.Tensor]
+    inputs: Callable[..., Sequence[torch.Tensor]]
+    sizes: Sequence[tuple[int, ...]]
+    numbers: Callable[..., Sequence[int]] = lambda *size: ()
+    launch: Callable[..., dict[str, Any]] = lambda *size: {}
+    tolerance: float = 0.0
+    best: Score | None = None
+    most_reads: float | None = None
+    large: tuple[int, ...] | None = None
+
+    def check(self, source: str, on: Device | None = None) -> str:
+        """Judge a kernel, and draw its accesses for the first size in a notebook.
+
+        Returns a sentence with the score and, where ``on`` is an Apple or NVIDIA GPU, with its time beside that of a
+        copy of as many bytes. Raises `checks.WrongAnswer` with the first thing that is wrong. A source in
+        which the line with ``your code here`` still stands is not attempted yet.
+        """
+        if source is ... or "your code here" in source:
+            return f"{self.name}: not attempted yet"
+        verdict = self.grade(source, draw=True)
+        if verdict.kind != "right":
+            raise checks.WrongAnswer(f"{self.name}: {verdict.sentence}")
+        on_gpu = "" if on is None or on.simulated or on.kind == "cpu" else f" {self._on_gpu(source, on)}"
+        return checks.Right(f"{self.name}: {verdict.sentence}{on_gpu}")
+
+    def grade(self, source: str, draw: bool = False) -> Verdict:
+        """Return the verdict on a kernel: of the first size with a fault, the first fault in the order of `Verdict`."""
+        try:
+            return self._grade(source, draw)
+        except _Wrong as wrong:
+            return wrong.verdict
+
+    def _grade(self, source: str, draw: bool) -> Verdict:
+        kernel, score = self._kernel(source), None
+        for size in self.sizes:
+            run = self.run(source, size, kernel)
+            if draw and score is None:
+                run.show()
+            run.judge()
+            score = score or run.score()
+            if self.most_reads is not None and (reads := run.score().reads) > self.most_reads:
+                raise _Wrong(
+                    "too slow",
+                    f"right, but too slow: at size {_size(size)} it reads {reads:.3g} numbers from device memory for "
+                    f"each result, and {self.most_reads:.3g} are enough.",
+                )
+        best = (
+            "" if self.best is None else ", like the best known" if score == self.best else f"; best known: {self.best}"
+        )
+        if not kernel_is_simulated():
+            return Verdict("right", "right on this GPU; races and accesses outside of memory were not looked for.")
+        return Verdict("right", f"right: {score}{best}.", score)
+
+    def run(self, source: str, size: tuple[int, ...], kernel: Any = None) -> Run:
+        """Run a kernel at one size. What cannot be compiled or called is raised as a verdict."""
+        inputs = [tensor.contiguous() for tensor in self.inputs(*size)]
+        return Run(self, kernel or self._kernel(source), source, size, inputs, self.reference(*inputs).contiguous())
+
+    def _on_gpu(self, source: str, on: Device) -> str:
+        """The kernel on a real GPU: its result at each size, and its time. `WrongAnswer` for a wrong result there."""
+        import torch
+
+        from metallab import timing
+        from metallab.pytorch.kernels import nvrtc
+
+        compiler = nvrtc if on.kind == "cuda" else torch.mps
+        try:
+            kernel = getattr(compiler.compile_shader(HEADER + source), self.name)
+        except SyntaxError as error:
+            return f"Not on {on.label}: {error.msg}."
+        for size in [*self.sizes, *([self.large] if self.large else [])]:
+            inputs = [tensor.contiguous() for tensor in self.inputs(*size)]
+            expected = self.reference(*inputs)
+            moved = [tensor.to(on.torch_device) for tensor in (torch.zeros_like(expected), *inputs)]
+            launch = {"threads": expected.numel(), **self.launch(*size)}
+            call = lambda moved=moved, size=size, launch=launch: kernel(*moved, *self.numbers(*size), **launch)
+            call()
+            if not bool(self.alike(moved[0].cpu(), expected).all()):
+                raise checks.WrongAnswer(f"{self.name}: at size {_size(size)} the result is wrong on {on.label}.")
+        if not self.large:
+            return f"Right on {on.label}, too."
+        source_bytes = torch.empty(sum(t.nbytes for t in moved) // 2, dtype=torch.uint8, device=on.torch_device)
+        copy = torch.empty_like(source_bytes)
+        compared = timing.compare(
+            {self.name: call, "copy": lambda: copy.copy_(source_bytes)},
+            on=on,
+            baseline=self.name,
+            parity=timing.Unchecked("a copy gives something else, and moves as many bytes"),
+            question="throughput",
+            name=f"{self.name}, size {_size(self.large)}",
+        )
+        return " ".join(compared.sentences)
+
+    def alike(self, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Return for each result, flat, whether it is right: bit by bit, or within the tolerance."""
+        got, wanted = got.double().flatten(), expected.double().flatten()
+        close = (got - wanted).abs() <= self.tolerance * wanted.abs().clamp(min=1.0)
+        return (got == wanted) | close | (got.isnan() & wanted.isnan())
+
+    def _kernel(self, source: str) -> Any:
+        try:
+            library = _compile(HEADER + source)
+        except (SyntaxError, RuntimeError) as error:
+            if type(error).__name__ == "NoCompiler":
+                raise
+            first = str(error).replace("program_source:", "line ").splitlines()[0]
+            raise _Wrong("does not compile", f"it does not compile: {first}") from error
+        try:
+            return getattr(library, self.name)
+        except (AttributeError, RuntimeError) as error:
+            raise _Wrong("wrong call", f"there is no `kernel void {self.name}(...)` in it.") from error
+
+
+def kernel_is_simulated() -> bool:
+    """Whether kernels run on the simulated GPU, which records their accesses; on a Mac they run on its GPU."""
+    return sys.platform != "darwin"
+
+
+def _compile(source: str) -> Any:
+    if not kernel_is_simulated():
+        import torch
+
+        return torch.mps.compile_shader(source)
+    from metalsim import shader
+
+    return shader.compile_shader(source)
+
+
+class Run:
+    """One run of a kernel at one size, and what can be said of it."""
+
+    def __init__(
+        self,
+        puzzle: Puzzle,
+        kernel: Any,
+        source: str,
+        size: tuple[int, ...],
+        inputs: list[torch.Tensor],
+        expected: torch.Tensor,
+    ) -> None:
+        import torch
+
+        self.puzzle, self.source, self.size, self.expected = puzzle, source, size, expected
+        self.kernel = kernel
+        where = "cpu" if kernel_is_simulated() else "mps"
+        nothing = math.nan if expected.is_floating_point() else torch.iinfo(expected.dtype).min
+        out = torch.full_like(expected, nothing)
+        self.arrays = [out, *inputs]
+        arguments = [tensor.to(where) for tensor in self.arrays]
+        self.names = _parameters(source, puzzle.name)
+        launch = {"threads": out.numel(), **puzzle.launch(*size)}
+        numbers = puzzle.numbers(*size)
+        self.threads, self.group = (_three(launch.get(key, launch["threads"])) for key in ("threads", "group_size"))
+        self.accesses: Accesses | None = None
+        try:
+            if kernel_is_simulated():
+                self.accesses = kernel.accesses(*arguments, *numbers, timeout=SECONDS, **launch)
+                data = self.accesses.memory.get(0)
+                self.result = out if data is None else torch.frombuffer(bytearray(data), dtype=out.dtype).view_as(out)
+            else:
+                kernel(*arguments, *numbers, **launch)
+                self.result = arguments[0].cpu()
+        except (RuntimeError, TypeError) as error:
+            raise _Wrong("wrong call", f"it cannot be called: {str(error).splitlines()[0]}") from error
+
+    # ---- what is wrong
+
+    def judge(self) -> None:
+        """Raise `_Wrong` for the first fault."""
+        if self.accesses is not None:
+            self._judge_fault()
+            self._judge_uninitialised()
+        self._judge_values()
+
+    def _judge_fault(self) -> None:
+        fault = self.accesses.fault
+        if fault is None:
+            return
+        kind = _KINDS.get(fault.kind, "does not end")
+        at = f"at size {_size(self.size)} "
+        line = f" (line {fault.line})" if fault.line else ""
+        marked = [one for one in self.accesses.lines if one["kind"] >= 2]
+        if kind == "out of bounds" and marked:
+            place, one = self.accesses.place(marked[-1]), marked[-1]
+            verb = "reads" if "read" in fault.message else "writes"
+            elements = self._elements(place, one)
+            raise _Wrong(
+                kind, f"{at}{self._thread(one)} {verb} {self._named(place)}{line}, but there are {elements} elements."
+            )
+        if kind == "race" and len(marked) > 1:
+            now, before = marked[:2]
+            other = re.search(r"line \S*?(\d+)$", fault.message)
+            lines = sorted({str(fault.line), *([other[1]] if other else [])}, key=int)
+            raise _Wrong(
+                kind,
+                f"{at}{self._thread(before)} and {self._thread(now)} use {self._named(self.accesses.place(now))} "
+                f"with no barrier between them, and one writes it (line{'s' if len(lines) > 1 else ''} "
+                f"{' and '.join(lines)}).",
+            )
+        raise _Wrong(kind, f"{at}{fault.message}{line}.")
+
+    def _judge_uninitialised(self) -> None:
+        lines = self.accesses.lines
+        written: set[tuple[int, int, int]] = set()
+        out = self._in_buffer(0)
+        at = f"at size {_size(self.size)} "
+        for one, ours in zip(lines, (lines["region"] < 0) | out, strict=True):
+            if not ours:
+                continue
+            group = int(one["group"]) if one["region"] < 0 else -1
+            keys = [(group, int(one["region"]), int(one["offset"]) + k) for k in range(int(one["bytes"]))]
+            if one["kind"] == 1:
+                written.update(keys)
+            elif not written.issuperset(keys):
+                what = f"{self._named(self.accesses.place(one))}, which no thread has written"
+                raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}.")
+        wide = self.expected.element_size()
+        begin = self._begin(0)
+        region = next(r for r, buffers in enumerate(self.accesses.regions) if 0 in buffers)
+        for element in range(self.expected.numel()):
+            if (-1, region, begin + element * wide) not in written:
+                raise _Wrong("uninitialised", f"{at}no thread writes {self.names[0]}{self._index(element)}.")
+
+    def _judge_values(self) -> None:
+        got, wanted = self.result.flatten(), self.expected.flatten()
+        alike = self.puzzle.alike(got, wanted)
+        if bool(alike.all()):
+            return
+        first = int((~alike).nonzero()[0])
+        number = "{:.7g}" if self.expected.is_floating_point() else "{:.0f}"
+        got_text, wanted_text = number.format(float(got[first])), number.format(float(wanted[first]))
+        raise _Wrong(
+            "wrong value",
+            f"at size {_size(self.size)} {self.names[0]}{self._index(first)} is {got_text}, and should be "
+            f"{wanted_text}; {int((~alike).sum())} of {len(alike)} are wrong.",
+        )
+
+    def score(self) -> Score:
+        """What the kernel costs at this size; zeros where accesses were not recorded."""
+        if self.accesses is None:
+            return Score(0, 0)
+        lines, results = self.accesses.lines, self.expected.numel()
+        counts = [0.0, 0.0]
+        for index, array in enumerate(self.arrays):
+            mine = lines[self._in_buffer(index)]
+            for kind in (0, 1):
+                counts[kind] += float(mine["bytes"][mine["kind"] == kind].sum()) / array.element_size()
+        barriers = int(lines["interval"].max(initial=0))
+        return Score(counts[0] / results, counts[1] / results, barriers, self.kernel.static_thread_group_memory_length)
+
+    # ---- in words
+
+    def _begin(self, index: int) -> int:
+        buffers = next(buffers for buffers in self.accesses.regions if index in buffers)
+        return buffers[index] - min(buffers.values())
+
+    def _in_buffer(self, index: int) -> np.ndarray:
+        lines = self.accesses.lines
+        region = next(r for r, buffers in enumerate(self.accesses.regions) if index in buffers)
+        begin = self._begin(index)
+        length = self.arrays[index].numel() * self.arrays[index].element_size()
+        here = (lines["region"] == region) & (lines["offset"] >= begin) & (lines["offset"] < begin + length)
+        return here & (lines["kind"] < 2)
+
+    def _position(self, one: np.void) -> tuple[int, ...]:
+        """Position in the grid of the thread of a line."""
+        groups = [-(-t // g) for t, g in zip(self.threads, self.group, strict=True)]
+        group, thread = _unflattened(int(one["group"]), groups), _unflattened(int(one["thread"]), self.group)
+        return tuple(g * s + t for g, s, t in zip(group, self.group, thread, strict=True))
+
+    def _thread(self, one: np.void) -> str:
+        position = self._position(one)
+        used = max((axis for axis in range(3) if self.threads[axis] > 1), default=0)
+        return f"thread {position[0]}" if not used else f"thread ({', '.join(map(str, position[: used + 1]))})"
+
+    def _named(self, place: Any) -> str:
+        if place.buffer is None:
+            shape = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source)
+            sides = [int(side) for side in re.findall(r"\d+", shape[1])] if shape else []
+            if len(sides) == 2:
+                return f"{place.name}[{place.element // sides[1]}][{place.element % sides[1]}]"
+            return f"{place.name}[{place.element}]"
+        return f"{self.names[place.buffer]}[{place.element}]"
+
+    def _elements(self, place: Any, one: np.void) -> int:
+        if place.buffer is None:
+            return next(b for _, b, name in self.accesses.shared if name == place.name) // int(one["bytes"])
+        return self.arrays[place.buffer].numel() if place.buffer < len(self.arrays) else 1
+
+    def _index(self, element: int) -> str:
+        shape = list(self.expected.shape)
+        if len(shape) < 2:
+            return f"[{element}]"
+        return f"[{element}] (row {element // shape[-1]}, column {element % shape[-1]})"
+
+    # ---- as a picture
+
+    def show(self) -> None:
+        """Display the accesses of this run in a notebook."""
+        if self.accesses is None or not len(self.accesses.lines):
+            return
+        from IPython.display import display
+
+        figure = self.draw()
+        display(figure)
+        plots.plt.close(figure)
+
+    def draw(self) -> Figure:
+        """Return a picture of the first threadgroup: a column an interval between barriers, in it from below the
+        inputs, the threads, threadgroup memory and the result; a line for each read (blue) and write (orange).
+        """
+        lines = self.accesses.lines[(self.accesses.lines["kind"] < 3) & (self.accesses.lines["group"] == 0)]
+        seen = [(one, self.accesses.place(one)) for one in lines]
+        seen = [(one, place) for one, place in seen if place.buffer is None or place.buffer < len(self.arrays)]
+        intervals = sorted({int(one["interval"]) for one, _ in seen})[:MOST_INTERVALS]
+        shared = sorted({place.name for _, place in seen if place.buffer is None})
+        rows = [*reversed(self.names[1 : len(self.arrays)]), "threads", *shared, self.names[0]]
+        with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
+            size = (7.5, 0.8 + 0.6 * len(rows))
+            figure, axes = plots.plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
+            for axis, interval in zip(axes[0], intervals, strict=True):
+                most = MOST_THREADS // len(intervals)
+                self._draw_interval(axis, rows, [(o, p) for o, p in seen if o["interval"] == interval], most)
+                if lines["interval"].max():
+                    axis.set_title(f"after {interval} barrier{'' if interval == 1 else 's'}")
+            axes[0][0].set_yticks(range(len(rows)), rows)
+            plots.title(
+                figure, f"{self.puzzle.name}, size {_size(self.size)}: who reads (blue) and writes (orange) what", []
+            )
+        return plots.described(figure, self._in_words(seen))
+
+    def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]], most: int) -> None:
+        middle = rows.index("threads")
+        cells: dict[int, set[int]] = {row: set() for row in range(len(rows))}
+        for one, place in seen:
+            thread, element = int(one["thread"]), place.element
+            row = rows.index(place.name if place.buffer is None else self.names[place.buffer])
+            if thread < most and -2 <= element < 2 * most:
+                colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
+                step = 0.2 if row > middle else -0.2
+                axis.plot([thread, element], [middle + step, row - step], color=colour, linewidth=0.9, alpha=0.8)
+                cells[row].add(element)
+                cells[middle].add(thread)
+        for row, elements in cells.items():
+            marker = "o" if row == middle else "s"
+            axis.plot(
+                [*elements], [row] * len(elements), marker, color="white", markeredgecolor=plots.GREY, markersize=11
+            )
+            for element in elements:
+                axis.text(element, row, str(element), ha="center", va="center", fontsize=7)
+        axis.set_ylim(-0.5, len(rows) - 0.5)
+        axis.set_xticks([])
+        axis.spines[["left", "bottom"]].set_visible(False)
+
+    def _in_words(self, seen: list[tuple[np.void, Any]]) -> str:
+        verbs = ("reads", "writes", "goes outside at")
+        said = [f"thread {one['thread']} {verbs[one['kind']]} {self._named(place)}" for one, place in seen]
+        more = f", and {len(said) - 12} more accesses" if len(said) > 12 else ""
+        return f"Accesses of the first threadgroup of {self.puzzle.name}: {', '.join(said[:12])}{more}."
+
+
+def _parameters(source: str, kernel: str) -> list[str]:
+    """Names of the kernel's buffers in order."""
+    found = re.search(rf"kernel\s+void\s+{kernel}\s*\((.*?)\)\s*\{{", source, re.DOTALL)
+    inside = re.sub(r"\[\[.*?\]\]", "", found[1] if found else "", flags=re.DOTALL)
+    parts = [part.strip() for part in inside.split(",")]
+    return [re.findall(r"\w+", part)[-1] for part in parts if re.match(r"(const\s+)?(device|constant)\b", part)]
+
+
+def _three(value: Any) -> tuple[int, int, int]:
+    return tuple([*(value if isinstance(value, Sequence) else [value]), 1, 1][:3])
+
+
+def _unflattened(number: int, sides: Sequence[int]) -> tuple[int, int, int]:
+    return number % sides[0], number // sides[0] % sides[1], number // (sides[0] * sides[1])
+
+
+def _size(size: tuple[int, ...]) -> str:
+    return " x ".join(map(str, size))
