@@ -24,16 +24,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 LOOKS = (8, 12, 18, 27, 40)
 """Numbers of pairs at which the interval is looked at. With fewer than eight pairs none has 99 %."""
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """How many times as fast B is: 1.1 if A takes 1.1 times B's time. With its 95 % interval, however many looks."""
 
     speed: float
@@ -49,11 +49,11 @@ def interval(logs: Sequence[float]) -> Interval:
     if not logs:
         raise ValueError("an interval needs a pair of processes at least")
     means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
-    middle = (means[(len(means) - 1) // 2] + means[len(means) // 2]) / 2
+    speed = math.exp(statistics.median(means))
     k = _rank(len(logs), (1 - CONFIDENCE) / len(LOOKS))
     if k == 0:
-        return Interval(math.exp(middle))
-    return Interval(math.exp(middle), math.exp(means[k - 1]), math.exp(means[-k]))
+        return Interval(speed)
+    return Interval(speed, math.exp(means[k - 1]), math.exp(means[-k]))
 
 
 @functools.cache
