@@ -531,6 +531,11 @@ def test_only_none_and_true_mean_that_outputs_agree() -> None:
     assert judged(np.allclose).withheld["b"].startswith("outputs differ: ")
     with pytest.raises(ValueError, match="truth value of an array"):
         judged(np.isclose)
+
+    def silent(reference, result):
+        raise AssertionError
+
+    assert judged(silent).withheld["b"].startswith("outputs differ: ")
     lines = judged(np.testing.assert_allclose).withheld["b"]
     assert lines.startswith("outputs differ: Not equal to tolerance")
     assert "\n" not in lines
