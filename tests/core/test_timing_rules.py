@@ -564,9 +564,7 @@ def test_last_outputs_are_compared_too() -> None:
         calls = itertools.count()
         return lambda: np.ones(3) + step * (next(calls) > after)
 
-    def steady():
-        return np.ones(3)
-
+    steady = lambda: np.ones(3)
     assert set(judged(steady, steady).paired) == {"b"}
     for after in (0, 5, 25):
         got = judged(steady, counting(after))
@@ -585,13 +583,7 @@ def test_last_outputs_are_compared_too() -> None:
     reusing = [functools.partial(np.multiply, np.arange(3.0), 2, out=out) for out in buffers]
     assert judged(*reusing).paired, "the same place for each result is no change"
 
-    def summing(total):
-        def add():
-            total.__iadd__(1)
-            return {"total": [total]}
-
-        return add
-
+    summing = lambda total: lambda: {"total": [total.__iadd__(1)]}
     same = lambda a, b: a["total"][0][0] == b["total"][0][0]
     got = judged(summing(np.zeros(1)), summing(np.zeros(1)), same, timing.Budget(min_samples=6, max_samples=6))
     assert "'a' itself" in got.withheld.get("b", ""), "the first result was overwritten by the last: no copy was kept"
@@ -648,6 +640,10 @@ def test_the_sentinel_sees_drift() -> None:
         assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
         assert abs(watch.drift - (factor - 1)) < 0.001
         assert ("DRIFTED" in str(watch)) == throttled
+        assert sum(watch.before.samples) < 0.3
+    slow = clock.taking(lambda: 1.2)
+    with timing.sentinel(slow, on=timing.Host(), clock=clock) as long:
+        assert sum(long.before.samples) < 3, "two seconds for a sentinel's first half"
     fast = timing.Sentinel(*(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before)))
     fast.after = dataclasses.replace(fast.after, samples=(9.0, 9.0, 9.0))
     assert not fast.throttled
