@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -25,16 +26,12 @@ def test_median_interval_has_the_promised_probability(n):
 
 def test_samples_are_thinned_evenly():
     """And looked at from time to time: at most 100 readings of the clock besides two of each call."""
-    clock_ns, calls = [0], []
-
-    def clock():
-        clock_ns[0] += 1000
-        return clock_ns[0]
-
+    readings, calls = itertools.count(), []
+    clock = lambda: 1000 * next(readings)
     budget = timing.Budget(min_samples=9000, min_seconds=0.0, warmup_seconds=0.0)
     got = timing.measure(lambda: calls.append(1), on=timing.Host(), clock=clock, budget=budget)
     assert 2000 <= got.n <= 4000
-    assert clock_ns[0] / 1000 - 2 * len(calls) < 100
+    assert next(readings) - 2 * len(calls) < 100
 
 
 def test_bad_questions_and_baselines_say_what_to_do():
