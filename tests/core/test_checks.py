@@ -280,7 +280,7 @@ def test_one_memory_is_no_agreement():
     pairs += [(out, out.numpy()), (array, array[::-1]), (out, out.numpy()[::-1]), (array[:3], array[1:])]
     pairs += [(square, square.T), (square[0], square[:, 0]), (array.reshape(2, 2), array.reshape(2, 2).T)]
     coordinates = torch.eye(4).to_sparse()
-    pairs += [(coordinates, coordinates.detach())]
+    pairs += [(coordinates, coordinates.detach()), (out[:3], out[2:])]
     for first, second in pairs:
         with pytest.raises(checks.Mismatch, match="the same memory"):
             checks.assert_close(first, second, "float32")

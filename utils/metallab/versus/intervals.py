@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -61,7 +62,7 @@ def _rank(pairs: int, risk: float) -> int:
     """The largest k for which the k-th smallest and largest mean miss the truth with at most this risk; 0 if none."""
     counts = [1]  # of the signs of the ranks 1 to n, how many give each sum of the positive ones
     for rank in range(1, pairs + 1):
-        without, with_it = [*counts, *[0] * rank], [*[0] * rank, *counts]
-        counts = [a + b for a, b in zip(without, with_it, strict=True)]
+        zeros = [0] * rank
+        counts = list(map(operator.add, [*counts, *zeros], [*zeros, *counts]))  # without this rank, and with it
     below = itertools.accumulate(counts)
     return sum(1 for _ in itertools.takewhile(lambda count: 2 * count <= risk * 2**pairs, below))
