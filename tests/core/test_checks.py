@@ -165,6 +165,7 @@ def test_arrays_of_every_framework_are_compared():
     with pytest.raises(checks.Mismatch):
         checks.assert_close(complex_, complex_.conj(), "complex64")
     checks.assert_close(complex_, complex_.to(torch.complex32), "complex32")
+    checks.assert_close(values, values + np.complex64(1e-6j), "float32")
     checks.assert_close(2.0, np.float64(2.0), "float64")
     checks.assert_close(True, np.True_, "float32")
 
