@@ -456,9 +456,8 @@ bool run(const Dispatch& d, void** buffers) {
 
 extern "C" {
 EXPORT uint32_t metalsim_lane() { return current ? current->thread.thread_index_in_simdgroup : 0; }
-EXPORT void metalsim_garbage(void* place, uint32_t bytes) { memset(place, garbage_now, bytes); }
-EXPORT void metalsim_absent_lane(void* place, uint32_t bytes) {
-  memset(place, garbage_now == 0xff ? 0 : garbage_now, bytes);
+EXPORT void metalsim_absent_lane(void* place, uint32_t bytes, int of_filling) {
+  memset(place, of_filling && garbage_now == 0xff ? 0 : garbage_now, bytes);
 }
 
 EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {

@@ -10,7 +10,7 @@ namespace metal {
     (void)magnitude;                                                              \
     return expression;                                                            \
   }                                                                               \
-  METALSIM_MAP1(f)
+  METALSIM_MAP(f)
 METALSIM_TEST(isnan, magnitude > 0x7f800000u)
 METALSIM_TEST(isinf, magnitude == 0x7f800000u)
 METALSIM_TEST(isfinite, magnitude < 0x7f800000u)
@@ -29,16 +29,14 @@ inline bool isordered(T a, T b) {
 inline bool all(bool a) { return a; }
 inline bool any(bool a) { return a; }
 template <int N>
-inline bool all(vec<bool, N> a) {
-  for (int i = 0; i < N; i++)
-    if (!a.at(i)) return false;
-  return true;
-}
-template <int N>
 inline bool any(vec<bool, N> a) {
   for (int i = 0; i < N; i++)
     if (a.at(i)) return true;
   return false;
+}
+template <int N>
+inline bool all(vec<bool, N> a) {
+  return !any(!a);
 }
 // select(a, b, c) is c ? b : a
 template <class T, enable_if_t<is_arithmetic_v<T>, int> = 0>

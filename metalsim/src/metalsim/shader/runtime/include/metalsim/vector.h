@@ -22,34 +22,32 @@ struct metalsim_count<A, B...>
     : integral_constant<int, (metalsim_elements<decay_t<A>>::value ? metalsim_elements<decay_t<A>>::value : 1000) +
                                  metalsim_count<B...>::value> {};
 
+// The elements of a vector at some positions.
+template <int... At>
+struct metalsim_elements_at {
+  template <class V>
+  static constexpr auto read(const V& v) -> vec<decay_t<decltype(v.at(0))>, sizeof...(At)> {
+    return {v.at(At)...};
+  }
+  template <class V, class W>
+  static constexpr void write(V& v, const W& given) {
+    static_assert(__builtin_popcount((... | (1 << At))) == sizeof...(At),
+                  "a swizzle with a repeated element is not assignable");
+    int i = 0;
+    ((v.at(At) = given.at(i++)), ...);
+  }
+};
+
 // A swizzle is a property: reading `v.yx` calls a getter, writing it a setter. Writing one with a repeated element does
 // not compile, as in Metal.
 #define METALSIM_SWIZZLE1(name, a)                        \
   constexpr T get_##name() const { return at(a); }        \
   constexpr void put_##name(T v) { at(a) = v; }           \
   __declspec(property(get = get_##name, put = put_##name)) T name;
-#define METALSIM_SWIZZLE2(name, a, b)                                                       \
-  constexpr vec<T, 2> get_##name() const { return {at(a), at(b)}; }                         \
-  constexpr void put_##name(vec<T, 2> v) {                                                  \
-    static_assert(sizeof(T) && a != b, "a swizzle with a repeated element is not assignable"); \
-    at(a) = v.x, at(b) = v.y;                                                               \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 2> name;
-#define METALSIM_SWIZZLE3(name, a, b, c)                                                    \
-  constexpr vec<T, 3> get_##name() const { return {at(a), at(b), at(c)}; }                  \
-  constexpr void put_##name(vec<T, 3> v) {                                                  \
-    static_assert(sizeof(T) && a != b && a != c && b != c, "a swizzle with a repeated element is not assignable"); \
-    at(a) = v.x, at(b) = v.y, at(c) = v.z;                                                  \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 3> name;
-#define METALSIM_SWIZZLE4(name, a, b, c, d)                                                 \
-  constexpr vec<T, 4> get_##name() const { return {at(a), at(b), at(c), at(d)}; }           \
-  constexpr void put_##name(vec<T, 4> v) {                                                  \
-    static_assert(sizeof(T) && a != b && a != c && a != d && b != c && b != d && c != d,    \
-                  "a swizzle with a repeated element is not assignable");                   \
-    at(a) = v.x, at(b) = v.y, at(c) = v.z, at(d) = v.w;                                     \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 4> name;
+#define METALSIM_SWIZZLE(name, n, ...)                                                                       \
+  constexpr vec<T, n> get_##name() const { return metalsim_elements_at<__VA_ARGS__>::read(*this); }          \
+  constexpr void put_##name(vec<T, n> v) { metalsim_elements_at<__VA_ARGS__>::write(*this, v); }             \
+  __declspec(property(get = get_##name, put = put_##name)) vec<T, n> name;
 #include <metalsim/swizzles.h>
 
 #define METALSIM_N 2
