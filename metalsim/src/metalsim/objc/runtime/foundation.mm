@@ -33,6 +33,7 @@ Header* header(id object) {
   memory->references = 1;
   id object = reinterpret_cast<id>(memory + 1);
   object_setClass(object, self);
+  metalsim_construct(self, object);
   return object;
 }
 
@@ -49,6 +50,7 @@ Header* header(id object) {
 }
 
 - (void)dealloc {
+  metalsim_destruct(object_getClass(self), self);
   free(header(self));
 }
 
@@ -126,30 +128,24 @@ namespace {
 
 thread_local NSAutoreleasePool* innermost = nil;
 
-std::vector<id>& objects_of(void* pool) {
-  return *static_cast<std::vector<id>*>(pool);
-}
-
 } // namespace
 
 @implementation NSAutoreleasePool
 
 - (instancetype)init {
-  _objects = new std::vector<id>;
   _outer = innermost;
   innermost = self;
   return self;
 }
 
 - (void)add:(id)object {
-  objects_of(_objects).push_back(object);
+  _objects.push_back(object);
 }
 
 - (void)drain {
   innermost = _outer;
-  for (id object : objects_of(_objects))
+  for (id object : _objects)
     [object release];
-  delete &objects_of(_objects);
   [super release];
 }
 
@@ -280,21 +276,16 @@ extern "C" void NSLog(NSString* format, ...) {
 @implementation NSError
 
 - (instancetype)initWithText:(const std::string&)text {
-  _text = metalsim::new_string(text);
+  _text = text;
   return self;
 }
 
-- (void)dealloc {
-  [_text release];
-  [super dealloc];
-}
-
 - (NSString*)localizedDescription {
-  return _text;
+  return metalsim::string(_text);
 }
 
 - (NSString*)description {
-  return _text;
+  return self.localizedDescription;
 }
 
 - (NSErrorDomain)domain {
@@ -314,25 +305,23 @@ NSError* metalsim::error(const std::string& text) {
 @implementation NSArray
 
 - (instancetype)initWithStrings:(const std::vector<std::string>&)texts {
-  _objects = static_cast<id*>(calloc(texts.size() + 1, sizeof(id)));
   for (const auto& text : texts)
-    _objects[_count++] = metalsim::new_string(text);
+    _objects.push_back(metalsim::new_string(text));
   return self;
 }
 
 - (void)dealloc {
-  for (NSUInteger i = 0; i < _count; ++i)
-    [_objects[i] release];
-  free(_objects);
+  for (id object : _objects)
+    [object release];
   [super dealloc];
 }
 
 - (NSUInteger)count {
-  return _count;
+  return _objects.size();
 }
 
 - (id)objectAtIndex:(NSUInteger)index {
-  if (index >= _count)
+  if (index >= _objects.size())
     refuse("-[NSArray objectAtIndex:]", "index " + std::to_string(index) + " beyond bounds", metalsim::kEndsProcess);
   return _objects[index];
 }
