@@ -324,13 +324,6 @@ inline std::vector<Tensor> leaves(at::TensorList tensors) {
   return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
 }
 
-inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grads, at::TensorList like) {
-  std::vector<Tensor> made;
-  for (size_t i = 0; i < grads.size(); ++i)
-    made.push_back(grads[i].defined() ? grads[i] : at::zeros_like(like[i]));
-  return made;
-}
-
 // The operators of an LSTM, with the members of LstmOptions for their last arguments.
 template <typename... Options>
 struct Lstm {
@@ -394,7 +387,10 @@ struct Lstm {
           grads.push_back(host_view(**given[i]));
         }
     }
-    auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
+    auto found = torch::autograd::grad(results, wanted, grads, false, false, true);
+    for (size_t i = 0; i < found.size(); ++i)
+      if (!found[i].defined())
+        found[i] = at::zeros_like(wanted[i]);
     count_op("aten::lstm_mps_backward");
     auto made = device_tensors(found);
     const auto states = made.begin() + 1;
