@@ -214,17 +214,13 @@ NSString* metalsim::string(const std::string& text) {
   return self;
 }
 
-- (const char*)UTF8String {
-  return _bytes != nullptr ? _bytes : "";
-}
+METALSIM_PROPERTY(const char*, UTF8String, _bytes != nullptr ? _bytes : "")
 
 - (const char*)cStringUsingEncoding:(NSStringEncoding)encoding {
   return self.UTF8String;
 }
 
-- (NSUInteger)length {
-  return strlen(self.UTF8String);
-}
+METALSIM_PROPERTY(NSUInteger, length, strlen(self.UTF8String))
 
 - (BOOL)isEqualToString:(NSString*)other {
   return other != nil && strcmp(self.UTF8String, other.UTF8String) == 0;
@@ -234,9 +230,7 @@ NSString* metalsim::string(const std::string& text) {
   return [object isKindOfClass:[NSString class]] && [self isEqualToString:object];
 }
 
-- (NSString*)description {
-  return self;
-}
+METALSIM_PROPERTY(NSString*, description, self)
 
 - (void)dealloc {
   free(const_cast<char*>(_bytes));
@@ -280,21 +274,10 @@ extern "C" void NSLog(NSString* format, ...) {
   return self;
 }
 
-- (NSString*)localizedDescription {
-  return metalsim::string(_text);
-}
-
-- (NSString*)description {
-  return self.localizedDescription;
-}
-
-- (NSErrorDomain)domain {
-  return @"MTLLibraryErrorDomain";
-}
-
-- (NSInteger)code {
-  return 3; // MTLLibraryErrorCompileFailure
-}
+METALSIM_PROPERTY(NSString*, localizedDescription, metalsim::string(_text))
+METALSIM_PROPERTY(NSString*, description, self.localizedDescription)
+METALSIM_PROPERTY(NSErrorDomain, domain, @"MTLLibraryErrorDomain")
+METALSIM_PROPERTY(NSInteger, code, 3) // MTLLibraryErrorCompileFailure
 
 @end
 
@@ -316,9 +299,7 @@ NSError* metalsim::error(const std::string& text) {
   [super dealloc];
 }
 
-- (NSUInteger)count {
-  return _objects.size();
-}
+METALSIM_PROPERTY(NSUInteger, count, _objects.size())
 
 - (id)objectAtIndex:(NSUInteger)index {
   if (index >= _objects.size())

@@ -55,9 +55,7 @@ bool succeeded(int64_t number, NSError** error) {
 
 @implementation SimulatedObject
 
-- (id<MTLDevice>)device {
-  return MTLCreateSystemDefaultDevice();
-}
+METALSIM_PROPERTY(id<MTLDevice>, device, MTLCreateSystemDefaultDevice())
 
 @end
 
@@ -118,21 +116,14 @@ std::shared_ptr<Object> held(Object* object) {
   return NSUInteger(structure(self)->references.load());
 }
 
-- (NSUInteger)length {
-  return structure(self)->length;
-}
+METALSIM_PROPERTY(NSUInteger, length, structure(self)->length)
 
 - (void*)contents {
   return structure(self)->contents;
 }
 
-- (uint64_t)gpuAddress {
-  return reinterpret_cast<uint64_t>(structure(self)->contents);
-}
-
-- (MTLStorageMode)storageMode {
-  return MTLStorageModeShared;
-}
+METALSIM_PROPERTY(uint64_t, gpuAddress, reinterpret_cast<uint64_t>(structure(self)->contents))
+METALSIM_PROPERTY(MTLStorageMode, storageMode, MTLStorageModeShared)
 
 @end
 
@@ -161,17 +152,13 @@ std::shared_ptr<Object> held(Object* object) {
 
 @implementation SimulatedFunction
 
-- (NSString*)name {
-  return metalsim::string(functionName);
-}
+METALSIM_PROPERTY(NSString*, name, metalsim::string(functionName))
 
 @end
 
 @implementation SimulatedLibrary
 
-- (NSArray<NSString*>*)functionNames {
-  return metalsim::array(names);
-}
+METALSIM_PROPERTY(NSArray<NSString*>*, functionNames, metalsim::array(names))
 
 - (id<MTLFunction>)newFunctionWithName:(NSString*)name {
   if (name == nil)
@@ -188,17 +175,9 @@ std::shared_ptr<Object> held(Object* object) {
 
 @implementation SimulatedPipeline
 
-- (NSUInteger)maxTotalThreadsPerThreadgroup {
-  return limits.most_threads;
-}
-
-- (NSUInteger)threadExecutionWidth {
-  return kSimdWidth;
-}
-
-- (NSUInteger)staticThreadgroupMemoryLength {
-  return limits.threadgroup_bytes;
-}
+METALSIM_PROPERTY(NSUInteger, maxTotalThreadsPerThreadgroup, limits.most_threads)
+METALSIM_PROPERTY(NSUInteger, threadExecutionWidth, kSimdWidth)
+METALSIM_PROPERTY(NSUInteger, staticThreadgroupMemoryLength, limits.threadgroup_bytes)
 
 @end
 
@@ -341,13 +320,8 @@ struct Commands {
   return self;
 }
 
-- (MTLCommandBufferStatus)status {
-  return commands->status;
-}
-
-- (NSError*)error {
-  return nil; // what fails raises
-}
+METALSIM_PROPERTY(MTLCommandBufferStatus, status, commands->status)
+METALSIM_PROPERTY(NSError*, error, nil) // what fails raises
 
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder {
   commands->check_takes_commands();
@@ -717,25 +691,11 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 
 @implementation SimulatedDevice
 
-- (NSString*)name {
-  return @"Simulated Apple GPU";
-}
-
-- (BOOL)hasUnifiedMemory {
-  return YES;
-}
-
-- (MTLSize)maxThreadsPerThreadgroup {
-  return MTLSizeMake(kMostThreads, kMostThreads, kMostThreads);
-}
-
-- (NSUInteger)maxThreadgroupMemoryLength {
-  return 32768;
-}
-
-- (NSUInteger)maxBufferLength {
-  return kMostLength;
-}
+METALSIM_PROPERTY(NSString*, name, @"Simulated Apple GPU")
+METALSIM_PROPERTY(BOOL, hasUnifiedMemory, YES)
+METALSIM_PROPERTY(MTLSize, maxThreadsPerThreadgroup, MTLSizeMake(kMostThreads, kMostThreads, kMostThreads))
+METALSIM_PROPERTY(NSUInteger, maxThreadgroupMemoryLength, 32768)
+METALSIM_PROPERTY(NSUInteger, maxBufferLength, kMostLength)
 
 - (id<MTLCommandQueue>)newCommandQueue {
   return [SimulatedCommandQueue new];
