@@ -142,8 +142,3 @@ extern "C" EXPORT void* __tsan_memset(void* to, int byte, size_t n) {
   }
 COPY(memcpy)
 COPY(memmove)
-#undef COPY
-#undef HOOK
-#undef CALLER
-#undef PLAIN
-#undef ATOMIC

@@ -566,8 +566,7 @@ int main(int, char** arguments) {
   void* buffers[64] = {};
   Region* regions;
   if (!job || fscanf(job, "%d %d %d %d", &kernel, &fibers, &order, &garbage) != 4 ||
-      fscanf(job, "%u %u %u", grid, grid + 1, grid + 2) != 3 ||
-      fscanf(job, "%u %u %u", group, group + 1, group + 2) != 3 ||
+      fscanf(job, "%u %u %u %u %u %u", grid, grid + 1, grid + 2, group, group + 1, group + 2) != 6 ||
       !read_regions(job, buffers, regions, count)) {
     fprintf(stderr, "METALSIM bad job file\n");
     return 9;

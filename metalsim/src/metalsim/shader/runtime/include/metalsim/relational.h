@@ -7,7 +7,6 @@ namespace metal {
   template <class T, enable_if_t<is_floating_point_v<T>, int> = 0>                \
   inline bool f(T a) {                                                            \
     const uint bits = as_type<uint>(float(a)), magnitude = bits & 0x7fffffffu;    \
-    (void)magnitude;                                                              \
     return expression;                                                            \
   }                                                                               \
   METALSIM_MAP(f)
@@ -39,12 +38,8 @@ inline bool all(vec<bool, N> a) {
   return !any(!a);
 }
 // select(a, b, c) is c ? b : a
-template <class T, enable_if_t<is_arithmetic_v<T>, int> = 0>
+template <class T, enable_if_t<is_arithmetic_v<T> || is_vector_v<T>, int> = 0>
 inline T select(T a, T b, bool c) {
-  return c ? b : a;
-}
-template <class T, int N>
-inline vec<T, N> select(vec<T, N> a, vec<T, N> b, bool c) {
   return c ? b : a;
 }
 template <class T, int N>

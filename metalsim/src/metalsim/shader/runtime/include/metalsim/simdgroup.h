@@ -66,7 +66,6 @@ METALSIM_INLINE metalsim_lanes<T> metalsim_all(T x) {
   METALSIM_INLINE T f(T x, ushort k) {          \
     metalsim_lanes<T> all = metalsim_all(x);                 \
     const uint lane = metalsim_lane();          \
-    (void)lane;                                 \
     return all.from(source);                    \
   }
 METALSIM_SHUFFLE(simd_shuffle, k)

@@ -75,18 +75,13 @@ struct packed_vec {
   constexpr T& at(int i) { return elements[i]; }
   constexpr const T& at(int i) const { return elements[i]; }
   METALSIM_SWIZZLE1(x, 0) METALSIM_SWIZZLE1(y, 1) METALSIM_SWIZZLE1(z, 2) METALSIM_SWIZZLE1(w, 3)
-// both packed: with one vec, the operators of vec are meant
+  // both packed, or one and a scalar: with one vec, the operators of vec are meant
+  template <class A, class B>
+  static constexpr bool are_mine = is_same_v<A, packed_vec> ? is_same_v<B, packed_vec> || is_arithmetic_v<B>
+                                                            : is_arithmetic_v<A> && is_same_v<B, packed_vec>;
 #define METALSIM_OPERATOR(op)                                                                              \
-  template <class P, enable_if_t<is_same_v<P, packed_vec>, int> = 0>                                       \
-  friend constexpr vec<T, N> operator op(P a, P b) {                                                       \
-    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
-  }                                                                                                        \
-  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
-  friend constexpr vec<T, N> operator op(P a, U b) {                                                       \
-    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
-  }                                                                                                        \
-  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
-  friend constexpr vec<T, N> operator op(U a, P b) {                                                       \
+  template <class A, class B, enable_if_t<are_mine<A, B>, int> = 0>                                        \
+  friend constexpr vec<T, N> operator op(A a, B b) {                                                       \
     return vec<T, N>(a) op vec<T, N>(b);                                                                   \
   }                                                                                                        \
   constexpr packed_vec& operator op##=(vec<T, N> b) { return *this = packed_vec(vec<T, N>(*this) op b); }

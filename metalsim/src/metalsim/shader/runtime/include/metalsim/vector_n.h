@@ -72,9 +72,7 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
 #undef METALSIM_OPERATOR
   friend constexpr vec operator+(vec a) { return a; }
   friend constexpr vec<bool, METALSIM_N> operator!(vec a) {
-    vec<bool, METALSIM_N> r(false);
-    for (int i = 0; i < N; i++) r.at(i) = !a.at(i);
-    return r;
+    return a == vec(T(0));
   }
   constexpr vec& operator++() { return *this += T(1); }
   constexpr vec& operator--() { return *this -= T(1); }
