@@ -142,31 +142,16 @@ inline void settle() {
     stream->settle();
 }
 
-// What a device storage owns: the CPU storage with its bytes.
-struct Block : MetalBuffer {
-  explicit Block(c10::Storage storage);
-  ~Block();
-  // The CPU storage may have moved.
-  void follow() {
-    if (contents != host.data())
-      contents = host.mutable_data();
-    if (length != host.nbytes())
-      length = host.nbytes();
-  }
-  c10::Storage host;
-  size_t counted = 0; // bytes, in usage
-};
-
 // All blocks there are: those that are older than the run time of Objective-C take their class from it later, and a
 // pointer that somebody hands in is one of them or no buffer at all.
 class Blocks {
  public:
-  void add(Block* block) {
+  void add(MetalBuffer* block) {
     std::lock_guard<std::mutex> lock(mutex_);
     block->isa = class_;
     all_.insert(block);
   }
-  void remove(Block* block) {
+  void remove(MetalBuffer* block) {
     std::lock_guard<std::mutex> lock(mutex_);
     all_.erase(block);
   }
@@ -177,13 +162,13 @@ class Blocks {
       block->isa = isa;
   }
   // The block that a data pointer is, held for who asked; null if it is none.
-  Block* hold(const void* pointer) {
+  MetalBuffer* hold(const void* pointer) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = all_.find(static_cast<MetalBuffer*>(const_cast<void*>(pointer)));
     if (found == all_.end())
       return nullptr;
     (*found)->retain();
-    return static_cast<Block*>(*found);
+    return *found;
   }
 
  private:
@@ -194,18 +179,29 @@ class Blocks {
 
 inline Blocks& blocks = *new Blocks;
 
-inline Block::Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
-  check_process();
-  destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
-  follow();
-  usage.add(counted);
-  blocks.add(this);
-}
-
-inline Block::~Block() {
-  blocks.remove(this);
-  usage.remove(counted);
-}
+// What a device storage owns: the CPU storage with its bytes.
+struct Block : MetalBuffer {
+  explicit Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
+    check_process();
+    destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
+    follow();
+    usage.add(counted);
+    blocks.add(this);
+  }
+  ~Block() {
+    blocks.remove(this);
+    usage.remove(counted);
+  }
+  // The CPU storage may have moved.
+  void follow() {
+    if (contents != host.data())
+      contents = host.mutable_data();
+    if (length != host.nbytes())
+      length = host.nbytes();
+  }
+  c10::Storage host;
+  size_t counted = 0; // bytes, in usage
+};
 
 inline void release_block(void* block) {
   static_cast<Block*>(block)->release();
@@ -294,7 +290,7 @@ inline DeviceMemory& device_memory = *new DeviceMemory;
 // The block that a storage of somebody else's making points to: torch wraps the data pointer of one storage in another
 // one for DLPack, for old files and for parts of a storage.
 inline Block* wrapped_block(const c10::Storage& storage) {
-  Block* block = blocks.hold(storage.data());
+  auto* block = static_cast<Block*>(blocks.hold(storage.data()));
   TORCH_CHECK(
       block != nullptr,
       "a storage on ", storage.device(), " has a data pointer that is no MTLBuffer, so that its memory is not the "

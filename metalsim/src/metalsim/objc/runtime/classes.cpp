@@ -191,9 +191,7 @@ extern "C" Class* objc_lookup_class(const char* name) {
   return known(name).loaded;
 }
 
-extern "C" Class* objc_get_class(const char* name) {
-  return objc_lookup_class(name);
-}
+extern "C" Class* objc_get_class(const char* name) __attribute__((alias("objc_lookup_class")));
 
 extern "C" Class* objc_get_meta_class(const char* name) {
   return objc_lookup_class(name)->isa;

@@ -118,9 +118,8 @@ extern "C" void objc_setPropertyStruct(void* to, const void* from, ptrdiff_t byt
   memcpy(to, from, size_t(bytes));
 }
 
-extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
-  memcpy(to, from, size_t(bytes));
-}
+extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL)
+    __attribute__((alias("objc_setPropertyStruct")));
 
 // ---- pools ----------------------------------------------------------------------------------------------------------
 

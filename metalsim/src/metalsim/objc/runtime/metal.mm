@@ -19,16 +19,18 @@
 #include "metal.h"
 #include "refused.h"
 
-using metalsim::fail_assertion;
-using metalsim::kCrashes;
-using metalsim::kDoesNotRun;
-using metalsim::kEndsProcess;
-using metalsim::kLayerOnly;
-using metalsim::MetalBuffer;
-using metalsim::refuse;
+using namespace metalsim;
 
 extern "C" void* _Block_copy(const void* block);
 extern "C" void _Block_release(const void* block);
+
+// What has a device: everything here.
+@interface SimulatedObject : NSObject
+@end
+
+// The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
+@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
+@end
 
 namespace {
 
@@ -46,26 +48,6 @@ bool succeeded(int64_t number, NSError** error) {
     *error = metalsim::error(said);
   return number != 0;
 }
-
-} // namespace
-
-// What has a device: everything here.
-@interface SimulatedObject : NSObject
-@end
-
-@implementation SimulatedObject
-
-METALSIM_PROPERTY(id<MTLDevice>, device, MTLCreateSystemDefaultDevice())
-
-@end
-
-// ---- buffers --------------------------------------------------------------------------------------------------------
-
-// The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
-@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
-@end
-
-namespace {
 
 MetalBuffer* structure(id<MTLBuffer> buffer) {
   return reinterpret_cast<MetalBuffer*>(buffer);
@@ -100,6 +82,14 @@ std::shared_ptr<Object> held(Object* object) {
 }
 
 } // namespace
+
+@implementation SimulatedObject
+
+METALSIM_PROPERTY(id<MTLDevice>, device, MTLCreateSystemDefaultDevice())
+
+@end
+
+// ---- buffers --------------------------------------------------------------------------------------------------------
 
 @implementation SimulatedBuffer
 
@@ -296,6 +286,53 @@ struct Commands {
   }
 };
 
+// Refuses a call of an encoder's method, which has its selector in _cmd.
+[[noreturn]] void refuse_call(SEL selector, const std::string& what, const char* on_a_mac = kLayerOnly) {
+  refuse("-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]", what, on_a_mac);
+}
+
+void check_alive(BOOL ended, SEL method) {
+  if (ended)
+    refuse_call(method, "encoding has ended");
+}
+
+void check_index(SEL method, NSUInteger index) {
+  if (index >= kMostBuffers)
+    refuse_call(method, "index(" + std::to_string(index) + ") must be < 31");
+}
+
+void check_offset(SEL method, NSUInteger offset, NSUInteger length) {
+  if (offset >= length)
+    refuse_call(
+        method, "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(length));
+}
+
+std::string in_words(const char* name, MTLSize size) {
+  const std::string parts[] = {
+      std::to_string(size.width), std::to_string(size.height), std::to_string(size.depth)};
+  return std::string(name) + "(" + parts[0] + ", " + parts[1] + ", " + parts[2] + ")";
+}
+
+// The most that there is where the true number is larger.
+NSUInteger product(NSUInteger a, NSUInteger b) {
+  NSUInteger made = 0;
+  return __builtin_mul_overflow(a, b, &made) ? NSUIntegerMax : made;
+}
+
+NSUInteger product(MTLSize size) {
+  return product(product(size.width, size.height), size.depth);
+}
+
+// How many threads, in words: of a product that is too large for a number only that.
+std::string threads_in_words(MTLSize size) {
+  const NSUInteger threads = product(size);
+  return (threads == NSUIntegerMax ? "more than " : "") + std::to_string(threads) + " threads";
+}
+
+std::array<uint32_t, 3> numbers(MTLSize size) {
+  return {uint32_t(size.width), uint32_t(size.height), uint32_t(size.depth)};
+}
+
 } // namespace
 
 @interface SimulatedCommandBuffer : SimulatedObject <MTLCommandBuffer> {
@@ -379,68 +416,17 @@ METALSIM_PROPERTY(NSError*, error, nil) // what fails raises
 
 @end
 
-namespace {
-
-// Of a method of an encoder: every method has its selector in _cmd.
-[[noreturn]] void refuse_call(SEL selector, const std::string& what, const char* on_a_mac = kLayerOnly) {
-  refuse("-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]", what, on_a_mac);
-}
-
-void check_alive(SimulatedEncoder* encoder, SEL method) {
-  if (encoder->ended)
-    refuse_call(method, "encoding has ended");
-}
-
-void check_index(SEL method, NSUInteger index) {
-  if (index >= kMostBuffers)
-    refuse_call(method, "index(" + std::to_string(index) + ") must be < 31");
-}
-
-void check_offset(SEL method, NSUInteger offset, NSUInteger length) {
-  if (offset >= length)
-    refuse_call(
-        method, "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(length));
-}
-
-std::string in_words(const char* name, MTLSize size) {
-  const std::string parts[] = {
-      std::to_string(size.width), std::to_string(size.height), std::to_string(size.depth)};
-  return std::string(name) + "(" + parts[0] + ", " + parts[1] + ", " + parts[2] + ")";
-}
-
-// The most that there is where the true number is larger.
-NSUInteger product(NSUInteger a, NSUInteger b) {
-  NSUInteger made = 0;
-  return __builtin_mul_overflow(a, b, &made) ? NSUIntegerMax : made;
-}
-
-NSUInteger product(MTLSize size) {
-  return product(product(size.width, size.height), size.depth);
-}
-
-// How many threads, in words: of a product that is too large for a number only that.
-std::string threads_in_words(MTLSize size) {
-  const NSUInteger threads = product(size);
-  return (threads == NSUIntegerMax ? "more than " : "") + std::to_string(threads) + " threads";
-}
-
-std::array<uint32_t, 3> numbers(MTLSize size) {
-  return {uint32_t(size.width), uint32_t(size.height), uint32_t(size.depth)};
-}
-
-} // namespace
-
 @implementation SimulatedEncoder
 
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   if (state == nil)
     refuse_call(_cmd, "computePipelineState must not be nil.");
   pipeline = held((SimulatedPipeline*)state);
 }
 
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   check_index(_cmd, index);
   if (buffer == nil) {
     bindings.erase(index);
@@ -453,7 +439,7 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 }
 
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   auto found = bindings.find(index);
   if (found == bindings.end() || found->second.buffer == nullptr)
     refuse_call(_cmd, "no buffer at index(" + std::to_string(index) + ")");
@@ -462,7 +448,7 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 }
 
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   check_index(_cmd, index);
   if (length == 0 || length > kMostBytes)
     refuse_call(_cmd, "length(" + std::to_string(length) + ") must be 1 to 4096");
@@ -473,7 +459,7 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 }
 
 - (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)group {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   if (pipeline == nullptr)
     refuse_call(_cmd, "no compute pipeline state was set");
   for (NSUInteger extent : {grid.width, grid.height, grid.depth, group.width, group.height, group.depth})
@@ -498,7 +484,7 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 }
 
 - (void)endEncoding {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   ended = YES;
   commands->encoding = false;
 }
@@ -514,6 +500,19 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 @end
 
 // ---- queues ---------------------------------------------------------------------------------------------------------
+
+@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
+@end
+
+@implementation SimulatedCommandQueue
+
+- (id<MTLCommandBuffer>)commandBuffer {
+  return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
+}
+
+@end
+
+// ---- PyTorch's stream -----------------------------------------------------------------------------------------------
 
 extern "C" int PyGILState_Check(void);
 extern "C" void* PyEval_SaveThread(void);
@@ -557,42 +556,6 @@ class SerialQueue {
 SerialQueue queue;
 
 const char* const kOwnQueue = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current thread";
-
-void abandon();
-
-} // namespace
-
-extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
-  if (given == nil || block == nil)
-    refuse("dispatch_sync", given == nil ? "the queue is NULL" : "the block is NULL", kCrashes);
-  if (queue.is_mine())
-    refuse("dispatch_sync", kOwnQueue, kEndsProcess);
-  queue.exclusively([&] {
-    stream.busy.fetch_or(kInsideQueue);
-    const Finally leave(nullptr, [](void*) { stream.busy.fetch_and(~kInsideQueue); });
-    try {
-      contained("dispatch_sync", true, block);
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  });
-}
-
-@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
-@end
-
-@implementation SimulatedCommandQueue
-
-- (id<MTLCommandBuffer>)commandBuffer {
-  return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
-}
-
-@end
-
-// ---- PyTorch's stream -----------------------------------------------------------------------------------------------
-
-namespace {
 
 SimulatedCommandBuffer* current = nil;
 SimulatedCommandBuffer* retired = nil; // the one before: who still uses it is told, and does not crash
@@ -671,6 +634,23 @@ void settle() {
 }
 
 } // namespace
+
+extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
+  if (given == nil || block == nil)
+    refuse("dispatch_sync", given == nil ? "the queue is NULL" : "the block is NULL", kCrashes);
+  if (queue.is_mine())
+    refuse("dispatch_sync", kOwnQueue, kEndsProcess);
+  queue.exclusively([&] {
+    stream.busy.fetch_or(kInsideQueue);
+    const Finally leave(nullptr, [](void*) { stream.busy.fetch_and(~kInsideQueue); });
+    try {
+      contained("dispatch_sync", true, block);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  });
+}
 
 // Python calls this once; what it returns is for the device.
 extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_python) {
