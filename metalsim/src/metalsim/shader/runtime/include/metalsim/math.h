@@ -4,25 +4,6 @@
 #pragma clang system_header
 
 namespace metal {
-// The type of the vectors among arguments of which the others are scalars; none where there is no vector, or another one.
-template <class...>
-struct metalsim_vector_of {};
-template <class A, class... B>
-struct metalsim_vector_of<A, B...>
-    : conditional_t<is_arithmetic_v<A>, metalsim_vector_of<B...>, metalsim_vector_of<>> {};
-template <class T, int N, class... A>
-struct metalsim_vector_of<vec<T, N>, A...>
-    : enable_if<conjunction<bool_constant<is_arithmetic_v<A> || is_same_v<A, vec<T, N>>>...>::value, vec<T, N>> {};
-
-// A function of scalars, element by element. The result's type is that of the scalar function.
-#define METALSIM_MAP(f)                                                           \
-  template <class... A, class V = typename metalsim_vector_of<A...>::type>        \
-  inline auto f(A... a)->vec<decltype(f(V(a).at(0)...)), V::N> {                  \
-    vec<decltype(f(V(a).at(0)...)), V::N> r;                                      \
-    for (int i = 0; i < V::N; i++) r.at(i) = f(V(a).at(i)...);                    \
-    return r;                                                                     \
-  }
-
 // A function given as an expression of floats, for float, half and vectors.
 #define METALSIM_MATH1(f, expression)                   \
   inline float f(float a) { return expression; }        \

@@ -44,9 +44,9 @@ struct metalsim_lanes {
   uint present;
   bool has(uint lane) const { return lane < 32 && (present >> lane & 1); }
   uint first() const { return uint(__builtin_ctz(present)); }
-  // A lane that is not there gives garbage, as on a GPU. For shuffles that fill, PyTorch's headers note that such a lane
-  // gives 0 on Apple's GPUs in practice, though it is undefined, and Inductor's reductions of 64-bit integers live on
-  // it: 0 in an ordinary run, garbage in check().
+  // A lane that is not there gives garbage, as on a GPU. To shuffles that fill, PyTorch's headers note, it gives 0 on
+  // Apple's GPUs in practice, though that is undefined, and Inductor's reductions of 64-bit integers live on it: 0 in an
+  // ordinary run, garbage in check().
   T from(uint lane, bool filling = false) const {
     if (has(lane)) return value[lane];
     T t;

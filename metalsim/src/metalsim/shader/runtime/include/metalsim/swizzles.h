@@ -1,8 +1,8 @@
 // METALSIM_SWIZZLES_2, _3, _4: every swizzle of a vector with that many elements, in the letters xyzw and rgba.
 //
-// A family is a set of letters: X3 is x, y, z. Each level hands the letters and positions chosen so far to the next, newest
-// first. A macro cannot call itself: a family is called a level deeper by METALSIM_DEEPER, put off until METALSIM_AGAIN
-// reads the text anew.
+// A family is a set of letters: X3 is x, y, z. Each level hands the letters and positions chosen so far to the next,
+// newest first. A macro cannot call itself: METALSIM_DEEPER puts the next level's call off until METALSIM_AGAIN reads the
+// text once more.
 #pragma clang system_header
 
 #define METALSIM_X2(M, F, ...) M(F, x, 0, ##__VA_ARGS__) M(F, y, 1, ##__VA_ARGS__)
