@@ -179,7 +179,7 @@ def test_matrix_tiles():
 
 @with_each_compiler
 def test_templates_overloads_and_literals_of_metal():
-    """Functors; functions overloaded by address space; a literal with a point is a float."""
+    """Functors; functions overloaded by address space; a literal with a point is a float; vectors of integers."""
     lib = library("language")
     for name, x in (("square_float", torch.randn(9)), ("square_int", torch.arange(9, dtype=torch.int32))):
         out = torch.empty_like(x)
@@ -188,6 +188,9 @@ def test_templates_overloads_and_literals_of_metal():
     out = torch.zeros(2)
     lib.literals(out, threads=1)
     assert out.tolist() == [4.0, torch.tensor(1 / 3).item()]
+    numbers = torch.tensor([-7, -1, 3, 9], dtype=torch.int32)
+    lib.integers(numbers, threads=1)
+    assert numbers.tolist() == [-2, 1, 4, 6]
 
 
 # ---- the same numbers on every processor, whichever compiler --------------------------------------------------------

@@ -115,11 +115,17 @@ def test_what_is_written_is_read_back():
 
 def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     monkeypatch.delenv("METALLAB_OUT", raising=False)
-    monkeypatch.setattr(records.paths, "BUILD", tmp_path)
+    monkeypatch.delenv("METALLAB_BUILD", raising=False)
+    monkeypatch.setattr(records.paths, "BUILD", build := tmp_path / "build")
+    monkeypatch.setattr(records.paths, "IN_CHECKOUT", False)
+    few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
+    assert (few[1].comparison.high, few[1].comparison.outcome) == (None, "inconclusive")
+    assert not build.exists()
     watch = timing.Sentinel(measurement(), measurement(samples=(1.05, 1.155, 1.26)))
     watched = dataclasses.replace(comparison(), watches=(watch,))
     path = records.save("01_a", measurement(), watched, on=CPU)
-    assert path == tmp_path / "full-cpu" / "results" / "01_a.json"
+    assert path == build / "full-cpu" / "results" / "01_a.json"
+    assert (build / ".gitignore").read_text() == "*\n", "somebody's own project has results among its changes"
     got = {made.name: made for made in records.load(path)}
     assert list(got) == ["01_a/matmul", "01_a/softshrink/eager", "01_a/softshrink/fused", "01_a/softshrink/wrong"]
     assert got["01_a/matmul"].comparison is None
@@ -127,17 +133,17 @@ def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     assert [compared.outcome for compared in verdicts.values()] == ["baseline", "faster", "withheld"]
     fused = verdicts["fused"]
     assert (fused.median, fused.low, fused.high, fused.parity) == (2.0, 2.0, 2.0, "outputs compared")
+    for one in (got["01_a/matmul"], fused, records.Headline(("a",))):
+        with pytest.raises(AttributeError):
+            setattr(one, dataclasses.fields(one)[0].name, "another")
     assert (verdicts["wrong"].doubt, verdicts["wrong"].withheld) == ("outputs differ", "  [31mresult: 3 of 3")
     assert all(made.sentinel_drift == pytest.approx(0.05) for made in got.values() if made.comparison)
     simulated = PyTorchDevice("mps", "Apple M2", simulated=True)
     fast = measurement(mode="fast")
-    assert records.save("01_a", fast, on=simulated) == tmp_path / "fast-sim" / "results" / "01_a.json"
+    assert records.save("01_a", fast, on=simulated) == build / "fast-sim" / "results" / "01_a.json"
     for current in ("full", "fast"):
         monkeypatch.setenv("METALLAB_MODE", current)
-        assert records.run_folder(simulated) == tmp_path / f"{current}-sim"
-    few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
-    assert few[1].comparison.high is None
-    assert few[1].comparison.outcome == "inconclusive"
+        assert records.run_folder(simulated) == build / f"{current}-sim"
 
 
 def test_what_the_page_withholds_the_file_withholds(tmp_path):
@@ -176,10 +182,7 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
     for claims, message in (
-        (
-            {"median": 50.0, "high": 60.0},
-            "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$",
-        ),
+        ({"median": 50.0, "high": 60.0}, "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$"),
         ({"median": None}, "claims a speed-up .* of none, 2, 2, but"),
         ({"high": 9.0}, "of 2, 2, 9, but"),
         ({"high": None}, "of 2, 2, none, but"),
@@ -426,6 +429,7 @@ def put(*path_and_value) -> callable:
 RUN = ("benchmarks", 0, "runs", 0)
 HOSTILE = {
     "list instead of an object": (lambda data: [], "not a pyperf file"),
+    "too many runs": (lambda data: put(*RUN[:-1], data["benchmarks"][0]["runs"] * 101)(data), "length <= 100 "),
     "too many benchmarks": (lambda data: data.update(benchmarks=data["benchmarks"] * 1001), "length <= 1000"),
     "unknown version": (put("version", "9"), "version"),
     "a run twice": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "twice"),

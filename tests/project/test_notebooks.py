@@ -294,7 +294,7 @@ def recipe_of_04b() -> list[str]:
 
 def test_the_recipe_of_04b_is_imported_without_a_gpu():
     """It compiles when it is first called, and computes on the CPU."""
-    text = "\n".join(cell.partition('    print("on the GPU')[0] for cell in recipe_of_04b())
+    text = "\n".join(cell.partition("    on_gpu")[0] for cell in recipe_of_04b())
     outcome = isolated.run(f"{text}\nbuilt = library.cache_info().currsize", results=["built"])
     assert outcome.ok, outcome
     assert outcome["built"] == 0

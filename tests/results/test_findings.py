@@ -155,7 +155,7 @@ def test_a_line_says_whether_a_run_may_be_believed():
     assert numbers(findings.trust(good)) == ["2"]
     scattered = dataclasses.replace(good[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9)
     noisy = dataclasses.replace(good[0], measurement=scattered)
-    assert numbers(findings.trust([noisy])) == ["1", "1", "10"]
+    assert numbers(findings.trust([noisy])) == ["1", "1", "16", "10"], "16 threads is in its name"
     busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
     moved = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)
     fast = record("mps", 2.0, "e", mode="fast", others=3.0)

@@ -68,8 +68,8 @@ class Allowance:
         last = 0.0
         for done, item in enumerate(waiting):
             if done >= least and last > self.left:
-                rest = ", ".join(map(str, waiting[done:]))
-                self.left_out.append(f"{what} {rest} ({waiting[done - 1]} took {units.seconds(last)} in all)".lstrip())
+                took = f"the last one, {waiting[done - 1]}, took {units.seconds(last)}"
+                self.left_out.append(f"{what} {', '.join(map(str, waiting[done:]))} ({took})".lstrip())
                 return
             begun = self.clock()
             yield item

@@ -97,7 +97,7 @@ def matches(dtype: Any, truth: Any = None) -> Callable[[Any, Any], None]:
     return _Matches(units.dtype_name(dtype), truth)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Matches:
     dtype: str
     truth: Any = None

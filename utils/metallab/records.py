@@ -336,7 +336,7 @@ def read_picture(results: Path, headline: Headline) -> bytes:
     """Return the picture that `save` wrote beside a file of results. RecordError if another one, or none, is there."""
     file = results.with_suffix(".png")
     try:
-        content = paths.read_regular(file, PICTURE_BYTES + 1)
+        content = paths.read_regular(file, PICTURE_BYTES)
     except OSError as error:
         raise RecordError(f"the picture {file.name} cannot be read ({error.strerror}): run the page again") from error
     if (file.name, hashlib.sha256(content).hexdigest()) != (headline.picture, headline.sha256):
@@ -434,7 +434,7 @@ def _reason(error: BaseException) -> str:
 # --- reading: pyperf's structure and ours by their types, then what no type can say ---
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Process:
     """A run of pyperf's: one process."""
 
@@ -445,13 +445,13 @@ class _Process:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Benchmark:
     runs: Annotated[tuple[_Process, ...], Meta(min_length=1, max_length=_RUNS_LIMIT)]
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _File:
     """pyperf's JSON format, as Metal Lab writes it. Metadata hold for all that is below them."""
 
@@ -460,7 +460,7 @@ class _File:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Metadata:
     """The metadata of a process, its benchmark and its file together."""
 

@@ -134,7 +134,6 @@ FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % nois
 FAST = Budget(
     min_samples=3,
     max_samples=3,
-    min_seconds=0.0,
     warmup_calls=1,
     warmup_seconds=0.0,
     warmup_limit=0.0,
@@ -429,7 +428,7 @@ class _Samples:
             return None
         # look again after a fifth more samples, and at the budget's numbers
         named = [count for count in (budget.min_samples, budget.max_samples) if count and count > seen]
-        self.next_look = min(max(seen + 1, math.ceil(seen * 1.2)), *named, 2**62)
+        self.next_look = min([math.ceil(seen * 1.2), *named])
         if budget.max_samples and seen >= budget.max_samples:
             return f"{seen} samples, as asked"
         enough = seen >= budget.min_samples

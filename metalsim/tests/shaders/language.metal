@@ -82,3 +82,7 @@ kernel void literals(device float* out, uint i [[thread_position_in_grid]]) {
                                                                  uint i [[thread_position_in_grid]]) {
   out[i] = yes ? numbers[i] + small : 0;
 }
+
+kernel void integers(device int4* x) {
+  x[0] = clamp(abs(x[0]), 2, 5) + min(x[0], 1);
+}

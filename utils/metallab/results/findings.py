@@ -152,13 +152,13 @@ def trust(records: Sequence[Record]) -> str:
 
     Empty if nothing was measured for real and in full mode.
     """
-    real = _real(records)
-    if not real:
+    if not (real := _real(records)):
         return ""
     busy, drifted = doubted(real)
     if not busy and not drifted:
-        noisy = sum(bool({"noisy", "unreliable"} & set(record.measurement.flags)) for record in real)
-        spread = f", but the times of {noisy} vary by more than 10 %: take them as rough" if noisy else ""
+        noisy = [record.name for record in real if {"noisy", "unreliable"} & set(record.measurement.flags)]
+        which = f" ({', '.join(sorted({name.partition('/')[2] for name in noisy}))})" if len(noisy) < 4 else ""
+        spread = f", but the times of {len(noisy)}{which} vary by more than 10 %: take those as rough" if noisy else ""
         return f"Measurements: {len(real)}. No other program was busy and the machine's speed was constant{spread}."
     every = conclusions(real)
     withheld = sum(conclusion.outcome == "withheld" for conclusion in every)

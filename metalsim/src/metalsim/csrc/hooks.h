@@ -73,54 +73,34 @@ class Events {
 
 inline Events& events = *new Events;
 
+// What torch asks, and the answer.
+#define METALSIM_ANSWER(type, question, answer) \
+  type question const override {                \
+    return answer;                              \
+  }
+
 struct Hooks final : at::MPSHooksInterface {
   void init() const override {}
-  bool isBuilt() const override {
-    return true;
-  }
-  bool isAvailable() const override {
-    return true;
-  }
-  bool hasMPS() const override {
-    return true;
-  }
+  METALSIM_ANSWER(bool, isBuilt(), true)
+  METALSIM_ANSWER(bool, isAvailable(), true)
+  METALSIM_ANSWER(bool, hasMPS(), true)
   bool isOnMacOSorNewer(unsigned major, unsigned minor) const override { // says macOS 15.0, the oldest for torch 2.15
     return major < 15 || (major == 15 && minor == 0);
   }
-  bool hasPrimaryContext(c10::DeviceIndex) const override {
-    return true;
-  }
-  c10::DeviceIndex deviceCount() const override {
-    return 1;
-  }
+  METALSIM_ANSWER(bool, hasPrimaryContext(c10::DeviceIndex), true)
+  METALSIM_ANSWER(c10::DeviceIndex, deviceCount(), 1)
   void setCurrentDevice(c10::DeviceIndex) const override {}
-  c10::DeviceIndex getCurrentDevice() const override {
-    return 0;
-  }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override {
-    return 0;
-  }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override {
-    return 0;
-  }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return default_generator();
-  }
+  METALSIM_ANSWER(c10::DeviceIndex, getCurrentDevice(), 0)
+  METALSIM_ANSWER(c10::DeviceIndex, exchangeDevice(c10::DeviceIndex), 0)
+  METALSIM_ANSWER(c10::DeviceIndex, maybeExchangeDevice(c10::DeviceIndex), 0)
+  METALSIM_ANSWER(const at::Generator&, getDefaultGenerator(c10::DeviceIndex), default_generator())
   at::Generator getNewGenerator(c10::DeviceIndex) const override {
     return at::make_generator<DeviceGenerator>(at::detail::createCPUGenerator());
   }
-  c10::Allocator* getMPSDeviceAllocator() const override {
-    return &device_memory;
-  }
-  c10::Allocator* getPinnedMemoryAllocator() const override {
-    return &pinned_memory;
-  }
-  bool isPinnedPtr(const void* data) const override {
-    return pinned_memory.holds(data);
-  }
-  c10::Device getDeviceFromPtr(void*) const override {
-    return device();
-  }
+  METALSIM_ANSWER(c10::Allocator*, getMPSDeviceAllocator(), &device_memory)
+  METALSIM_ANSWER(c10::Allocator*, getPinnedMemoryAllocator(), &pinned_memory)
+  METALSIM_ANSWER(bool, isPinnedPtr(const void* data), pinned_memory.holds(data))
+  METALSIM_ANSWER(c10::Device, getDeviceFromPtr(void*), device())
   void deviceSynchronize() const override {
     if (auto* stream = metal.load())
       stream->synchronize();
@@ -130,78 +110,38 @@ struct Hooks final : at::MPSHooksInterface {
     if (auto* stream = metal.load())
       stream->commit();
   }
-  void* getCommandBuffer() const override {
-    return connected().command_buffer();
-  }
-  void* getDispatchQueue() const override {
-    return connected().dispatch_queue();
-  }
-  void emptyCache() const override {
-    usage.empty_cache();
-  }
-  size_t getCurrentAllocatedMemory() const override {
-    return size_t(usage.stats().allocated_bytes[0].current);
-  }
-  size_t getDriverAllocatedMemory() const override {
-    return size_t(usage.stats().reserved_bytes[0].current);
-  }
-  size_t getRecommendedMaxMemory() const override {
-    return kRecommendedBytes;
-  }
-  size_t getMaxBufferLength() const override {
-    return kMaxBufferBytes;
-  }
-  void setMemoryFraction(double fraction) const override {
-    usage.set_fraction(fraction);
-  }
+  METALSIM_ANSWER(void*, getCommandBuffer(), connected().command_buffer())
+  METALSIM_ANSWER(void*, getDispatchQueue(), connected().dispatch_queue())
+  METALSIM_ANSWER(void, emptyCache(), usage.empty_cache())
+  METALSIM_ANSWER(size_t, getCurrentAllocatedMemory(), size_t(usage.stats().allocated_bytes[0].current))
+  METALSIM_ANSWER(size_t, getDriverAllocatedMemory(), size_t(usage.stats().reserved_bytes[0].current))
+  METALSIM_ANSWER(size_t, getRecommendedMaxMemory(), kRecommendedBytes)
+  METALSIM_ANSWER(size_t, getMaxBufferLength(), kMaxBufferBytes)
+  METALSIM_ANSWER(void, setMemoryFraction(double fraction), usage.set_fraction(fraction))
   void profilerStartTrace(const std::string&, bool) const override {}
   void profilerStopTrace() const override {}
-  uint32_t acquireEvent(bool timed) const override {
-    return events.acquire(timed);
-  }
-  void releaseEvent(uint32_t id) const override {
-    events.release(id);
-  }
-  void recordEvent(uint32_t id) const override {
-    events.record(id);
-  }
-  void waitForEvent(uint32_t id) const override {
-    events.query(id);
-  }
-  void synchronizeEvent(uint32_t id) const override {
-    events.query(id);
-  }
-  bool queryEvent(uint32_t id) const override {
-    return events.query(id);
-  }
-  double elapsedTimeOfEvents(uint32_t start, uint32_t end) const override {
-    return events.elapsed_ms(start, end);
-  }
+  METALSIM_ANSWER(uint32_t, acquireEvent(bool timed), events.acquire(timed))
+  METALSIM_ANSWER(void, releaseEvent(uint32_t id), events.release(id))
+  METALSIM_ANSWER(void, recordEvent(uint32_t id), events.record(id))
+  METALSIM_ANSWER(void, waitForEvent(uint32_t id), void(events.query(id)))
+  METALSIM_ANSWER(void, synchronizeEvent(uint32_t id), void(events.query(id)))
+  METALSIM_ANSWER(bool, queryEvent(uint32_t id), events.query(id))
+  METALSIM_ANSWER(double, elapsedTimeOfEvents(uint32_t start, uint32_t end), events.elapsed_ms(start, end))
 };
 
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kMPS> {
   using Stream = c10::Stream;
-  c10::Device exchangeDevice(c10::Device) const override {
-    return device();
-  }
-  c10::Device getDevice() const override {
-    return device();
-  }
+  METALSIM_ANSWER(c10::Device, exchangeDevice(c10::Device), device())
+  METALSIM_ANSWER(c10::Device, getDevice(), device())
   void setDevice(c10::Device d) const override {
     TORCH_CHECK(d.is_mps(), "Expected a MPS device, but got ", d);
   }
   Stream getStream(c10::Device) const noexcept override {
     return Stream(Stream::DEFAULT, device());
   }
-  Stream getDefaultStream(c10::Device d) const override {
-    return getStream(d);
-  }
-  Stream getNewStream(c10::Device d, int) const override {
-    return getStream(d);
-  }
-  Stream getStreamFromGlobalPool(c10::Device d, bool) const override {
-    return getStream(d);
-  }
+  METALSIM_ANSWER(Stream, getDefaultStream(c10::Device d), getStream(d))
+  METALSIM_ANSWER(Stream, getNewStream(c10::Device d, int), getStream(d))
+  METALSIM_ANSWER(Stream, getStreamFromGlobalPool(c10::Device d, bool), getStream(d))
   Stream exchangeStream(Stream stream) const noexcept override {
     return stream;
   }
@@ -222,25 +162,21 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::kMPS> {
       events.release(id_of(event));
   }
   void block(void*, const Stream&) const override {}
-  bool queryEvent(void* event) const override {
-    return event == nullptr || events.query(id_of(event));
-  }
+  METALSIM_ANSWER(bool, queryEvent(void* event), event == nullptr || events.query(id_of(event)))
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start && end, "Both events must be recorded before calculating elapsed time.");
     return events.elapsed_ms(id_of(start), id_of(end));
   }
   void synchronizeEvent(void*) const override {}
-  void synchronizeStream(const Stream&) const override {
-    at::detail::getMPSHooks().deviceSynchronize();
-  }
-  void synchronizeDevice(const c10::DeviceIndex) const override {
-    at::detail::getMPSHooks().deviceSynchronize();
-  }
+  METALSIM_ANSWER(void, synchronizeStream(const Stream&), at::detail::getMPSHooks().deviceSynchronize())
+  METALSIM_ANSWER(void, synchronizeDevice(const c10::DeviceIndex), at::detail::getMPSHooks().deviceSynchronize())
 
  private:
   static uint32_t id_of(void* event) {
     return uint32_t(reinterpret_cast<uintptr_t>(event));
   }
 };
+
+#undef METALSIM_ANSWER
 
 } // namespace metalsim

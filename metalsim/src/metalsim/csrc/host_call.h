@@ -141,19 +141,13 @@ class HostCall {
     if (value.isDevice())
       return value.toDevice().is_mps() ? c10::IValue(c10::Device(c10::kCPU)) : value;
     // what TorchScript passes may say of its elements more than the schema, a list of masks that it is one of tensors
-    if (info_.indices[argument]) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& item : value.toListRef())
-        list.push_back(item.isNone() ? std::nullopt : std::optional<at::Tensor>(to_host(item.toTensor(), argument)));
-      return list;
-    }
-    if (info_.tensors[argument]) {
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& item : value.toListRef())
-        list.push_back(to_host(item.toTensor(), argument));
-      return list;
-    }
-    return value;
+    if (!info_.indices[argument] && !info_.tensors[argument])
+      return value;
+    const auto type = info_.tensors[argument] ? c10::TypePtr(c10::TensorType::get()) : c10::OptionalType::ofTensor();
+    c10::impl::GenericList list(type);
+    for (const c10::IValue& item : value.toListRef())
+      list.push_back(item.isNone() ? item : c10::IValue(to_host(item.toTensor(), argument)));
+    return list;
   }
 
   at::Tensor to_host(const at::Tensor& tensor, size_t argument) {
@@ -270,10 +264,8 @@ class HostCall {
   static void follow(const Pair& pair) {
     follow_host_storage(pair.device.storage());
     auto* impl = pair.device.unsafeGetTensorImpl();
-    if (pair.host.sizes() != pair.device.sizes() || pair.host.strides() != pair.device.strides()) {
-      impl->set_storage_offset(pair.host.storage_offset());
-      impl->set_sizes_and_strides(pair.host.sizes(), pair.host.strides());
-    }
+    if (pair.host.sizes() != pair.device.sizes() || pair.host.strides() != pair.device.strides())
+      impl->set_sizes_and_strides(pair.host.sizes(), pair.host.strides(), pair.host.storage_offset());
   }
 
   c10::IValue to_device(const c10::IValue& value) {
@@ -377,7 +369,7 @@ inline void run_limited(const c10::OperatorHandle& op, torch::jit::Stack* stack)
   run_on_cpu(op, stack);
 }
 
-inline void refuse(const c10::OperatorHandle& op) {
+inline void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false,
       "The operator '", op.schema().operator_name(),
@@ -390,16 +382,8 @@ inline void refuse(const c10::OperatorHandle& op) {
 
 // For every operator without a kernel of its own in this extension.
 inline void run_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  switch (info_of(op).decision) {
-    case Decision::native:
-      return run_native(op, stack);
-    case Decision::falls_back:
-      return run_fallback(op, stack);
-    case Decision::missing:
-      return refuse(op);
-    case Decision::limited:
-      return run_limited(op, stack);
-  }
+  constexpr decltype(&run_native) by_decision[] = {&run_native, &run_fallback, &refuse, &run_limited};
+  by_decision[int(info_of(op).decision)](op, stack);
 }
 
 } // namespace metalsim

@@ -20,16 +20,8 @@ using at::IntArrayRef;
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-inline OptionalTensor host_view(const OptionalTensor& tensor) {
-  return tensor && tensor->defined() ? OptionalTensor(host_view(*tensor)) : std::nullopt;
-}
-
 inline std::vector<Tensor> host_views(at::TensorList tensors) {
   return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor); });
-}
-
-inline std::vector<Tensor> device_tensors(const std::vector<Tensor>& results) {
-  return c10::fmap(results, [](const Tensor& result) { return device_tensor(result); });
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
@@ -131,10 +123,6 @@ inline Tensor widened(const Tensor& tensor) {
   return host.defined() && host.scalar_type() == at::kHalf ? host.to(at::kFloat) : host;
 }
 
-inline OptionalTensor widened(const OptionalTensor& tensor) {
-  return tensor && tensor->defined() ? OptionalTensor(widened(*tensor)) : std::nullopt;
-}
-
 inline Tensor narrowed(const Tensor& result, const Tensor& like) {
   return device_tensor(result.defined() ? result.to(like.scalar_type()) : result);
 }
@@ -145,7 +133,7 @@ inline Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTe
   check_on_device(bias, "bias");
   check_arguments("aten::linear", {input, weight, bias});
   OnHost on_host;
-  auto result = at::linear(host_view(input), host_view(weight), host_view(bias));
+  auto result = at::linear(host_view(input), host_view(weight), host_view(bias.value_or(Tensor())));
   count_op("aten::linear");
   return device_tensor(result);
 }
@@ -191,7 +179,7 @@ struct Convolution {
     check_same_type(input, bias.value_or(Tensor()), "bias");
     check_arguments("aten::convolution_overrideable", {input, weight, bias, options...});
     OnHost on_host;
-    auto result = at::convolution(widened(input), widened(weight), widened(bias), options...);
+    auto result = at::convolution(widened(input), widened(weight), widened(bias.value_or(Tensor())), options...);
     count_op(transposed(options...) ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
     return narrowed(result, input);
   }
@@ -278,11 +266,9 @@ inline Tensor choose_attention(
     added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
   const bool needs_grad =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  if (needs_grad)
-    return std::get<0>(at::_scaled_dot_product_attention_math(
-        query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
-  return std::get<0>(at::_scaled_dot_product_attention_math_for_mps(
-      query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
+  const auto computed =
+      needs_grad ? &at::_scaled_dot_product_attention_math : &at::_scaled_dot_product_attention_math_for_mps;
+  return std::get<0>(computed(query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
 }
 
 // Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
@@ -322,13 +308,6 @@ struct LstmOptions {
 
 inline std::vector<Tensor> leaves(at::TensorList tensors) {
   return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
-}
-
-inline std::vector<Tensor> zeros_where_undefined(const std::vector<Tensor>& grads, at::TensorList like) {
-  std::vector<Tensor> made;
-  for (size_t i = 0; i < grads.size(); ++i)
-    made.push_back(grads[i].defined() ? grads[i] : at::zeros_like(like[i]));
-  return made;
 }
 
 // The operators of an LSTM, with the members of LstmOptions for their last arguments.
@@ -394,9 +373,12 @@ struct Lstm {
           grads.push_back(host_view(**given[i]));
         }
     }
-    auto found = zeros_where_undefined(torch::autograd::grad(results, wanted, grads, false, false, true), wanted);
+    auto found = torch::autograd::grad(results, wanted, grads, false, false, true);
+    for (size_t i = 0; i < found.size(); ++i)
+      if (!found[i].defined())
+        found[i] = at::zeros_like(wanted[i]);
     count_op("aten::lstm_mps_backward");
-    auto made = device_tensors(found);
+    auto made = c10::fmap(found, [](const Tensor& grad) { return device_tensor(grad); });
     const auto states = made.begin() + 1;
     const auto weights = states + int64_t(hx.size());
     return {made[0], std::vector<Tensor>(states, weights), std::vector<Tensor>(weights, made.end())};

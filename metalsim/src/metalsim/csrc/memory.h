@@ -142,31 +142,16 @@ inline void settle() {
     stream->settle();
 }
 
-// What a device storage owns: the CPU storage with its bytes.
-struct Block : MetalBuffer {
-  explicit Block(c10::Storage storage);
-  ~Block();
-  // The CPU storage may have moved.
-  void follow() {
-    if (contents != host.data())
-      contents = host.mutable_data();
-    if (length != host.nbytes())
-      length = host.nbytes();
-  }
-  c10::Storage host;
-  size_t counted = 0; // bytes, in usage
-};
-
 // All blocks there are: those that are older than the run time of Objective-C take their class from it later, and a
 // pointer that somebody hands in is one of them or no buffer at all.
 class Blocks {
  public:
-  void add(Block* block) {
+  void add(MetalBuffer* block) {
     std::lock_guard<std::mutex> lock(mutex_);
     block->isa = class_;
     all_.insert(block);
   }
-  void remove(Block* block) {
+  void remove(MetalBuffer* block) {
     std::lock_guard<std::mutex> lock(mutex_);
     all_.erase(block);
   }
@@ -177,13 +162,13 @@ class Blocks {
       block->isa = isa;
   }
   // The block that a data pointer is, held for who asked; null if it is none.
-  Block* hold(const void* pointer) {
+  MetalBuffer* hold(const void* pointer) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = all_.find(static_cast<MetalBuffer*>(const_cast<void*>(pointer)));
     if (found == all_.end())
       return nullptr;
     (*found)->retain();
-    return static_cast<Block*>(*found);
+    return *found;
   }
 
  private:
@@ -194,18 +179,29 @@ class Blocks {
 
 inline Blocks& blocks = *new Blocks;
 
-inline Block::Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
-  check_process();
-  destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
-  follow();
-  usage.add(counted);
-  blocks.add(this);
-}
-
-inline Block::~Block() {
-  blocks.remove(this);
-  usage.remove(counted);
-}
+// What a device storage owns: the CPU storage with its bytes.
+struct Block : MetalBuffer {
+  explicit Block(c10::Storage storage) : host(std::move(storage)), counted(host.nbytes()) {
+    check_process();
+    destroy = [](MetalBuffer* self) { delete static_cast<Block*>(self); };
+    follow();
+    usage.add(counted);
+    blocks.add(this);
+  }
+  ~Block() {
+    blocks.remove(this);
+    usage.remove(counted);
+  }
+  // The CPU storage may have moved.
+  void follow() {
+    if (contents != host.data())
+      contents = host.mutable_data();
+    if (length != host.nbytes())
+      length = host.nbytes();
+  }
+  c10::Storage host;
+  size_t counted = 0; // bytes, in usage
+};
 
 inline void release_block(void* block) {
   static_cast<Block*>(block)->release();
@@ -265,38 +261,36 @@ struct DeviceMemory final : c10::DeviceAllocator {
 // Memory of the CPU that the GPU can use as well, as `pin_memory` asks for: which addresses those are.
 struct PinnedMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    auto* owner = new c10::DataPtr(c10::GetAllocator(c10::kCPU)->allocate(bytes));
-    std::lock_guard<std::mutex> lock(mutex);
-    all.insert(owner->get());
-    return {owner->get(), owner, &release, c10::kCPU};
+    auto memory = std::make_shared<c10::DataPtr>(c10::GetAllocator(c10::kCPU)->allocate(bytes));
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_.insert(memory->get());
+    const auto forget = [this, memory](void* pointer) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      all_.erase(pointer);
+    };
+    return c10::InefficientStdFunctionContext::makeDataPtr(memory->get(), forget, c10::kCPU);
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(to, from, bytes);
   }
   bool holds(const void* pointer) {
-    std::lock_guard<std::mutex> lock(mutex);
-    return all.count(pointer) > 0;
+    std::lock_guard<std::mutex> lock(mutex_);
+    return all_.count(pointer) > 0;
   }
-  static void release(void* owner);
 
-  std::mutex mutex;
-  std::unordered_set<const void*> all;
+ private:
+  std::mutex mutex_;
+  std::unordered_set<const void*> all_;
 };
 
 inline PinnedMemory& pinned_memory = *new PinnedMemory;
-
-inline void PinnedMemory::release(void* owner) {
-  std::unique_ptr<c10::DataPtr> memory(static_cast<c10::DataPtr*>(owner));
-  std::lock_guard<std::mutex> lock(pinned_memory.mutex);
-  pinned_memory.all.erase(memory->get());
-}
 
 inline DeviceMemory& device_memory = *new DeviceMemory;
 
 // The block that a storage of somebody else's making points to: torch wraps the data pointer of one storage in another
 // one for DLPack, for old files and for parts of a storage.
 inline Block* wrapped_block(const c10::Storage& storage) {
-  Block* block = blocks.hold(storage.data());
+  auto* block = static_cast<Block*>(blocks.hold(storage.data()));
   TORCH_CHECK(
       block != nullptr,
       "a storage on ", storage.device(), " has a data pointer that is no MTLBuffer, so that its memory is not the "
@@ -358,12 +352,9 @@ inline void grow_storage(const c10::Storage& storage, size_t bytes) {
 inline at::Tensor tensor_over(const c10::Storage& storage, c10::DispatchKeySet keys, const at::Tensor& like) {
   auto made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
-  impl->set_storage_offset(like.storage_offset());
-  impl->set_sizes_and_strides(like.sizes(), like.strides());
-  if (like.is_conj())
-    impl->_set_conj(true);
-  if (like.is_neg())
-    impl->_set_neg(true);
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  impl->_set_conj(like.is_conj());
+  impl->_set_neg(like.is_neg());
   return made;
 }
 
@@ -380,7 +371,7 @@ inline bool fills_new_memory() {
   return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
 }
 
-inline void check_dtype(at::ScalarType dtype) {
+inline at::ScalarType check_dtype(at::ScalarType dtype) {
   TORCH_CHECK_TYPE(
       dtype != at::kDouble,
       "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
@@ -389,6 +380,7 @@ inline void check_dtype(at::ScalarType dtype) {
   TORCH_CHECK_TYPE(
       dtype != at::kComplexDouble && (!narrow || dtype == at::kFloat8_e4m3fn),
       "Trying to convert ", dtype, " to the MPS backend but it does not have support for that dtype.");
+  return dtype;
 }
 
 // A device storage over a CPU storage, without a copy.
@@ -425,8 +417,7 @@ inline at::Tensor empty(
       layout.value_or(at::kStrided) == at::kStrided, "only strided tensors are supported on MPS");
   TORCH_CHECK(
       int64_t(size.size()) <= kMaxDims, "MPS supports tensors with dimensions <= 16, but got ", size.size(), ".");
-  const auto scalar_type = at::dtype_or_default(dtype);
-  check_dtype(scalar_type);
+  const auto scalar_type = check_dtype(at::dtype_or_default(dtype));
   return filled(at::detail::empty_generic(size, &device_memory, kDeviceKeys, scalar_type, format));
 }
 
@@ -437,8 +428,7 @@ inline at::Tensor empty_strided(
     std::optional<at::Layout>,
     std::optional<at::Device>,
     std::optional<bool>) {
-  const auto scalar_type = at::dtype_or_default(dtype);
-  check_dtype(scalar_type);
+  const auto scalar_type = check_dtype(at::dtype_or_default(dtype));
   return filled(at::detail::empty_strided_generic(size, stride, &device_memory, kDeviceKeys, scalar_type));
 }
 

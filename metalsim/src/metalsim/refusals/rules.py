@@ -191,8 +191,8 @@ by_dtype(_AVERAGE_POOL, complex_, "Not implemented for complex")
 _ATTENTION = "_scaled_dot_product_attention_math_for_mps"
 _NO_ATTENTION = "scaled_dot_product_attention for MPS does not support "
 _WITHOUT_DROPOUT = (
-    "call .eval(), the mode of a part that is not trained, or pass dropout_p=0.0; where a gradient is wanted PyTorch "
-    "uses separate operators, with dropout"
+    "call .eval() on a part that you do not train, or pass dropout_p=0.0; where a gradient is needed, PyTorch uses "
+    "separate operators, which support dropout"
 )
 
 

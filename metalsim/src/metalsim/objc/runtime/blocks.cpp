@@ -51,8 +51,6 @@ void send(void* object, const char* name) {
 
 } // namespace
 
-extern "C" void _Block_release(const void* block);
-
 extern "C" void* _Block_copy(const void* block) {
   auto* from = static_cast<Layout*>(const_cast<void*>(block));
   if (from == nullptr || from->isa == _NSConcreteGlobalBlock)

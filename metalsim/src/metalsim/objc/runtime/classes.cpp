@@ -93,15 +93,25 @@ void add(Methods& to, const MethodList* list) {
     to[list->methods[i].selector.name] = list->methods[i].method;
 }
 
-Method find(const Class* in, const Selector* selector) {
-  for (; in != nullptr; in = in->super)
-    if (auto found = in->methods->find(selector->name); found != in->methods->end())
-      return found->second;
-  return nullptr;
+// A method of the class itself, not of a superclass.
+Method own(const Class* of, const char* name) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
+  const auto found = of->methods->find(name);
+  return found != of->methods->end() ? found->second : nullptr;
 }
 
-void send(Method method, Class* to, const Selector* selector) {
-  reinterpret_cast<void (*)(Class*, const Selector*)>(method)(to, selector);
+Method find(const Class* in, const char* name) {
+  Method found = nullptr;
+  for (; in != nullptr && found == nullptr; in = in->super)
+    found = own(in, name);
+  return found;
+}
+
+// Calls a method without arguments, if there is one.
+void send(Method method, void* to, const char* name) {
+  const Selector selector{name, nullptr};
+  if (method != nullptr)
+    reinterpret_cast<void (*)(void*, const Selector*)>(method)(to, &selector);
 }
 
 // Before the first message to a class or to an object of it.
@@ -121,15 +131,13 @@ void prepare(Class* one) {
   one->isa->isa = one->isa;
   one->isa->super = one->super != nullptr ? one->super->isa : one;
   one->isa->info |= kReady;
-  const Selector initialize{"initialize", nullptr};
-  if (Method method = find(one->isa, &initialize))
-    send(method, one, &initialize);
+  send(find(one->isa, "initialize"), one, "initialize");
 }
 
 Method method_of(Class* of, const Selector* selector) {
   const std::lock_guard<std::recursive_mutex> lock(mutex());
   prepare(of);
-  return find(of, selector);
+  return find(of, selector->name);
 }
 
 Method looked_up(Class* of, const Selector* selector) {
@@ -172,11 +180,9 @@ extern "C" void __objc_exec_class(Module* module) {
   for (auto** list = static_cast<Constants**>(*next); list != nullptr && *list != nullptr; ++list)
     for (Object** object = (*list)->objects; *object != nullptr; ++object)
       (*object)->isa = known((*list)->of).loaded;
-  const Selector load{"load", nullptr};
   for (int i = 0; i < module->symbols->class_count; ++i) {
     auto* one = static_cast<Class*>(module->symbols->definitions[i]);
-    if (auto found = one->isa->methods->find(load.name); found != one->isa->methods->end())
-      send(found->second, one, &load);
+    send(own(one->isa, "load"), one, "load");
   }
 }
 
@@ -185,9 +191,7 @@ extern "C" Class* objc_lookup_class(const char* name) {
   return known(name).loaded;
 }
 
-extern "C" Class* objc_get_class(const char* name) {
-  return objc_lookup_class(name);
-}
+extern "C" Class* objc_get_class(const char* name) __attribute__((alias("objc_lookup_class")));
 
 extern "C" Class* objc_get_meta_class(const char* name) {
   return objc_lookup_class(name)->isa;
@@ -204,6 +208,18 @@ struct Super {
 
 extern "C" Method objc_msg_lookup_super(const Super* to, const Selector* selector) {
   return to->receiver == nullptr ? &answer_of_nil : looked_up(to->super, selector);
+}
+
+// Of the C++ variables of each class clang makes a method: a superclass's are constructed first, and destructed last.
+extern "C" void metalsim_construct(Class* of, Object* object) {
+  if (of->super != nullptr)
+    metalsim_construct(of->super, object);
+  send(own(of, ".cxx_construct"), object, ".cxx_construct");
+}
+
+extern "C" void metalsim_destruct(Class* of, Object* object) {
+  for (; of != nullptr; of = of->super)
+    send(own(of, ".cxx_destruct"), object, ".cxx_destruct");
 }
 
 // ---- objc/runtime.h -------------------------------------------------------------------------------------------------

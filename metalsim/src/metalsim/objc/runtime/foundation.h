@@ -7,6 +7,12 @@
 #include <string>
 #include <vector>
 
+// The getter of a property.
+#define METALSIM_PROPERTY(type, name, value) \
+  - (type)name {                             \
+    return value;                            \
+  }
+
 namespace metalsim {
 
 void add_to_pool(id object);

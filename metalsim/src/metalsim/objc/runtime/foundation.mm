@@ -33,6 +33,7 @@ Header* header(id object) {
   memory->references = 1;
   id object = reinterpret_cast<id>(memory + 1);
   object_setClass(object, self);
+  metalsim_construct(self, object);
   return object;
 }
 
@@ -49,6 +50,7 @@ Header* header(id object) {
 }
 
 - (void)dealloc {
+  metalsim_destruct(object_getClass(self), self);
   free(header(self));
 }
 
@@ -116,9 +118,8 @@ extern "C" void objc_setPropertyStruct(void* to, const void* from, ptrdiff_t byt
   memcpy(to, from, size_t(bytes));
 }
 
-extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL) {
-  memcpy(to, from, size_t(bytes));
-}
+extern "C" void objc_getPropertyStruct(void* to, const void* from, ptrdiff_t bytes, BOOL, BOOL)
+    __attribute__((alias("objc_setPropertyStruct")));
 
 // ---- pools ----------------------------------------------------------------------------------------------------------
 
@@ -126,30 +127,24 @@ namespace {
 
 thread_local NSAutoreleasePool* innermost = nil;
 
-std::vector<id>& objects_of(void* pool) {
-  return *static_cast<std::vector<id>*>(pool);
-}
-
 } // namespace
 
 @implementation NSAutoreleasePool
 
 - (instancetype)init {
-  _objects = new std::vector<id>;
   _outer = innermost;
   innermost = self;
   return self;
 }
 
 - (void)add:(id)object {
-  objects_of(_objects).push_back(object);
+  _objects.push_back(object);
 }
 
 - (void)drain {
   innermost = _outer;
-  for (id object : objects_of(_objects))
+  for (id object : _objects)
     [object release];
-  delete &objects_of(_objects);
   [super release];
 }
 
@@ -218,17 +213,13 @@ NSString* metalsim::string(const std::string& text) {
   return self;
 }
 
-- (const char*)UTF8String {
-  return _bytes != nullptr ? _bytes : "";
-}
+METALSIM_PROPERTY(const char*, UTF8String, _bytes != nullptr ? _bytes : "")
 
 - (const char*)cStringUsingEncoding:(NSStringEncoding)encoding {
   return self.UTF8String;
 }
 
-- (NSUInteger)length {
-  return strlen(self.UTF8String);
-}
+METALSIM_PROPERTY(NSUInteger, length, strlen(self.UTF8String))
 
 - (BOOL)isEqualToString:(NSString*)other {
   return other != nil && strcmp(self.UTF8String, other.UTF8String) == 0;
@@ -238,9 +229,7 @@ NSString* metalsim::string(const std::string& text) {
   return [object isKindOfClass:[NSString class]] && [self isEqualToString:object];
 }
 
-- (NSString*)description {
-  return self;
-}
+METALSIM_PROPERTY(NSString*, description, self)
 
 - (void)dealloc {
   free(const_cast<char*>(_bytes));
@@ -280,30 +269,14 @@ extern "C" void NSLog(NSString* format, ...) {
 @implementation NSError
 
 - (instancetype)initWithText:(const std::string&)text {
-  _text = metalsim::new_string(text);
+  _text = text;
   return self;
 }
 
-- (void)dealloc {
-  [_text release];
-  [super dealloc];
-}
-
-- (NSString*)localizedDescription {
-  return _text;
-}
-
-- (NSString*)description {
-  return _text;
-}
-
-- (NSErrorDomain)domain {
-  return @"MTLLibraryErrorDomain";
-}
-
-- (NSInteger)code {
-  return 3; // MTLLibraryErrorCompileFailure
-}
+METALSIM_PROPERTY(NSString*, localizedDescription, metalsim::string(_text))
+METALSIM_PROPERTY(NSString*, description, self.localizedDescription)
+METALSIM_PROPERTY(NSErrorDomain, domain, @"MTLLibraryErrorDomain")
+METALSIM_PROPERTY(NSInteger, code, 3) // MTLLibraryErrorCompileFailure
 
 @end
 
@@ -314,25 +287,21 @@ NSError* metalsim::error(const std::string& text) {
 @implementation NSArray
 
 - (instancetype)initWithStrings:(const std::vector<std::string>&)texts {
-  _objects = static_cast<id*>(calloc(texts.size() + 1, sizeof(id)));
   for (const auto& text : texts)
-    _objects[_count++] = metalsim::new_string(text);
+    _objects.push_back(metalsim::new_string(text));
   return self;
 }
 
 - (void)dealloc {
-  for (NSUInteger i = 0; i < _count; ++i)
-    [_objects[i] release];
-  free(_objects);
+  for (id object : _objects)
+    [object release];
   [super dealloc];
 }
 
-- (NSUInteger)count {
-  return _count;
-}
+METALSIM_PROPERTY(NSUInteger, count, _objects.size())
 
 - (id)objectAtIndex:(NSUInteger)index {
-  if (index >= _count)
+  if (index >= _objects.size())
     refuse("-[NSArray objectAtIndex:]", "index " + std::to_string(index) + " beyond bounds", metalsim::kEndsProcess);
   return _objects[index];
 }

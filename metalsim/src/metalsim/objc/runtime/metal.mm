@@ -19,16 +19,18 @@
 #include "metal.h"
 #include "refused.h"
 
-using metalsim::fail_assertion;
-using metalsim::kCrashes;
-using metalsim::kDoesNotRun;
-using metalsim::kEndsProcess;
-using metalsim::kLayerOnly;
-using metalsim::MetalBuffer;
-using metalsim::refuse;
+using namespace metalsim;
 
 extern "C" void* _Block_copy(const void* block);
 extern "C" void _Block_release(const void* block);
+
+// What has a device: everything here.
+@interface SimulatedObject : NSObject
+@end
+
+// The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
+@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
+@end
 
 namespace {
 
@@ -41,27 +43,11 @@ constexpr NSUInteger kSimdWidth = 32;
 const metalsim::Shaders* shaders = nullptr; // of Python
 thread_local char said[metalsim::kSaidBytes]; // what Python says about a failure
 
-} // namespace
-
-// What has a device: everything here.
-@interface SimulatedObject : NSObject
-@end
-
-@implementation SimulatedObject
-
-- (id<MTLDevice>)device {
-  return MTLCreateSystemDefaultDevice();
+bool succeeded(int64_t number, NSError** error) {
+  if (number == 0 && error != nullptr)
+    *error = metalsim::error(said);
+  return number != 0;
 }
-
-@end
-
-// ---- buffers --------------------------------------------------------------------------------------------------------
-
-// The class of MetalBuffer, a C++ structure: nothing is allocated as an object of it.
-@interface SimulatedBuffer : SimulatedObject <MTLBuffer>
-@end
-
-namespace {
 
 MetalBuffer* structure(id<MTLBuffer> buffer) {
   return reinterpret_cast<MetalBuffer*>(buffer);
@@ -97,6 +83,14 @@ std::shared_ptr<Object> held(Object* object) {
 
 } // namespace
 
+@implementation SimulatedObject
+
+METALSIM_PROPERTY(id<MTLDevice>, device, MTLCreateSystemDefaultDevice())
+
+@end
+
+// ---- buffers --------------------------------------------------------------------------------------------------------
+
 @implementation SimulatedBuffer
 
 - (instancetype)retain {
@@ -112,21 +106,14 @@ std::shared_ptr<Object> held(Object* object) {
   return NSUInteger(structure(self)->references.load());
 }
 
-- (NSUInteger)length {
-  return structure(self)->length;
-}
+METALSIM_PROPERTY(NSUInteger, length, structure(self)->length)
 
 - (void*)contents {
   return structure(self)->contents;
 }
 
-- (uint64_t)gpuAddress {
-  return reinterpret_cast<uint64_t>(structure(self)->contents);
-}
-
-- (MTLStorageMode)storageMode {
-  return MTLStorageModeShared;
-}
+METALSIM_PROPERTY(uint64_t, gpuAddress, reinterpret_cast<uint64_t>(structure(self)->contents))
+METALSIM_PROPERTY(MTLStorageMode, storageMode, MTLStorageModeShared)
 
 @end
 
@@ -135,14 +122,14 @@ std::shared_ptr<Object> held(Object* object) {
 @interface SimulatedLibrary : SimulatedObject <MTLLibrary> {
  @public
   int64_t number;
-  std::vector<std::string>* names;
+  std::vector<std::string> names;
 }
 @end
 
 @interface SimulatedFunction : SimulatedObject <MTLFunction> {
  @public
   int64_t library;
-  NSString* functionName;
+  std::string functionName;
 }
 @end
 
@@ -155,54 +142,32 @@ std::shared_ptr<Object> held(Object* object) {
 
 @implementation SimulatedFunction
 
-- (NSString*)name {
-  return functionName;
-}
-
-- (void)dealloc {
-  [functionName release];
-  [super dealloc];
-}
+METALSIM_PROPERTY(NSString*, name, metalsim::string(functionName))
 
 @end
 
 @implementation SimulatedLibrary
 
-- (NSArray<NSString*>*)functionNames {
-  return metalsim::array(*names);
-}
+METALSIM_PROPERTY(NSArray<NSString*>*, functionNames, metalsim::array(names))
 
 - (id<MTLFunction>)newFunctionWithName:(NSString*)name {
   if (name == nil)
     refuse("-[MTLLibrary newFunctionWithName:]", "the name is nil", kLayerOnly);
-  if (std::find(names->begin(), names->end(), name.UTF8String) == names->end())
+  if (std::find(names.begin(), names.end(), name.UTF8String) == names.end())
     return nil;
   SimulatedFunction* made = [SimulatedFunction new];
   made->library = number;
-  made->functionName = metalsim::new_string(name.UTF8String);
+  made->functionName = name.UTF8String;
   return made;
-}
-
-- (void)dealloc {
-  delete names;
-  [super dealloc];
 }
 
 @end
 
 @implementation SimulatedPipeline
 
-- (NSUInteger)maxTotalThreadsPerThreadgroup {
-  return limits.most_threads;
-}
-
-- (NSUInteger)threadExecutionWidth {
-  return kSimdWidth;
-}
-
-- (NSUInteger)staticThreadgroupMemoryLength {
-  return limits.threadgroup_bytes;
-}
+METALSIM_PROPERTY(NSUInteger, maxTotalThreadsPerThreadgroup, limits.most_threads)
+METALSIM_PROPERTY(NSUInteger, threadExecutionWidth, kSimdWidth)
+METALSIM_PROPERTY(NSUInteger, staticThreadgroupMemoryLength, limits.threadgroup_bytes)
 
 @end
 
@@ -321,125 +286,25 @@ struct Commands {
   }
 };
 
-using SharedCommands = std::shared_ptr<Commands>;
-
-} // namespace
-
-@interface SimulatedCommandBuffer : SimulatedObject <MTLCommandBuffer> {
- @public
-  SharedCommands* commands;
-}
-@end
-
-@interface SimulatedEncoder : SimulatedObject <MTLComputeCommandEncoder> {
- @public
-  SharedCommands* commands;
-  Bindings* bindings;
-  SimulatedPipeline* pipeline;
-  BOOL ended;
-}
-@end
-
-@implementation SimulatedCommandBuffer
-
-- (instancetype)initForStream:(BOOL)ofStream {
-  commands = new SharedCommands(std::make_shared<Commands>(ofStream));
-  return self;
+// Refuses a call of an encoder's method, which has its selector in _cmd.
+[[noreturn]] void refuse_call(SEL selector, const std::string& what, const char* on_a_mac = kLayerOnly) {
+  refuse("-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]", what, on_a_mac);
 }
 
-- (void)dealloc {
-  delete commands;
-  [super dealloc];
-}
-
-- (MTLCommandBufferStatus)status {
-  return (*commands)->status;
-}
-
-- (NSError*)error {
-  return nil; // what fails raises
-}
-
-- (id<MTLComputeCommandEncoder>)computeCommandEncoder {
-  (*commands)->check_takes_commands();
-  (*commands)->encoding = true;
-  (*commands)->touch();
-  SimulatedEncoder* made = [SimulatedEncoder new];
-  made->commands = new SharedCommands(*commands);
-  made->bindings = new Bindings;
-  return [made autorelease];
-}
-
-- (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)dispatchType {
-  return [self computeCommandEncoder];
-}
-
-- (void)addCompletedHandler:(MTLCommandBufferHandler)handler {
-  if (handler == nil)
-    refuse("-[MTLCommandBuffer addCompletedHandler:]", "the block is nil", kCrashes);
-  if ((*commands)->committed())
-    fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
-  (*commands)->handlers.emplace_back(_Block_copy((const void*)handler), &_Block_release);
-}
-
-- (void)enqueue {
-  if ((*commands)->status == MTLCommandBufferStatusNotEnqueued)
-    (*commands)->status = MTLCommandBufferStatusEnqueued;
-}
-
-// Executes the commands, and tells who wants to know: also of commands that failed, whose error is raised behind it.
-- (void)execute {
-  const SharedCommands held = *commands; // a handler may release what it is told of
-  held->check_commit();
-  held->status = MTLCommandBufferStatusCommitted;
-  std::exception_ptr failed;
-  try {
-    held->execute();
-    held->status = MTLCommandBufferStatusCompleted;
-  } catch (const metalsim::Refused&) {
-    failed = std::current_exception();
-    held->status = MTLCommandBufferStatusError;
-  }
-  held->tell(self);
-  if (failed)
-    std::rethrow_exception(failed);
-}
-
-- (void)commit {
-  (*commands)->touch(); // PyTorch will find its command buffer committed
-  [self execute];
-}
-
-- (void)waitUntilCompleted {
-  if (!(*commands)->committed())
-    refuse("-[MTLCommandBuffer waitUntilCompleted]", "it was not committed", "a Mac waits for ever");
-}
-
-@end
-
-namespace {
-
-// How refusals call a method of an encoder: every method has its selector in _cmd.
-std::string name_of(SEL selector) {
-  return "-[MTLComputeCommandEncoder " + std::string(sel_getName(selector)) + "]";
-}
-
-void check_alive(SimulatedEncoder* encoder, SEL method) {
-  if (encoder->ended)
-    refuse(name_of(method), "encoding has ended", kLayerOnly);
+void check_alive(BOOL ended, SEL method) {
+  if (ended)
+    refuse_call(method, "encoding has ended");
 }
 
 void check_index(SEL method, NSUInteger index) {
   if (index >= kMostBuffers)
-    refuse(name_of(method), "index(" + std::to_string(index) + ") must be < 31", kLayerOnly);
+    refuse_call(method, "index(" + std::to_string(index) + ") must be < 31");
 }
 
-void check_offset(SEL method, const MetalBuffer* buffer, NSUInteger offset) {
-  if (offset >= buffer->length)
-    refuse(
-        name_of(method),
-        "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(buffer->length),
-        kLayerOnly);
+void check_offset(SEL method, NSUInteger offset, NSUInteger length) {
+  if (offset >= length)
+    refuse_call(
+        method, "offset(" + std::to_string(offset) + ") must be < the buffer's length, " + std::to_string(length));
 }
 
 std::string in_words(const char* name, MTLSize size) {
@@ -470,68 +335,146 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 
 } // namespace
 
+@interface SimulatedCommandBuffer : SimulatedObject <MTLCommandBuffer> {
+ @public
+  std::shared_ptr<Commands> commands;
+}
+@end
+
+@interface SimulatedEncoder : SimulatedObject <MTLComputeCommandEncoder> {
+ @public
+  std::shared_ptr<Commands> commands;
+  Bindings bindings;
+  std::shared_ptr<SimulatedPipeline> pipeline;
+  BOOL ended;
+}
+@end
+
+@implementation SimulatedCommandBuffer
+
+- (instancetype)initForStream:(BOOL)ofStream {
+  commands = std::make_shared<Commands>(ofStream);
+  return self;
+}
+
+METALSIM_PROPERTY(MTLCommandBufferStatus, status, commands->status)
+METALSIM_PROPERTY(NSError*, error, nil) // what fails raises
+
+- (id<MTLComputeCommandEncoder>)computeCommandEncoder {
+  commands->check_takes_commands();
+  commands->encoding = true;
+  commands->touch();
+  SimulatedEncoder* made = [SimulatedEncoder new];
+  made->commands = commands;
+  return [made autorelease];
+}
+
+- (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)dispatchType {
+  return [self computeCommandEncoder];
+}
+
+- (void)addCompletedHandler:(MTLCommandBufferHandler)handler {
+  if (handler == nil)
+    refuse("-[MTLCommandBuffer addCompletedHandler:]", "the block is nil", kCrashes);
+  if (commands->committed())
+    fail_assertion("-[MTLCommandBuffer addCompletedHandler:]", "Completed handler provided after commit call");
+  commands->handlers.emplace_back(_Block_copy((const void*)handler), &_Block_release);
+}
+
+- (void)enqueue {
+  if (commands->status == MTLCommandBufferStatusNotEnqueued)
+    commands->status = MTLCommandBufferStatusEnqueued;
+}
+
+// Executes the commands, and tells who wants to know: also of commands that failed, whose error is raised behind it.
+- (void)execute {
+  const std::shared_ptr<Commands> held = commands; // a handler may release what it is told of
+  held->check_commit();
+  held->status = MTLCommandBufferStatusCommitted;
+  std::exception_ptr failed;
+  try {
+    held->execute();
+    held->status = MTLCommandBufferStatusCompleted;
+  } catch (const metalsim::Refused&) {
+    failed = std::current_exception();
+    held->status = MTLCommandBufferStatusError;
+  }
+  held->tell(self);
+  if (failed)
+    std::rethrow_exception(failed);
+}
+
+- (void)commit {
+  commands->touch(); // PyTorch will find its command buffer committed
+  [self execute];
+}
+
+- (void)waitUntilCompleted {
+  if (!commands->committed())
+    refuse("-[MTLCommandBuffer waitUntilCompleted]", "it was not committed", "a Mac waits for ever");
+}
+
+@end
+
 @implementation SimulatedEncoder
 
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   if (state == nil)
-    refuse(name_of(_cmd), "computePipelineState must not be nil.", kLayerOnly);
-  [state retain];
-  [pipeline release];
-  pipeline = (SimulatedPipeline*)state;
+    refuse_call(_cmd, "computePipelineState must not be nil.");
+  pipeline = held((SimulatedPipeline*)state);
 }
 
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   check_index(_cmd, index);
   if (buffer == nil) {
-    bindings->erase(index);
+    bindings.erase(index);
     return;
   }
   if (object_getClass(buffer) != [SimulatedBuffer class])
-    refuse(name_of(_cmd), "that is no MTLBuffer; is it the storage of a CPU tensor?", kCrashes);
-  check_offset(_cmd, structure(buffer), offset);
-  (*bindings)[index] = {held(structure(buffer)), offset, {}};
+    refuse_call(_cmd, "that is no MTLBuffer; is it the storage of a CPU tensor?", kCrashes);
+  check_offset(_cmd, offset, buffer.length);
+  bindings[index] = {held(structure(buffer)), offset, {}};
 }
 
 - (void)setBufferOffset:(NSUInteger)offset atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
-  auto found = bindings->find(index);
-  if (found == bindings->end() || found->second.buffer == nullptr)
-    refuse(name_of(_cmd), "no buffer at index(" + std::to_string(index) + ")", kLayerOnly);
-  check_offset(_cmd, found->second.buffer.get(), offset);
+  check_alive(ended, _cmd);
+  auto found = bindings.find(index);
+  if (found == bindings.end() || found->second.buffer == nullptr)
+    refuse_call(_cmd, "no buffer at index(" + std::to_string(index) + ")");
+  check_offset(_cmd, offset, found->second.buffer->length);
   found->second.offset = offset;
 }
 
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   check_index(_cmd, index);
   if (length == 0 || length > kMostBytes)
-    refuse(name_of(_cmd), "length(" + std::to_string(length) + ") must be 1 to 4096", kLayerOnly);
+    refuse_call(_cmd, "length(" + std::to_string(length) + ") must be 1 to 4096");
   if (bytes == nullptr)
-    refuse(name_of(_cmd), "bytes must not be NULL", kLayerOnly);
+    refuse_call(_cmd, "bytes must not be NULL");
   auto* from = static_cast<const char*>(bytes);
-  (*bindings)[index] = {nullptr, 0, std::vector<char>(from, from + length)};
+  bindings[index] = {nullptr, 0, std::vector<char>(from, from + length)};
 }
 
 - (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)group {
-  check_alive(self, _cmd);
-  if (pipeline == nil)
-    refuse(name_of(_cmd), "no compute pipeline state was set", kLayerOnly);
+  check_alive(ended, _cmd);
+  if (pipeline == nullptr)
+    refuse_call(_cmd, "no compute pipeline state was set");
   for (NSUInteger extent : {grid.width, grid.height, grid.depth, group.width, group.height, group.depth})
     if (extent == 0 || extent > UINT32_MAX)
-      refuse(
-          name_of(_cmd),
+      refuse_call(
+          _cmd,
           in_words("threadsPerGrid", grid) + ", " + in_words("threadsPerThreadgroup", group) +
-              (extent == 0 ? " must not have a 0" : " must not have more than 2^32 - 1 of anything"),
-          kLayerOnly);
+              (extent == 0 ? " must not have a 0" : " must not have more than 2^32 - 1 of anything"));
   if (product(group) > pipeline->limits.most_threads)
-    refuse(
-        name_of(_cmd),
+    refuse_call(
+        _cmd,
         in_words("threadsPerThreadgroup", group) + ", " + threads_in_words(group) + ", must be <= " +
             std::to_string(pipeline->limits.most_threads),
         kDoesNotRun);
-  (*commands)->work.push_back({held(pipeline), *bindings, numbers(grid), numbers(group)});
+  commands->work.push_back({pipeline, bindings, numbers(grid), numbers(group)});
 }
 
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)group {
@@ -541,19 +484,16 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 }
 
 - (void)endEncoding {
-  check_alive(self, _cmd);
+  check_alive(ended, _cmd);
   ended = YES;
-  (*commands)->encoding = false;
+  commands->encoding = false;
 }
 
 - (void)dealloc {
   if (!ended) {
-    (*commands)->encoder_lost = true; // told at the next occasion: nothing may be thrown in here
-    (*commands)->touch();
+    commands->encoder_lost = true; // told at the next occasion: nothing may be thrown in here
+    commands->touch();
   }
-  [pipeline release];
-  delete bindings;
-  delete commands;
   [super dealloc];
 }
 
@@ -561,21 +501,26 @@ std::array<uint32_t, 3> numbers(MTLSize size) {
 
 // ---- queues ---------------------------------------------------------------------------------------------------------
 
+@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
+@end
+
+@implementation SimulatedCommandQueue
+
+- (id<MTLCommandBuffer>)commandBuffer {
+  return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
+}
+
+@end
+
+// ---- PyTorch's stream -----------------------------------------------------------------------------------------------
+
 extern "C" int PyGILState_Check(void);
 extern "C" void* PyEval_SaveThread(void);
 extern "C" void PyEval_RestoreThread(void*);
 
 namespace {
 
-// Does something at the end of a block.
-template <typename Work>
-struct Finally {
-  explicit Finally(Work given) : work(given) {}
-  ~Finally() {
-    work();
-  }
-  Work work;
-};
+using Finally = std::shared_ptr<void>; // of nothing: its deleter is called at the end of a block
 
 // PyTorch's serial queue: one thread at a time.
 class SerialQueue {
@@ -599,7 +544,7 @@ class SerialQueue {
     }
     const std::lock_guard<std::mutex> lock(mutex_, std::adopt_lock);
     owner_ = std::this_thread::get_id();
-    const Finally leave([this] { owner_ = std::thread::id(); });
+    const Finally leave(nullptr, [this](void*) { owner_ = std::thread::id(); });
     work();
   }
 
@@ -612,47 +557,11 @@ SerialQueue queue;
 
 const char* const kOwnQueue = "BUG IN CLIENT OF LIBDISPATCH: dispatch_sync called on queue already owned by current thread";
 
-void abandon();
-
-} // namespace
-
-extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
-  if (given == nil || block == nil)
-    refuse("dispatch_sync", given == nil ? "the queue is NULL" : "the block is NULL", kCrashes);
-  if (queue.is_mine())
-    refuse("dispatch_sync", kOwnQueue, kEndsProcess);
-  queue.exclusively([&] {
-    stream.busy.fetch_or(kInsideQueue);
-    const Finally leave([] { stream.busy.fetch_and(~kInsideQueue); });
-    try {
-      contained("dispatch_sync", true, block);
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  });
-}
-
-@interface SimulatedCommandQueue : SimulatedObject <MTLCommandQueue>
-@end
-
-@implementation SimulatedCommandQueue
-
-- (id<MTLCommandBuffer>)commandBuffer {
-  return [[[SimulatedCommandBuffer alloc] initForStream:NO] autorelease];
-}
-
-@end
-
-// ---- PyTorch's stream -----------------------------------------------------------------------------------------------
-
-namespace {
-
 SimulatedCommandBuffer* current = nil;
 SimulatedCommandBuffer* retired = nil; // the one before: who still uses it is told, and does not crash
 
 void retire(MTLCommandBufferStatus status) {
-  (*current->commands)->status = status;
+  current->commands->status = status;
   [retired release];
   retired = current;
   current = nil;
@@ -704,7 +613,7 @@ void commit() {
   check_inside("torch::mps::commit");
   with_current([] {
     [current execute];
-    (*current->commands)->status = MTLCommandBufferStatusNotEnqueued;
+    current->commands->status = MTLCommandBufferStatusNotEnqueued;
   });
 }
 
@@ -719,12 +628,29 @@ void settle() {
   if (queue.is_mine())
     refuse("dispatch_sync", "an operator of PyTorch inside the block: " + std::string(kOwnQueue), kEndsProcess);
   with_current([] {
-    (*current->commands)->check_takes_commands();
-    (*current->commands)->execute();
+    current->commands->check_takes_commands();
+    current->commands->execute();
   });
 }
 
 } // namespace
+
+extern "C" void dispatch_sync(dispatch_queue_t given, dispatch_block_t block) {
+  if (given == nil || block == nil)
+    refuse("dispatch_sync", given == nil ? "the queue is NULL" : "the block is NULL", kCrashes);
+  if (queue.is_mine())
+    refuse("dispatch_sync", kOwnQueue, kEndsProcess);
+  queue.exclusively([&] {
+    stream.busy.fetch_or(kInsideQueue);
+    const Finally leave(nullptr, [](void*) { stream.busy.fetch_and(~kInsideQueue); });
+    try {
+      contained("dispatch_sync", true, block);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  });
+}
 
 // Python calls this once; what it returns is for the device.
 extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_python) {
@@ -740,40 +666,16 @@ extern "C" metalsim::MetalStream* metalsim_connect(const metalsim::Shaders* of_p
 
 // ---- the device -----------------------------------------------------------------------------------------------------
 
-namespace {
-
-bool succeeded(int64_t number, NSError** error) {
-  if (number == 0 && error != nullptr)
-    *error = metalsim::error(said);
-  return number != 0;
-}
-
-} // namespace
-
 @interface SimulatedDevice : NSObject <MTLDevice>
 @end
 
 @implementation SimulatedDevice
 
-- (NSString*)name {
-  return @"Simulated Apple GPU";
-}
-
-- (BOOL)hasUnifiedMemory {
-  return YES;
-}
-
-- (MTLSize)maxThreadsPerThreadgroup {
-  return MTLSizeMake(kMostThreads, kMostThreads, kMostThreads);
-}
-
-- (NSUInteger)maxThreadgroupMemoryLength {
-  return 32768;
-}
-
-- (NSUInteger)maxBufferLength {
-  return kMostLength;
-}
+METALSIM_PROPERTY(NSString*, name, @"Simulated Apple GPU")
+METALSIM_PROPERTY(BOOL, hasUnifiedMemory, YES)
+METALSIM_PROPERTY(MTLSize, maxThreadsPerThreadgroup, MTLSizeMake(kMostThreads, kMostThreads, kMostThreads))
+METALSIM_PROPERTY(NSUInteger, maxThreadgroupMemoryLength, 32768)
+METALSIM_PROPERTY(NSUInteger, maxBufferLength, kMostLength)
 
 - (id<MTLCommandQueue>)newCommandQueue {
   return [SimulatedCommandQueue new];
@@ -800,10 +702,9 @@ bool succeeded(int64_t number, NSError** error) {
     return nil;
   SimulatedLibrary* made = [SimulatedLibrary new];
   made->number = number;
-  made->names = new std::vector<std::string>;
   char* rest = nullptr;
   for (const char* name = strtok_r(said, "\n", &rest); name != nullptr; name = strtok_r(nullptr, "\n", &rest))
-    made->names->push_back(name);
+    made->names.push_back(name);
   return made;
 }
 

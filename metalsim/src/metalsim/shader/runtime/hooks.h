@@ -114,6 +114,12 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
   _exit(66);
 }
 
+template <class T>
+T* atomic(T* place, bool writes, const void* caller) {
+  touched(place, sizeof(T), writes, true, caller);
+  return place;
+}
+
 // A group begins: its threadgroup memory is new.
 void group_begins(uint64_t number, size_t shared_bytes) {
   group_now = (uint32_t)number + 1;
@@ -134,29 +140,18 @@ HOOK(func_exit)() {}
 PLAIN(1) PLAIN(2) PLAIN(4) PLAIN(8) PLAIN(16)
 
 // Fibers take turns on one thread of the CPU, so that a plain access is atomic.
-#define ATOMIC(bits)                                                                                      \
-  extern "C" EXPORT uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t* p, int) {                   \
-    hooks::touched(p, bits / 8, false, true, CALLER);                                                     \
-    return *p;                                                                                            \
-  }                                                                                                       \
-  extern "C" EXPORT void __tsan_atomic##bits##_store(uint##bits##_t* p, uint##bits##_t v, int) {          \
-    hooks::touched(p, bits / 8, true, true, CALLER);                                                      \
-    *p = v;                                                                                               \
-  }                                                                                                       \
-  extern "C" EXPORT uint##bits##_t __tsan_atomic##bits##_exchange(uint##bits##_t* p, uint##bits##_t v, int) { \
-    hooks::touched(p, bits / 8, true, true, CALLER);                                                      \
-    const uint##bits##_t before = *p;                                                                     \
-    *p = v;                                                                                               \
-    return before;                                                                                        \
-  }                                                                                                       \
-  extern "C" EXPORT uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(uint##bits##_t* p,          \
-      uint##bits##_t expected, uint##bits##_t v, int, int) {                                              \
-    hooks::touched(p, bits / 8, true, true, CALLER);                                                      \
-    const uint##bits##_t before = *p;                                                                     \
-    if (before == expected) *p = v;                                                                       \
-    return before;                                                                                        \
+#define ATOMIC(n, T)                                                                                           \
+  extern "C" EXPORT T __tsan_atomic##n##_load(T* p, int) { return *hooks::atomic(p, false, CALLER); }          \
+  extern "C" EXPORT void __tsan_atomic##n##_store(T* p, T v, int) { *hooks::atomic(p, true, CALLER) = v; }     \
+  extern "C" EXPORT T __tsan_atomic##n##_exchange(T* p, T v, int) {                                            \
+    return __atomic_exchange_n(hooks::atomic(p, true, CALLER), v, __ATOMIC_RELAXED);                           \
+  }                                                                                                            \
+  extern "C" EXPORT T __tsan_atomic##n##_compare_exchange_val(T* p, T expected, T v, int, int) {               \
+    hooks::atomic(p, true, CALLER);                                                                            \
+    __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);                   \
+    return expected;                                                                                           \
   }
-ATOMIC(8) ATOMIC(16) ATOMIC(32) ATOMIC(64)
+ATOMIC(8, uint8_t) ATOMIC(16, uint16_t) ATOMIC(32, uint32_t) ATOMIC(64, uint64_t)
 
 extern "C" EXPORT void* __tsan_memset(void* to, int byte, size_t n) {
   hooks::touched(to, n, true, false, CALLER);
@@ -170,8 +165,3 @@ extern "C" EXPORT void* __tsan_memset(void* to, int byte, size_t n) {
   }
 COPY(memcpy)
 COPY(memmove)
-#undef COPY
-#undef HOOK
-#undef CALLER
-#undef PLAIN
-#undef ATOMIC

@@ -27,6 +27,9 @@ extern "C" {
 #ifdef METALSIM_ASAN
 void __sanitizer_start_switch_fiber(void**, const void*, size_t);
 void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
+#else
+#define __sanitizer_start_switch_fiber(...)
+#define __sanitizer_finish_switch_fiber(...)
 #endif
 // what the compiled kernel brings
 extern MetalsimKernel metalsim_kernels[];
@@ -194,34 +197,23 @@ ucontext_t main_context;
 [[maybe_unused]] void* main_asan;
 [[maybe_unused]] const void* main_stack;
 [[maybe_unused]] size_t main_stack_bytes;
-void leave_fiber(bool for_good) {
+void leave_fiber([[maybe_unused]] bool for_good) {
   Fiber* me = current;
-  (void)for_good;
-#ifdef METALSIM_ASAN
   __sanitizer_start_switch_fiber(for_good ? nullptr : &me->asan, main_stack, main_stack_bytes);
-#endif
   swapcontext(&me->context, &main_context);
-#ifdef METALSIM_ASAN
   __sanitizer_finish_switch_fiber(me->asan, &main_stack, &main_stack_bytes);
-#endif
 }
 void enter(Fiber* fiber) {
   current = fiber;
-#ifdef METALSIM_ASAN
   __sanitizer_start_switch_fiber(&main_asan, fiber->stack, stack_bytes);
-#endif
   swapcontext(&main_context, &fiber->context);
-#ifdef METALSIM_ASAN
   __sanitizer_finish_switch_fiber(main_asan, nullptr, nullptr);
-#endif
 }
 #endif
 
 // ---- fibers ---------------------------------------------------------------------------------------------------------
 void body_of_fiber() {
-#ifdef METALSIM_ASAN
   __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_bytes);
-#endif
   kernel_now->thread(&current->thread);
   current->state = finished;
   leave_fiber(true);
@@ -268,12 +260,6 @@ struct SimdGroup {
       if (first[i]->state == state && (!site || first[i]->site == site)) site = first[i]->site, mask |= 1u << i;
     return mask;
   }
-  uint32_t alive() const {
-    uint32_t mask = 0;
-    for (uint32_t i = 0; i < lanes; i++)
-      if (first[i]->state != finished) mask |= 1u << i;
-    return mask;
-  }
   void release(uint32_t mask) const {
     for (uint32_t i = 0; i < lanes; i++)
       if (mask >> i & 1) first[i]->state = ready;
@@ -292,11 +278,10 @@ struct SimdGroup {
     if (uint32_t mask = waiting(at_exchange)) return exchange(mask), 1;
     const uint32_t mask = waiting(at_simdgroup_barrier);
     if (!mask) return 0;
-    if (mask == alive()) return release(mask), 1;
-    for (uint32_t i = 0; i < lanes; i++)  // others may still come to it, unless they wait for something else
-      if (alive() >> i & 1 && !(mask >> i & 1))
+    for (uint32_t i = 0; i < lanes; i++)
+      if (first[i]->state != finished && !(mask >> i & 1))
         return fail(first[i]->site, "simdgroup_barrier reached by some threads of a SIMD-group only"), -1;
-    return 0;
+    return release(mask), 1;
   }
 };
 
@@ -456,9 +441,8 @@ bool run(const Dispatch& d, void** buffers) {
 
 extern "C" {
 EXPORT uint32_t metalsim_lane() { return current ? current->thread.thread_index_in_simdgroup : 0; }
-EXPORT void metalsim_garbage(void* place, uint32_t bytes) { memset(place, garbage_now, bytes); }
-EXPORT void metalsim_absent_lane(void* place, uint32_t bytes) {
-  memset(place, garbage_now == 0xff ? 0 : garbage_now, bytes);
+EXPORT void metalsim_absent_lane(void* place, uint32_t bytes, int of_filling) {
+  memset(place, of_filling && garbage_now == 0xff ? 0 : garbage_now, bytes);
 }
 
 EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {
@@ -583,8 +567,7 @@ int main(int, char** arguments) {
   void* buffers[64] = {};
   Region* regions;
   if (!job || fscanf(job, "%d %d %d %d", &kernel, &fibers, &order, &garbage) != 4 ||
-      fscanf(job, "%u %u %u", grid, grid + 1, grid + 2) != 3 ||
-      fscanf(job, "%u %u %u", group, group + 1, group + 2) != 3 ||
+      fscanf(job, "%u %u %u %u %u %u", grid, grid + 1, grid + 2, group, group + 1, group + 2) != 6 ||
       !read_regions(job, buffers, regions, count)) {
     fprintf(stderr, "METALSIM bad job file\n");
     return 9;

@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <string>
+#include <vector>
+
 #if __has_feature(objc_arc)
 #error "the simulated Apple GPU has no ARC: build without -fobjc-arc, as torch.utils.cpp_extension does by itself"
 #endif
@@ -83,7 +86,7 @@ enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 typedef NSString* NSErrorDomain;
 
 @interface NSError : NSObject {
-  NSString* _text;
+  std::string _text;
 }
 @property(readonly) NSString* localizedDescription;
 @property(readonly) NSErrorDomain domain;
@@ -92,15 +95,14 @@ typedef NSString* NSErrorDomain;
 
 // array[0] does not compile: for this run time it would be arithmetic with pointers.
 @interface NSArray<Element> : NSObject {
-  id* _objects;
-  NSUInteger _count;
+  std::vector<id> _objects;
 }
 @property(readonly) NSUInteger count;
 - (Element)objectAtIndex:(NSUInteger)index;
 @end
 
 @interface NSAutoreleasePool : NSObject {
-  void* _objects;
+  std::vector<id> _objects;
   NSAutoreleasePool* _outer;
 }
 - (void)drain;

@@ -23,6 +23,8 @@ Class object_setClass(id object, Class given);
 const char* class_getName(Class of);
 Class class_getSuperclass(Class of);
 size_t class_getInstanceSize(Class of);
+void metalsim_construct(Class of, id object); // what an object of the class has of C++
+void metalsim_destruct(Class of, id object);
 BOOL class_respondsToSelector(Class of, SEL selector);
 const char* sel_getName(SEL selector);
 }

@@ -57,13 +57,13 @@ inline uint mul24(uint a, uint b) { return a * b; }
 inline int mad24(int a, int b, int c) { return a * b + c; }
 inline uint mad24(uint a, uint b, uint c) { return a * b + c; }
 
-METALSIM_MAP1(popcount)
-METALSIM_MAP1(clz)
-METALSIM_MAP1(ctz)
-METALSIM_MAP1(reverse_bits)
-METALSIM_MAP2(mulhi)
-METALSIM_MAP2(rotate)
-METALSIM_MAP2(addsat)
-METALSIM_MAP2(subsat)
-METALSIM_MAP2(absdiff)
+METALSIM_MAP(popcount)
+METALSIM_MAP(clz)
+METALSIM_MAP(ctz)
+METALSIM_MAP(reverse_bits)
+METALSIM_MAP(mulhi)
+METALSIM_MAP(rotate)
+METALSIM_MAP(addsat)
+METALSIM_MAP(subsat)
+METALSIM_MAP(absdiff)
 }  // namespace metal

@@ -82,20 +82,14 @@ struct signature<void (*)(A...)> {
 
 // ---- values that the run time supplies: uint or ushort, one to three of them ----------------------------------------
 template <class T>
-struct position {
-  static T from(MetalsimIndex v) { return T(v.x); }
-};
+inline T position(MetalsimIndex v, T*) { return T(v.x); }
 template <class T>
-struct position<metal::vec<T, 2>> {
-  static metal::vec<T, 2> from(MetalsimIndex v) { return metal::vec<T, 2>(v.x, v.y); }
-};
+inline metal::vec<T, 2> position(MetalsimIndex v, metal::vec<T, 2>*) { return {v.x, v.y}; }
 template <class T>
-struct position<metal::vec<T, 3>> {
-  static metal::vec<T, 3> from(MetalsimIndex v) { return metal::vec<T, 3>(v.x, v.y, v.z); }
-};
+inline metal::vec<T, 3> position(MetalsimIndex v, metal::vec<T, 3>*) { return {v.x, v.y, v.z}; }
 template <class T>
 inline T supply(MetalsimIndex v) {
-  return position<metal::remove_cv_t<T>>::from(v);
+  return position(v, static_cast<metal::remove_cv_t<T>*>(nullptr));
 }
 template <class T>
 inline T supply(uint v) {

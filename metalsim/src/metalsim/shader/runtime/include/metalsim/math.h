@@ -4,67 +4,19 @@
 #pragma clang system_header
 
 namespace metal {
-// A function of scalars, element by element. The result's type is that of the scalar function.
-#define METALSIM_MAP1(f)                                                              \
-  template <class T, int N>                                                           \
-  inline auto f(vec<T, N> a)->vec<decltype(f(a.at(0))), N> {                          \
-    vec<decltype(f(a.at(0))), N> r;                                                   \
-    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i));                                 \
-    return r;                                                                         \
-  }
-#define METALSIM_MAP2(f)                                                              \
-  template <class T, int N>                                                           \
-  inline auto f(vec<T, N> a, vec<T, N> b)->vec<decltype(f(a.at(0), b.at(0))), N> {    \
-    vec<decltype(f(a.at(0), b.at(0))), N> r;                                          \
-    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i), b.at(i));                        \
-    return r;                                                                         \
-  }                                                                                   \
-  template <class T, int N, class U, enable_if_t<is_arithmetic_v<U>, int> = 0>        \
-  inline auto f(vec<T, N> a, U b)->decltype(f(a, vec<T, N>(b))) {                     \
-    return f(a, vec<T, N>(b));                                                        \
-  }                                                                                   \
-  template <class T, int N, class U, enable_if_t<is_arithmetic_v<U>, int> = 0>        \
-  inline auto f(U a, vec<T, N> b)->decltype(f(vec<T, N>(a), b)) {                     \
-    return f(vec<T, N>(a), b);                                                        \
-  }
-#define METALSIM_MAP3(f)                                                                                               \
-  template <class T, int N>                                                                                            \
-  inline vec<T, N> f(vec<T, N> a, vec<T, N> b, vec<T, N> c) {                                                          \
-    vec<T, N> r;                                                                                                       \
-    for (int i = 0; i < N; i++) r.at(i) = f(a.at(i), b.at(i), c.at(i));                                                \
-    return r;                                                                                                          \
-  }                                                                                                                    \
-  template <class T, int N, class U, class W, enable_if_t<is_arithmetic_v<U> && is_arithmetic_v<W>, int> = 0>          \
-  inline vec<T, N> f(vec<T, N> a, U b, W c) {                                                                          \
-    return f(a, vec<T, N>(b), vec<T, N>(c));                                                                           \
-  }                                                                                                                    \
-  template <class T, int N, class W, enable_if_t<is_arithmetic_v<W>, int> = 0>                                         \
-  inline vec<T, N> f(vec<T, N> a, vec<T, N> b, W c) {                                                                  \
-    return f(a, b, vec<T, N>(c));                                                                                      \
-  }
-
 // A function given as an expression of floats, for float, half and vectors.
-#define METALSIM_MATH1(f, expression)              \
-  inline float f(float a) { return expression; }   \
-  inline half f(half x) {                          \
-    float a = x;                                   \
-    return half(expression);                       \
-  }                                                \
-  METALSIM_MAP1(f)
-#define METALSIM_MATH2(f, expression)                       \
-  inline float f(float a, float b) { return expression; }   \
-  inline half f(half x, half y) {                           \
-    float a = x, b = y;                                     \
-    return half(expression);                                \
-  }                                                         \
-  METALSIM_MAP2(f)
-#define METALSIM_MATH3(f, expression)                                \
-  inline float f(float a, float b, float c) { return expression; }   \
-  inline half f(half x, half y, half z) {                            \
-    float a = x, b = y, c = z;                                       \
-    return half(expression);                                         \
-  }                                                                  \
-  METALSIM_MAP3(f)
+#define METALSIM_MATH1(f, expression)                   \
+  inline float f(float a) { return expression; }        \
+  inline half f(half a) { return half(f(float(a))); }   \
+  METALSIM_MAP(f)
+#define METALSIM_MATH2(f, expression)                                     \
+  inline float f(float a, float b) { return expression; }                 \
+  inline half f(half a, half b) { return half(f(float(a), float(b))); }   \
+  METALSIM_MAP(f)
+#define METALSIM_MATH3(f, expression)                                                       \
+  inline float f(float a, float b, float c) { return expression; }                          \
+  inline half f(half a, half b, half c) { return half(f(float(a), float(b), float(c))); }   \
+  METALSIM_MAP(f)
 
 // The C library's functions; and all those of one float, and of two, that are written in precise:: and __metal_ too.
 #define METALSIM_C1(each)                                                                                     \

@@ -7,8 +7,8 @@
 #include <metalsim/traits.h>
 #include <metalsim/vector.h>
 #include <metalsim/limits.h>
-#include <metalsim/math.h>
 #include <metalsim/integer.h>
+#include <metalsim/math.h>
 #include <metalsim/relational.h>
 #include <metalsim/simdgroup.h>
 #include <metalsim/atomic.h>

@@ -7,10 +7,9 @@ namespace metal {
   template <class T, enable_if_t<is_floating_point_v<T>, int> = 0>                \
   inline bool f(T a) {                                                            \
     const uint bits = as_type<uint>(float(a)), magnitude = bits & 0x7fffffffu;    \
-    (void)magnitude;                                                              \
     return expression;                                                            \
   }                                                                               \
-  METALSIM_MAP1(f)
+  METALSIM_MAP(f)
 METALSIM_TEST(isnan, magnitude > 0x7f800000u)
 METALSIM_TEST(isinf, magnitude == 0x7f800000u)
 METALSIM_TEST(isfinite, magnitude < 0x7f800000u)
@@ -29,24 +28,18 @@ inline bool isordered(T a, T b) {
 inline bool all(bool a) { return a; }
 inline bool any(bool a) { return a; }
 template <int N>
-inline bool all(vec<bool, N> a) {
-  for (int i = 0; i < N; i++)
-    if (!a.at(i)) return false;
-  return true;
-}
-template <int N>
 inline bool any(vec<bool, N> a) {
   for (int i = 0; i < N; i++)
     if (a.at(i)) return true;
   return false;
 }
-// select(a, b, c) is c ? b : a
-template <class T, enable_if_t<is_arithmetic_v<T>, int> = 0>
-inline T select(T a, T b, bool c) {
-  return c ? b : a;
+template <int N>
+inline bool all(vec<bool, N> a) {
+  return !any(!a);
 }
-template <class T, int N>
-inline vec<T, N> select(vec<T, N> a, vec<T, N> b, bool c) {
+// select(a, b, c) is c ? b : a
+template <class T, enable_if_t<is_arithmetic_v<T> || is_vector_v<T>, int> = 0>
+inline T select(T a, T b, bool c) {
   return c ? b : a;
 }
 template <class T, int N>

@@ -6,8 +6,7 @@ extern "C" {
 void metalsim_barrier(int of_simdgroup) __attribute__((noduplicate, nomerge));
 uint metalsim_exchange(const void* mine, uint bytes, void* all) __attribute__((noduplicate));  // returns who took part
 uint metalsim_lane(void);
-void metalsim_garbage(void* place, uint bytes);
-void metalsim_absent_lane(void* place, uint bytes);
+void metalsim_absent_lane(void* place, uint bytes, int of_filling);
 }
 
 namespace metal {
@@ -45,19 +44,13 @@ struct metalsim_lanes {
   uint present;
   bool has(uint lane) const { return lane < 32 && (present >> lane & 1); }
   uint first() const { return uint(__builtin_ctz(present)); }
-  T from(uint lane) const {  // a lane that is not there gives garbage, as on a GPU
+  // A lane that is not there gives garbage, as on a GPU. To shuffles that fill, PyTorch's headers note, it gives 0 on
+  // Apple's GPUs in practice, though that is undefined, and Inductor's reductions of 64-bit integers live on it: 0 in an
+  // ordinary run, garbage in check().
+  T from(uint lane, bool filling = false) const {
     if (has(lane)) return value[lane];
     T t;
-    metalsim_garbage(&t, sizeof(T));
-    return t;
-  }
-  // The same for shuffles that fill. PyTorch's headers note that such a lane gives 0 on Apple's GPUs in practice,
-  // though it is undefined, and Inductor's reductions of 64-bit integers live on it: 0 in an ordinary run, garbage in
-  // check().
-  T from_or_zero(uint lane) const {
-    if (has(lane)) return value[lane];
-    T t;
-    metalsim_absent_lane(&t, sizeof(T));
+    metalsim_absent_lane(&t, sizeof(T), filling);
     return t;
   }
 };
@@ -73,7 +66,6 @@ METALSIM_INLINE metalsim_lanes<T> metalsim_all(T x) {
   METALSIM_INLINE T f(T x, ushort k) {          \
     metalsim_lanes<T> all = metalsim_all(x);                 \
     const uint lane = metalsim_lane();          \
-    (void)lane;                                 \
     return all.from(source);                    \
   }
 METALSIM_SHUFFLE(simd_shuffle, k)
@@ -99,13 +91,13 @@ template <class T, metalsim_if_simd<T> = 0>
 METALSIM_INLINE T simd_shuffle_and_fill_down(T x, T filling, ushort k, ushort modulo = 32) {
   metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
   const uint lane = metalsim_lane(), end = lane - lane % modulo + modulo, source = lane + k;
-  return source < end ? all.from_or_zero(source) : fill.from_or_zero(source - modulo);
+  return source < end ? all.from(source, true) : fill.from(source - modulo, true);
 }
 template <class T, metalsim_if_simd<T> = 0>
 METALSIM_INLINE T simd_shuffle_and_fill_up(T x, T filling, ushort k, ushort modulo = 32) {
   metalsim_lanes<T> all = metalsim_all(x), fill = metalsim_all(filling);
   const uint lane = metalsim_lane();
-  return lane % modulo >= k ? all.from_or_zero(lane - k) : fill.from_or_zero(lane + modulo - k);
+  return lane % modulo >= k ? all.from(lane - k, true) : fill.from(lane + modulo - k, true);
 }
 
 // Of the lanes from `begin` to `end` that are there; the caller's own is one of them.

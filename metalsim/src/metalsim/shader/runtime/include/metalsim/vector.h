@@ -22,34 +22,32 @@ struct metalsim_count<A, B...>
     : integral_constant<int, (metalsim_elements<decay_t<A>>::value ? metalsim_elements<decay_t<A>>::value : 1000) +
                                  metalsim_count<B...>::value> {};
 
+// The elements of a vector at some positions.
+template <int... At>
+struct metalsim_elements_at {
+  template <class V>
+  static constexpr auto read(const V& v) -> vec<decay_t<decltype(v.at(0))>, sizeof...(At)> {
+    return {v.at(At)...};
+  }
+  template <class V, class W>
+  static constexpr void write(V& v, const W& given) {
+    static_assert(__builtin_popcount((... | (1 << At))) == sizeof...(At),
+                  "a swizzle with a repeated element is not assignable");
+    int i = 0;
+    ((v.at(At) = given.at(i++)), ...);
+  }
+};
+
 // A swizzle is a property: reading `v.yx` calls a getter, writing it a setter. Writing one with a repeated element does
 // not compile, as in Metal.
 #define METALSIM_SWIZZLE1(name, a)                        \
   constexpr T get_##name() const { return at(a); }        \
   constexpr void put_##name(T v) { at(a) = v; }           \
   __declspec(property(get = get_##name, put = put_##name)) T name;
-#define METALSIM_SWIZZLE2(name, a, b)                                                       \
-  constexpr vec<T, 2> get_##name() const { return {at(a), at(b)}; }                         \
-  constexpr void put_##name(vec<T, 2> v) {                                                  \
-    static_assert(sizeof(T) && a != b, "a swizzle with a repeated element is not assignable"); \
-    at(a) = v.x, at(b) = v.y;                                                               \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 2> name;
-#define METALSIM_SWIZZLE3(name, a, b, c)                                                    \
-  constexpr vec<T, 3> get_##name() const { return {at(a), at(b), at(c)}; }                  \
-  constexpr void put_##name(vec<T, 3> v) {                                                  \
-    static_assert(sizeof(T) && a != b && a != c && b != c, "a swizzle with a repeated element is not assignable"); \
-    at(a) = v.x, at(b) = v.y, at(c) = v.z;                                                  \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 3> name;
-#define METALSIM_SWIZZLE4(name, a, b, c, d)                                                 \
-  constexpr vec<T, 4> get_##name() const { return {at(a), at(b), at(c), at(d)}; }           \
-  constexpr void put_##name(vec<T, 4> v) {                                                  \
-    static_assert(sizeof(T) && a != b && a != c && a != d && b != c && b != d && c != d,    \
-                  "a swizzle with a repeated element is not assignable");                   \
-    at(a) = v.x, at(b) = v.y, at(c) = v.z, at(d) = v.w;                                     \
-  }                                                                                         \
-  __declspec(property(get = get_##name, put = put_##name)) vec<T, 4> name;
+#define METALSIM_SWIZZLE(name, n, ...)                                                                       \
+  constexpr vec<T, n> get_##name() const { return metalsim_elements_at<__VA_ARGS__>::read(*this); }          \
+  constexpr void put_##name(vec<T, n> v) { metalsim_elements_at<__VA_ARGS__>::write(*this, v); }             \
+  __declspec(property(get = get_##name, put = put_##name)) vec<T, n> name;
 #include <metalsim/swizzles.h>
 
 #define METALSIM_N 2
@@ -77,18 +75,13 @@ struct packed_vec {
   constexpr T& at(int i) { return elements[i]; }
   constexpr const T& at(int i) const { return elements[i]; }
   METALSIM_SWIZZLE1(x, 0) METALSIM_SWIZZLE1(y, 1) METALSIM_SWIZZLE1(z, 2) METALSIM_SWIZZLE1(w, 3)
-// both packed: with one vec, the operators of vec are meant
+  // both packed, or one and a scalar: with one vec, the operators of vec are meant
+  template <class A, class B>
+  static constexpr bool are_mine = is_same_v<A, packed_vec> ? is_same_v<B, packed_vec> || is_arithmetic_v<B>
+                                                            : is_arithmetic_v<A> && is_same_v<B, packed_vec>;
 #define METALSIM_OPERATOR(op)                                                                              \
-  template <class P, enable_if_t<is_same_v<P, packed_vec>, int> = 0>                                       \
-  friend constexpr vec<T, N> operator op(P a, P b) {                                                       \
-    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
-  }                                                                                                        \
-  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
-  friend constexpr vec<T, N> operator op(P a, U b) {                                                       \
-    return vec<T, N>(a) op vec<T, N>(b);                                                                   \
-  }                                                                                                        \
-  template <class P, class U, enable_if_t<is_same_v<P, packed_vec> && is_arithmetic_v<U>, int> = 0>        \
-  friend constexpr vec<T, N> operator op(U a, P b) {                                                       \
+  template <class A, class B, enable_if_t<are_mine<A, B>, int> = 0>                                        \
+  friend constexpr vec<T, N> operator op(A a, B b) {                                                       \
     return vec<T, N>(a) op vec<T, N>(b);                                                                   \
   }                                                                                                        \
   constexpr packed_vec& operator op##=(vec<T, N> b) { return *this = packed_vec(vec<T, N>(*this) op b); }
@@ -140,6 +133,25 @@ template <class T>
 constexpr bool is_vector_v = (metalsim_elements<T>::value > 1);
 template <class T>
 struct is_vector : bool_constant<is_vector_v<T>> {};
+
+// The type of the vectors among arguments, where all others are scalars; none where there are two types, or no vector.
+template <class...>
+struct metalsim_vector_of {};
+template <class A, class... B>
+struct metalsim_vector_of<A, B...>
+    : conditional_t<is_arithmetic_v<A>, metalsim_vector_of<B...>, metalsim_vector_of<>> {};
+template <class T, int N, class... A>
+struct metalsim_vector_of<vec<T, N>, A...>
+    : enable_if<conjunction<bool_constant<is_arithmetic_v<A> || is_same_v<A, vec<T, N>>>...>::value, vec<T, N>> {};
+
+// A function of scalars, element by element. The result's type is that of the scalar function.
+#define METALSIM_MAP(f)                                                           \
+  template <class... A, class V = typename metalsim_vector_of<A...>::type>        \
+  inline auto f(A... a)->vec<decltype(f(V(a).at(0)...)), V::N> {                  \
+    vec<decltype(f(V(a).at(0)...)), V::N> r;                                      \
+    for (int i = 0; i < V::N; i++) r.at(i) = f(V(a).at(i)...);                    \
+    return r;                                                                     \
+  }
 }  // namespace metal
 
 #define METALSIM_VECTOR_NAMES(t)                                                                            \

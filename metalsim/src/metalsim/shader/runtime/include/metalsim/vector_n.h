@@ -38,7 +38,8 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
   // fewer in braces leave the rest 0; Metal takes fewer there only, here parentheses do as well
   template <class A, class B, class... C, enable_if_t<(metalsim_count<A, B, C...>::value <= METALSIM_N), int> = 0>
   constexpr vec(A a, B b, C... c) : METALSIM_ZERO {
-    fill(0, a, b, c...);
+    int i = 0;
+    put(i, a), put(i, b), (..., put(i, c));
   }
 #undef METALSIM_ZERO
   constexpr T& operator[](size_t i) { return __builtin_is_constant_evaluated() ? at(int(i)) : (&x)[i]; }
@@ -71,26 +72,18 @@ struct alignas(sizeof(T) * (METALSIM_N == 3 ? 4 : METALSIM_N)) vec<T, METALSIM_N
 #undef METALSIM_OPERATOR
   friend constexpr vec operator+(vec a) { return a; }
   friend constexpr vec<bool, METALSIM_N> operator!(vec a) {
-    vec<bool, METALSIM_N> r(false);
-    for (int i = 0; i < N; i++) r.at(i) = !a.at(i);
-    return r;
+    return a == vec(T(0));
   }
   constexpr vec& operator++() { return *this += T(1); }
   constexpr vec& operator--() { return *this -= T(1); }
 
  private:
-  constexpr void fill(int) {}
-  template <class A, class... C>
-  constexpr void fill(int i, A a, C... c) {
-    fill_one(i, a, bool_constant<is_arithmetic_v<A>>());
-    fill(i + metalsim_elements<A>::value, c...);
+  template <class A, enable_if_t<is_arithmetic_v<A>, int> = 0>
+  constexpr void put(int& i, A a) {
+    at(i++) = T(a);
   }
-  template <class A>
-  constexpr void fill_one(int i, A a, true_type) {
-    at(i) = T(a);
-  }
-  template <class A>
-  constexpr void fill_one(int i, A a, false_type) {
-    for (int k = 0; k < metalsim_elements<A>::value; k++) at(i + k) = T(a.at(k));
+  template <class A, enable_if_t<!is_arithmetic_v<A>, int> = 0>
+  constexpr void put(int& i, A a) {
+    for (int k = 0; k < metalsim_elements<A>::value; k++) at(i++) = T(a.at(k));
   }
 };
