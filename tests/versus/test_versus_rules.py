@@ -68,7 +68,7 @@ def test_five_looks_miss_the_truth_in_5_percent_at_most():
             logs = [pair.log for pair in pairs(lockstep, kind, 1.05, rng, intervals.LOOKS[-1])]
             looks = [intervals.interval(logs[:count]) for count in intervals.LOOKS]
             missed += not all(look.low <= 1 / 1.05 <= look.high for look in looks)
-            assert all(look.low <= look.speed <= look.high for look in looks)
+            assert all(look.low <= look.median <= look.high for look in looks)
         assert missed <= 0.05 * times, f"{kind}: {missed} of {times}"
 
 
