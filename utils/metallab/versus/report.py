@@ -68,7 +68,9 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     """Return how many cases have each answer, and what the answers mean."""
     counts = Counter(outcome.answer for outcome in outcomes)
     answers = [(answer, means) for means, answer in IN_PRINT.items() if counts[answer]]
-    counted = ", ".join(f"{counts[answer]} {answer} ({means})" for answer, means in answers)
+    counted = ", ".join(
+        f"{counts[answer]} {answer}" + f" ({means})" * (means != answer.lower()) for answer, means in answers
+    )
     text = f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same."
     if counts["UNSURE"]:
         text += "\nUndecided: take more --seconds, a quieter machine or a larger --factor."
