@@ -26,7 +26,7 @@ from nbformat.v4 import new_code_cell
 from one_page import run_notebook
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import headless, isolated, needs, paths, records, workshop
+from metallab import headless, isolated, needs, paths, records, timing, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
@@ -381,8 +381,9 @@ def speed_ups_in(cell) -> list[str]:
     told = [str(output.get(part, "")) for output in cell.get("outputs", []) for part in ("text", "data", "metadata")]
     told = [re.sub(r"\n +", " ", text) for text in told]  # as before `units.lines`
     told = [re.sub(r"^Measured before on an .*, .*", "", text, flags=re.M) for text in told]
-    says = r"\w+ (?:is|takes) [\d. to]+ times as (?:fast|long) as|[\d.]+ times as fast, 95 %|\d+ pairs?, [\d.]+"
-    return re.findall(says, "\n".join(told))
+    fields = {"times": r"[\d.]+", "ends": r"[\d. to]+", "pairs": r"\d+ pairs?", "as_baseline": " as", "seen": ".*"}
+    says = [timing.WORDS[key].format(fewest="", **fields) for key in ("faster", "slower", "interval", "too few")]
+    return re.findall("|".join(says), "\n".join(told))
 
 
 def error_of(cell) -> str | None:

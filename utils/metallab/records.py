@@ -28,7 +28,7 @@ import msgspec
 import pyperf
 from msgspec import Meta
 
-from metallab import isolated, machine, mode, paths, units
+from metallab import isolated, machine, mode, paths
 from metallab.device import Device
 from metallab.fields import (
     SENTENCE_LIMIT,
@@ -43,7 +43,7 @@ from metallab.fields import (
     Sentence,
 )
 from metallab.outcomes import Verdict
-from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, compare_samples, doubt
+from metallab.timing import WORDS, Answer, Comparison, Doubt, DoubtKind, Measurement, Ratio, compare_samples, doubt
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -132,6 +132,16 @@ class Record:
         What the page withheld when it was measured, or what `metallab.timing.doubt` says of the measurement.
         """
         return (self.comparison and _doubt_of(self.comparison)) or doubt(self.measurement)
+
+    @property
+    def answer(self) -> Answer | None:
+        """The speed-up of its comparison, or why there is none; None for a baseline and where nothing was compared."""
+        of, why = self.comparison, self.doubt
+        if of is None or of.outcome == "baseline":
+            return None
+        ends = of.median, of.low, math.inf if of.high is None else of.high
+        ratio = None if why else Ratio(of.variant, of.baseline, *ends, self.measurement.n)
+        return Answer(of.variant, ratio, why)
 
 
 def save(
@@ -279,17 +289,14 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         if not wanted or compared.outcome == "baseline":
             continue
         sound, why = believed(runs)
-        ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
-        told = f"Measured before on an {runs[0].measurement.device}, {comparison}: {compared.variant}"
-        if not ratios:
-            lines.append(f"{told} gets no speed-up: {why}.")
-            continue
-        words = "is {} times as fast as"
-        if statistics.median(ratios) < 1:
-            words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
-        least, middle, most = map(units.times, (ratios[0], statistics.median(ratios), ratios[-1]))
-        ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
-        lines.append(f"{told} {words.format(middle)} {compared.baseline} ({ends}).")
+        told = Answer(compared.variant, None, why)
+        if sound:
+            ratio, note = sound[0].answer.ratio, "one process"
+            if len(medians := sorted(run.comparison.median for run in sound)) > 1:
+                ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
+                note = f"median of {len(medians)} processes, which said {ratio.ends}"
+            told = ratio.sentence(note)
+        lines.append(f"Measured before on an {runs[0].measurement.device}, {comparison}: {told}.")
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
     return "\n".join(lines)
@@ -364,7 +371,7 @@ def _doubt_of(compared: Compared) -> Doubt:
     """Return why the page withheld a speed-up; empty if it did not."""
     if compared.doubt or compared.withheld:
         return Doubt(compared.doubt, compared.withheld)
-    return Doubt(None, "no reason is given") if compared.outcome == "withheld" else Doubt()
+    return Doubt(None, WORDS["unknown"]) if compared.outcome == "withheld" else Doubt()
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
@@ -402,8 +409,7 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     answer = comparison.answers[variant]
     named |= {"doubt": answer.doubt.kind, "withheld": machine.one_line(answer.doubt.reason)}
     if ratio := comparison.paired.get(variant):
-        high = ratio.high if math.isfinite(ratio.high) else None
-        named |= {"median": ratio.median, "low": ratio.low, "high": high}
+        named |= {"median": ratio.median, "low": ratio.low, "high": ratio.high if ratio.has_interval else None}
     return Compared(**named, outcome=answer.outcome)
 
 
