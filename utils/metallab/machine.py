@@ -45,6 +45,8 @@ VARIABLES = (
     "XLA_FLAGS",
 )  # fmt: skip
 """The environment variables that are recorded: those that decide what is computed and how fast. No other one is."""
+OLDER_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TF_CPP_MIN_LOG_LEVEL")
+"""Those that files of earlier revisions name as well."""
 
 Variable = Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]{0,60}$")]
 Package = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
