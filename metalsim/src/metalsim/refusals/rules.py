@@ -101,7 +101,7 @@ _OPERANDS = ("self", "input", "other", "x", "n", "grad_output", "A")
 
 complex_ = lambda dtype: dtype.is_complex
 not_floating = lambda dtype: not dtype.is_floating_point
-not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex)
+not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1  # float8 is none
 not_whole = lambda dtype: dtype.is_floating_point or dtype.is_complex
 is_ = lambda *names: lambda dtype: str(dtype).removeprefix("torch.") in names
 complex_or_bool = lambda dtype: dtype.is_complex or is_("bool")(dtype)
