@@ -27,7 +27,7 @@ def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> 
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -26,7 +26,7 @@ from metallab.headless import cli, runner
 from metallab.headless.cli import UNFINISHED, Summary
 
 FOREVER = 600
-PATIENCE = 300
+PATIENCE = 1800
 """Seconds after which something that should happen is taken for not happening."""
 CPU = {"device": "cpu", "label": "a CPU in a test", "simulated": False}
 SKIPPED = {"skip": {"device": ["cpu"], "reason": "needs a GPU"}}

@@ -272,7 +272,7 @@ def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None
-    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS)
+    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS, seconds=_FACT_SECONDS)
     if status is None:
         return None, None
     revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
