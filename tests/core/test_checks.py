@@ -283,11 +283,7 @@ def test_one_memory_is_no_agreement():
         with pytest.raises(checks.Mismatch, match="the same memory"):
             checks.assert_close(first, second, "float32")
     apart = torch.zeros(2, 4)  # one buffer, of which each has its own part
-    for first, second in (
-        (torch.ones(3), torch.ones(3)),
-        (apart[0], apart[1]),
-        (array[:2], array[2:]),
-    ):
+    for first, second in ((torch.ones(3), torch.ones(3)), (apart[0], apart[1]), (array[:2], array[2:])):
         checks.assert_close(first, second, "float32")
 
 

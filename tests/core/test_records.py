@@ -176,10 +176,7 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
     for claims, message in (
-        (
-            {"median": 50.0, "high": 60.0},
-            "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$",
-        ),
+        ({"median": 50.0, "high": 60.0}, "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$"),
         ({"median": None}, "claims a speed-up .* of none, 2, 2, but"),
         ({"high": 9.0}, "of 2, 2, 9, but"),
         ({"high": None}, "of 2, 2, none, but"),
