@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torchvision  # noqa: F401  # whose operators are looked at
 
 from metalsim import operators, refusals
 from metalsim.refusals import detours, rules

@@ -115,8 +115,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal a process of its own has more time, too."""
     if request.config.getoption("--journal", None) is None:
-        run = isolated.run
-        more = lambda *given, timeout=120.0, **named: run(*given, timeout=PATIENCE * timeout, **named)
+        more = lambda *given, timeout=120.0, run=isolated.run, **named: run(*given, timeout=PATIENCE * timeout, **named)
         monkeypatch.setattr(isolated, "run", more)
 
 

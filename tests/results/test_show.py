@@ -190,26 +190,17 @@ def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
     assert not (folder / "01_a.ipynb").exists()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
+def test_what_was_swapped_in_a_set_is_refused(run, capsys):
+    change = lambda path, old, new: path.write_text(path.read_text().replace(old, new))
+    for damage in (
         lambda folder: shutil.copy(folder / "02_b.ipynb", folder / "01_a.ipynb"),
         lambda folder: shutil.copy(folder / "results/02_b.json", folder / "results/01_a.json"),
         lambda folder: (folder / "results/01_a.png").write_bytes(png(9, 9)),
         lambda folder: change(folder / "01_a.ipynb", "Some CPU", "Another GPU"),
         lambda folder: change(folder / "01_a.ipynb", "aaaaaaa", "bbbbbbb"),
-    ],
-)
-def test_what_was_swapped_in_a_set_is_refused(run, damage, capsys):
-    folder, _ = run.make()
-    damage(folder)
-    assert show.main([]) == 2
-    assert "01_a" in capsys.readouterr().err
-    assert not run.gallery.exists()
-
-
-def change(path, old, new):
-    path.write_text(path.read_text().replace(old, new))
+    ):
+        damage(run.make()[0])
+        assert (show.main([]), "01_a" in capsys.readouterr().err, run.gallery.exists()) == (2, True, False)
 
 
 def test_a_page_replaces_itself_and_other_pages_stay(run):
