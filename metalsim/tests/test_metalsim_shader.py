@@ -318,23 +318,11 @@ def test_headers_of_pytorch_compile():
 
 S = torch.special
 SPECIAL = {
-    "digamma": S.digamma,
-    "log_gamma": torch.lgamma,
-    "i0": S.i0,
-    "i0e": S.i0e,
-    "i1": S.i1,
-    "i1e": S.i1e,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
-    "sinc": torch.sinc,
-    "entr": S.entr,
-    "log1p": torch.log1p,
-    "expm1f": torch.expm1,
-    "trigamma": lambda x: torch.polygamma(1, x),
-    "bessel_j0_forward": S.bessel_j0,
-    "modified_bessel_k0_forward": S.modified_bessel_k0,
-}
+    "digamma": S.digamma, "log_gamma": torch.lgamma, "i0": S.i0, "i0e": S.i0e, "i1": S.i1, "i1e": S.i1e,
+    "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "sinc": torch.sinc, "entr": S.entr,
+    "log1p": torch.log1p, "expm1f": torch.expm1, "trigamma": lambda x: torch.polygamma(1, x),
+    "bessel_j0_forward": S.bessel_j0, "modified_bessel_k0_forward": S.modified_bessel_k0,
+}  # fmt: skip
 
 
 @with_each_compiler

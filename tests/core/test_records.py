@@ -293,7 +293,7 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path):
 
 def pyperf(*arguments: object) -> str:
     command = [sys.executable, "-m", "pyperf", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

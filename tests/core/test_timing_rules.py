@@ -283,14 +283,14 @@ def test_what_ran_and_where_stands_in_fields() -> None:
 def test_a_busy_machine_is_flagged(monkeypatch) -> None:
     """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
     for cores, flagged in ((3.0, True), (0.0, False)):
-        start = time.monotonic()
-        own = lambda start=start: time.monotonic() - start  # one core's work of this process, however busy the machine
+        clock = FakeClock()
+        now = lambda clock=clock: clock.now / 1e9
         with monkeypatch.context() as planted:
-            planted.setattr(timing, "_busy_seconds", lambda cores=cores, own=own: (1 + cores) * own())
-            planted.setattr(timing, "time", SimpleNamespace(**vars(time) | {"process_time": own}))
-            got = timing.measure(lambda: sum(range(10_000)), on=timing.Host(), budget=timing.Budget(max_seconds=2))
+            planted.setattr(timing, "_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now())
+            planted.setattr(timing, "time", SimpleNamespace(monotonic=now, process_time=now))
+            got = measured(clock, lambda: 0.01)
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
-        assert abs(got.others - cores) < 0.2
+        assert got.others == pytest.approx(cores, abs=1e-6)
     before = timing._busy_seconds()
     until = time.process_time() + 0.2
     while time.process_time() < until:

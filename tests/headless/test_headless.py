@@ -26,7 +26,7 @@ from metallab.headless import cli, runner
 from metallab.headless.cli import UNFINISHED, Summary
 
 FOREVER = 600
-PATIENCE = 300
+PATIENCE = 1800
 """Seconds after which something that should happen is taken for not happening."""
 CPU = {"device": "cpu", "label": "a CPU in a test", "simulated": False}
 SKIPPED = {"skip": {"device": ["cpu"], "reason": "needs a GPU"}}
@@ -443,13 +443,7 @@ def shelf(tmp_path, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("only", "chosen"),
-    [
-        ([], [0, 1, 2, 3, 4]),
-        (["02"], [1]),
-        (["02b"], [2, 3]),
-        (["02b_more"], [2]),
-        (["12", "00"], [0, 4]),
-    ],
+    [([], [0, 1, 2, 3, 4]), (["02"], [1]), (["02b"], [2, 3]), (["02b_more"], [2]), (["12", "00"], [0, 4])],
 )
 def test_only(shelf, only, chosen):
     assert [path.stem for path in cli.choose([], only)] == [shelf[index] for index in chosen]

@@ -29,7 +29,7 @@ from wrong_answers import WRONG_ANSWERS
 from metallab import headless, isolated, needs, paths, records, timing, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-LIMITS = {"cell_timeout": 240, "timeout": 600}  # seconds
+LIMITS = {"cell_timeout": 1800, "timeout": 3600}  # seconds, against a hang
 
 
 def wrong_answers(path):

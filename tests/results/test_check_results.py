@@ -80,6 +80,25 @@ def test_what_a_file_claims_must_follow_from_its_numbers(write):
         check_results.check(claim(write(good), "mps", median=40.0, high=50.0))
 
 
+def test_what_we_would_not_write_is_refused_and_not_shown(write):
+    text = (path := write(contribution())).read_text()
+    for place, added in (
+        ('"version":', '"added": "ada.local", '),
+        ('"unit":', '"added": {"host": ["ada.local"]}, '),
+        ('"unit":', '"unit": "ada.local", '),  # a name that comes twice
+        ('"unit":', '"name": "ada.local", '),  # each benchmark has its own
+        ('"values":', '"added": "ada.local", '),
+        (r"\"chip\":", r"\"added\": \"ada.local\", "),
+        (r"\"numpy\":", r"\"ada.local\": \"1\", "),
+        (r"\"git_dirty\":", r"\"environment\": {\"ADDED\": \"ada.local\"}, "),
+    ):
+        assert place in text
+        path.write_text(text.replace(place, added + place))
+        with pytest.raises(records.RecordError, match=r"'ada\.local'"):
+            check_results.check(path)
+        assert "ada" not in str([record.machine.rows() for record in records.load(path)]), place
+
+
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
     for number, content in enumerate((b"", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}', b"{}", b"\x1b[2J")):
         path = tmp_path / f"{number}.json"

@@ -72,10 +72,7 @@ def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
         one
         for lesson, values in {"03_a": (9.0, 5.0), "04_b": (1.5, 1.25), "05_c": (7.0, 8.0)}.items()
         for number, value in enumerate(values)
-        for one in (
-            baseline(f"c{number}", lesson=lesson),
-            record("v", value, f"c{number}", lesson=lesson, role="GPU"),
-        )
+        for one in (baseline(f"c{number}", lesson=lesson), record("v", value, f"c{number}", lesson=lesson, role="GPU"))
     ]
     told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
     assert numbers(told[0]) == ["0.50", "9.00", "11", "1"]

@@ -11,6 +11,7 @@ read back and in the published schema (``python -m metallab.results.check_result
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -18,11 +19,11 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import pyperf
@@ -216,13 +217,36 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     path, benchmarks = Path(path), by_name(records)
     if not benchmarks:
         raise ValueError(f"{path}: there are no records to write")
-    text = io.StringIO()
-    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
+    text = _as_text(benchmarks)
     try:
-        _parse(path, text.getvalue())  # what is written today must be readable tomorrow
+        _parse(path, text)  # what is written today must be readable tomorrow
     except RecordError as error:
         raise ValueError(f"nothing is written, because it could not be read back: {error}") from error
-    return _put(path, text.getvalue().encode())
+    return _put(path, text.encode())
+
+
+def _as_text(benchmarks: Mapping[str, Sequence[Record]]) -> str:
+    text = io.StringIO()
+    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
+    return text.getvalue()
+
+
+def foreign(path: Path, runs: Iterable[Record]) -> list[str]:
+    """Return the names and texts of a file that `write` would not have written for the records that `load` read."""
+    ours = {*_texts(json.loads(_as_text(by_name(runs)))), *get_args(Verdict)}
+    given = json.loads(path.read_text("utf-8"), object_pairs_hook=list)  # of a name that comes twice each value
+    return [text for text in dict.fromkeys(_texts(given)) if text not in ours]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every name and text in a JSON value, also in the JSON texts that it holds."""
+    if isinstance(value, str) and value.startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value, object_pairs_hook=list)
+    if isinstance(value, str):
+        yield value
+    for each in value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(each)
 
 
 def _put(path: Path, content: bytes) -> Path:
@@ -520,7 +544,11 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
     about["measurement"] = msgspec.convert(about.get("measurement"), dict[str, Any]) | timed
     about |= {"name": given.name, "machine": msgspec.json.decode(given.machine)}
     about["headline"] = given.headline and msgspec.json.decode(given.headline)
-    return msgspec.convert(about, Record)
+    read = msgspec.convert(about, Record)
+    variables = (*machine.VARIABLES, *machine.OLDER_VARIABLES)
+    known = {"environment": variables, "versions": machine.PACKAGES}  # another name may be anybody's
+    kept = {part: {k: v for k, v in getattr(read.machine, part).items() if k in names} for part, names in known.items()}
+    return replace(read, machine=replace(read.machine, **kept))
 
 
 def _work(run: Record) -> tuple[Any, ...]:

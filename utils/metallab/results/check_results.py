@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metallab import paths, records, timing
+from metallab import machine, paths, records, timing
 from metallab.records import Record
 from metallab.results import findings
 
@@ -20,6 +20,9 @@ from metallab.results import findings
 def check(path: Path) -> list[Record]:
     """The records of a file that may be shown. `records.RecordError` with the reason if it may not."""
     runs = records.load(path)
+    if found := records.foreign(path, runs):
+        what = machine.one_line(", ".join(map(repr, found)))[:300]
+        raise records.RecordError(f"{path}: it holds {what}, which metallab does not write: send what make bench wrote")
     for run in runs:
         if run.measurement.simulated or run.measurement.mode != "full":
             raise records.RecordError(f"{path}: {run.name}: only real times of full mode are shown: make bench")

@@ -41,9 +41,11 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
 
     PlainError if it has an output that no viewer shows, or one that names this machine, its user or a folder.
     """
-    notebook.metadata.pop("widgets", None)
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # when each cell ran
+    for place, kept in (
+        (notebook, ("kernelspec", "language_info", "metallab")),
+        *((c, ("tags",)) for c in notebook.cells),
+    ):
+        place.metadata = type(notebook)({name: place.metadata[name] for name in kept if name in place.metadata})
     for number, _, cell in numbered(notebook):
         shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:

@@ -101,7 +101,7 @@ _OPERANDS = ("self", "input", "other", "x", "n", "grad_output", "A")
 
 complex_ = lambda dtype: dtype.is_complex
 not_floating = lambda dtype: not dtype.is_floating_point
-not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex)
+not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1  # float8 is none
 not_whole = lambda dtype: dtype.is_floating_point or dtype.is_complex
 is_ = lambda *names: lambda dtype: str(dtype).removeprefix("torch.") in names
 complex_or_bool = lambda dtype: dtype.is_complex or is_("bool")(dtype)
@@ -203,9 +203,9 @@ def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str,
 
 # Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
 # with dropout: in the Mac's library that function compares dropout_p with nothing.
-@refused(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError)
-def _attention_dropout(dropout_p: float = 0.0, **_: Any) -> bool:
-    return dropout_p > 0
+refused(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError)(
+    lambda dropout_p=0.0, **_: dropout_p > 0
+)
 
 
 # ---- BinaryKernel.mm, PointwiseOps.mm, TensorCompare.mm, UnaryKernel.mm, UnaryOps.mm --------------------------------
@@ -314,11 +314,9 @@ for _factory in ("arange", "linspace"):
 
 _SOME_FIRST = "transform some dimensions first and the others of the result"
 _MOST_FOUR = "MPS FFT only supports transforming up to 4 dimensions, but got {count} dimensions"
-
-
-@refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)
-def _many_dimensions(dim: Any, **_: Any) -> Mapping[str, object] | None:
-    return {"count": len(dim)} if len(dim) > 4 else None
+refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)(
+    lambda dim, **_: {"count": len(dim)} if len(dim) > 4 else None
+)
 
 
 not_float_or_half = lambda dtype: not is_("float32", "float16")(dtype)
@@ -388,11 +386,9 @@ _INDICES = "Current limit allows up to 16 indices to be used in MPS indexing ker
 _INDEX_FIRST = "index some dimensions first and the others of the result"
 by_dtype("index_reduce", is_("int64"), _INDEX_REDUCE.format("long"), INT, RuntimeError)
 by_dtype("index_reduce", is_("complex64"), _INDEX_REDUCE.format("cfloat"), REAL, RuntimeError)
-
-
-@refused("masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS)
-def _huge_masked_fill(self: Any, **_: Any) -> bool:
-    return self.numel() > MANY
+refused("masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS)(
+    lambda self, **_: self.numel() > MANY
+)
 
 
 @refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT)
@@ -413,14 +409,12 @@ def _rank_of_index(index: Any, **_: Any) -> Mapping[str, object] | None:
     return {"rank": index.dim(), "most": HIGHEST_RANK} if index.dim() > HIGHEST_RANK else None
 
 
-@refused("gather", "gather" + _RANK, _LOWER_RANK)
-def _gathered_into_a_view(out: Any = None, **arguments: Any) -> Mapping[str, object] | None:
-    return None if out is None else _rank_of_index(**arguments)
-
-
-@refused("index", _INDICES, _INDEX_FIRST)
-def _many_indices(indices: Any, **_: Any) -> bool:
-    return sum(index is not None for index in indices) > HIGHEST_RANK
+refused("gather", "gather" + _RANK, _LOWER_RANK)(
+    lambda out=None, **arguments: None if out is None else _rank_of_index(**arguments)
+)
+refused("index", _INDICES, _INDEX_FIRST)(
+    lambda indices, **_: sum(index is not None for index in indices) > HIGHEST_RANK
+)
 
 
 for _extreme in ("argmax", "argmin"):
@@ -447,33 +441,13 @@ _LINEAR = "MPS device does not support linear for non-float "
 _HUGE = "Output dim sizes larger than 2**32 elements for matmul not supported on MPS device."
 _SOLVE = "solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU"
 _NO_PROJECTION = "leave proj_size out and follow the LSTM by a linear layer, or run it on the CPU"
-
-
-@refused("linear", _LINEAR + "inputs", FLOAT)
-def _linear_of_whole_numbers(input: Any, **_: Any) -> bool:
-    return not_a_number(input.dtype)
-
-
-@refused("linear", _LINEAR + "weights", FLOAT)
-def _whole_weights(weight: Any, **_: Any) -> bool:
-    return not_a_number(weight.dtype)
-
-
-@refused("linear", _LINEAR + "bias", FLOAT)
-def _whole_bias(bias: Any = None, **_: Any) -> bool:
-    return bias is not None and not_a_number(bias.dtype)
-
-
-@refused("addr", "MPS device does not support addr for non-float input", FLOAT)
-def _addr_of_whole_numbers(vec1: Any, **_: Any) -> bool:
-    return not_a_number(vec1.dtype)
-
-
-@refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)
-def _huge_product(self: Any, mat2: Any, **_: Any) -> bool:
-    return self.shape[-2] * mat2.shape[-1] > MANY
-
-
+refused("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
+refused("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
+refused("linear", _LINEAR + "bias", FLOAT)(lambda bias=None, **_: bias is not None and not_a_number(bias.dtype))
+refused("addr", "MPS device does not support addr for non-float input", FLOAT)(
+    lambda vec1, **_: not_a_number(vec1.dtype)
+)
+refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)(lambda self, mat2, **_: self.shape[-2] * mat2.shape[-1] > MANY)
 by_dtype("cholesky_inverse", not_float32, "cholesky_inverse: MPS only supports float type!", CPU, RuntimeError)
 by_dtype("geqrf", not_float32, "geqrf: MPS currently supports float32 only", CPU, RuntimeError)
 by_dtype("linalg_inv_ex", complex_, "linalg_inv: not supported for complex types yet!", _SOLVE, RuntimeError)
@@ -490,9 +464,9 @@ def _without_pivot(pivot: bool = True, **_: Any) -> bool:
     return not pivot
 
 
-@refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")
-def _svd_driver(driver: str | None = None, **_: Any) -> bool:
-    return driver is not None
+refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")(
+    lambda driver=None, **_: driver is not None
+)
 
 
 @refused("_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION)
