@@ -249,6 +249,9 @@ def test_the_command_names_what_it_refused(run, capsys):
     assert show.main([str(run.folder)]) == 1
     assert "make run ONLY=02" in capsys.readouterr().err
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
+    for _ in range(2):
+        linked = "(notebooks/01_a.ipynb) ([as it ran](data/executed/some_cpu/01_a.ipynb)) | how"
+        assert (linked in show.README.read_text(), show.main([])) == (True, 0), "once"
 
 
 # --- outputs as a viewer shows them ---

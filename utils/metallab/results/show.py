@@ -2,7 +2,8 @@
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
-replaces itself, and the other pages stay. The gallery, ``docs/gallery.md``, is written anew.
+replaces itself, and the other pages stay. The gallery, ``docs/gallery.md``, is written anew, and a row of README
+that lacks its link to a stored page gets it.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _write_page(entry: report.Notebook, run: Path, label: str, target: Path) -> 
     if entry.status == "failed":
         raise ShowError(f"it failed: {entry.reason}; {again}")
     original, results = paths.NOTEBOOKS / f"{name}.ipynb", run / "results" / f"{name}.json"
-    if not original.exists():
+    if not original.exists() or "/" in name:
         raise ShowError("there is no such notebook any more")
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
     measured = records.load(results)
@@ -246,11 +247,16 @@ def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
-    """Write today's text into the stored pages, and the gallery."""
+    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet."""
     sets = read_sets(folder)
     for page in (page for each in sets for page in each.pages.values()):
         paths.write_atomically(page.path, renew(page))
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
+    text = README.read_text(encoding="utf-8")
+    for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
+        row, ran = f"](notebooks/{page.path.name})", f"data/{folder.name}/{page.folder.name}/{page.path.name}"
+        text = text.replace(f"{row} |", f"{row} ([as it ran]({ran})) |")
+    paths.write_atomically(README, text)
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
