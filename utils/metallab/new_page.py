@@ -87,11 +87,10 @@ def make(name: str) -> list[str]:
         paths.write_atomically(path, re.sub(paragraph, rf"\g<0>{asked}", text, flags=re.MULTILINE))
     paths.write_atomically(before, writes(previous) + "\n")
     paths.write_atomically(file, writes(page) + "\n")
-    again = f"make format run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu"
     return [
-        f"write {paths.shown(file)}",
+        f"write {paths.shown(file)}, to which {paths.shown(before)} leads: do the words behind its link fit?",
         *(f"in {document} what is to be written" for document, _ in LISTS),
-        f"commit; {again}; commit",
+        f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]
 
 
