@@ -78,9 +78,10 @@ def make(name: str) -> list[str]:
     for document, folder in LISTS:
         path = paths.ROOT / document
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        row = next(i for i, line in enumerate(lines) if line.startswith("| ") and f"]({folder}{before.name})" in line)
-        columns = lines[row].count("|") - 3
-        lines.insert(row + 1, f"| {number} | [{title}]({folder}{file.name}) |" + " to be written |" * columns + "\n")
+        old = re.compile(rf"\| \w+ \| \[[^]]+\]\({folder}{before.name}\)")
+        row = next(i for i, line in enumerate(lines) if old.match(line))
+        cells_left = " to be written |" * (lines[row].count("|") - 3)
+        lines.insert(row + 1, f"| {number} | [{title}]({folder}{file.name}) |{cells_left}\n")
         text = "".join(lines).replace(f"\n{len(pages)} notebooks", f"\n{len(pages) + 1} notebooks", 1)
         paragraph = rf"^\*\*{before.name.partition('_')[0]}\.\*\* (?:.+\n)+\n"  # of Lesson by lesson
         asked = f"**{number}.** *Ask:* to be written. *Watch for:* ... *1:* ... *2:* ...\n\n"

@@ -2,8 +2,7 @@
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
-replaces itself, and the other pages stay. The gallery, ``docs/gallery.md``, is written anew, and a row of README
-that lacks its link to a stored page gets it.
+replaces itself, the others stay. The gallery, ``docs/gallery.md``, is written anew, and rows of README get their links.
 """
 
 from __future__ import annotations
@@ -254,8 +253,9 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
     text = README.read_text(encoding="utf-8")
     for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
-        row, ran = f"](notebooks/{page.path.name})", f"data/{folder.name}/{page.folder.name}/{page.path.name}"
-        text = text.replace(f"{row} |", f"{row} ([as it ran]({ran})) |")
+        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{page.path.name}\))(?= \|)"
+        ran = rf"\1 ([as it ran](data/{folder.name}/{page.folder.name}/{page.path.name}))"
+        text = re.sub(row, ran, text, flags=re.MULTILINE)
     paths.write_atomically(README, text)
 
 
