@@ -536,14 +536,8 @@ def test_one_missing_barrier_is_one_finding():
 @sanitized
 def test_findings_name_the_line():
     n = 6
-    lines = [
-        *HEAD.splitlines(),
-        f"kernel void k(device int* x, {POSITION})",
-        "{",
-        "  int v = x[i];",
-        "  x[i] = 7 / v;",
-        "}",
-    ]
+    lines = [*HEAD.splitlines(), f"kernel void k(device int* x, {POSITION})"]
+    lines += ["{", "  int v = x[i];", "  x[i] = 7 / v;", "}"]
     report = shader.compile_shader("\n".join(lines)).k.check(torch.zeros(n, dtype=torch.int32))
     assert [(f.kind, f.line) for f in report.findings] == [("undefined behaviour", 6)]
     wild = kernel("\n\nx[i + 1000000000000l] = 1;").check(torch.zeros(n))

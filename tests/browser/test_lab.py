@@ -108,14 +108,8 @@ def _options() -> str:
 
 def _environment(folder: Path) -> dict[str, str]:
     of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "LAB", "LABFLAGS")
-    places = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTER_DATA_DIR": "data",
-        "JUPYTER_RUNTIME_DIR": "runtime",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "METALLAB_OUT": "out",
-    }
+    places = {f"JUPYTER_{name}_DIR": name.lower() for name in ("CONFIG", "DATA", "RUNTIME")}
+    places |= {f"JUPYTERLAB_{name}_DIR": name.lower() for name in ("SETTINGS", "WORKSPACES")} | {"METALLAB_OUT": "out"}
     inherited = {name: value for name, value in os.environ.items() if name not in of_make}
     own = {name: str(folder / place) for name, place in places.items()}
     return inherited | own | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}

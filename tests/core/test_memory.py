@@ -158,17 +158,11 @@ def test_samples_and_the_systems_record_are_put_together(monkeypatch):
     assert peak.bytes == 700, "the end of the block is looked at"
 
 
+OLDER = [(16, 15, 10.67), (32, 15, 21.33), (36, 15, 27.0), (64, 15, 48.0)]
+
+
 @pytest.mark.parametrize(
-    ("installed", "macos", "recommended"),
-    [
-        (16, 15, 10.67),
-        (32, 15, 21.33),
-        (36, 15, 27.0),
-        (64, 15, 48.0),
-        (16, 26, 11.84),
-        (36, 26, 28.1),
-        (128, 26, 107.5),
-    ],
+    ("installed", "macos", "recommended"), [*OLDER, (16, 26, 11.84), (36, 26, 28.1), (128, 26, 107.5)]
 )
 def test_a_macs_limit_is_what_logs_of_metal_say(installed, macos, recommended):
     assert memory.metal_limit(installed * 2**30, macos) / 2**30 == pytest.approx(recommended, abs=0.05)

@@ -246,6 +246,11 @@ def test_test_is_narrowed_to_one_notebook(make, only):
     assert [name.partition("_")[0] for name in re.findall(r"\[(.*)\]", collected)] == [only]
 
 
+def test_a_maintainer_s_commands_reach_their_modules(make):
+    assert make("check-results", "ADD=1", "FILE=c")[2][-1] == "python -m metallab.results.check_results --add c"
+    assert "python -m metallab.exercises" in make("-n", "format")[1]
+
+
 def test_clean_keeps_the_environment_unless_all_shall_go(make):
     for name in ("build", ".venv-jax", ".venv-python"):
         (make.folder / name).mkdir()

@@ -110,7 +110,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
         pytest.skip(result.reason)
     ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
-    assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.failed_copy}"
+    assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.notebook}"
     for name in wanted:
         error = next(output for output in ran[name].outputs if output.output_type == "error")
         assert error.traceback == [f"WrongAnswer: {error.evalue}"], "a learner sees more than message and hint"

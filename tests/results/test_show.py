@@ -102,7 +102,8 @@ class Finished(Run):
         patch.setattr(show, "EXECUTED", self.executed)
         patch.setattr(show, "GALLERY", self.gallery)
         patch.setattr(show, "README", root / "README.md")
-        show.README.write_text("| 01 | [A](notebooks/01_a.ipynb) | how long a call takes |\n")
+        row = "[A](notebooks/01_a.ipynb) |"
+        show.README.write_text(f"| 01 | {row} how long a call takes |\n\n| a task | {row}\n")
         self.summary(entry("01_a"), entry("02_b"))
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
@@ -265,6 +266,10 @@ def test_the_command_names_what_it_refused(run, capsys):
     assert show.main([str(run.folder)]) == 1
     assert "make run ONLY=02" in capsys.readouterr().err
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
+    for _ in range(2):
+        linked = "| 01 | [A](notebooks/01_a.ipynb) ([as it ran](data/executed/some_cpu/01_a.ipynb)) | how"
+        assert (linked in show.README.read_text(), show.README.read_text().count("as it ran")) == (True, 1)
+        assert show.main([]) == 0
 
 
 # --- outputs as a viewer shows them ---

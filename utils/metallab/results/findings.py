@@ -303,7 +303,8 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
     cells = [_cells(one.conclusions) for one in columns]
-    labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
+    in_order = lambda label: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
+    labels = sorted({row for of_one in cells for row in of_one}, key=in_order)  # "batch of 2" before "batch of 16"
     nothing = [timing.SIMULATED.short if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
@@ -318,8 +319,3 @@ def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
 def _row(conclusion: Conclusion) -> str:
     """Return the lesson's number and what was compared, the same on every machine."""
     return f"{conclusion.lesson.split('_')[0]} {conclusion.label}"
-
-
-def _in_order(label: str) -> list[str | int]:
-    """Return a key that sorts ``batch of 2`` before ``batch of 16``."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]

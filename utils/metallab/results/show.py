@@ -2,7 +2,7 @@
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
-replaces itself, and the other pages stay. The gallery, ``docs/gallery.md``, is written anew.
+replaces itself, the others stay. The gallery, ``docs/gallery.md``, is written anew, and rows of README get their links.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, t
     if entry.status == "failed":
         raise ShowError(f"it failed: {entry.reason}; {again}")
     original, results = paths.NOTEBOOKS / f"{name}.ipynb", run / "results" / f"{name}.json"
-    if not original.exists():
+    if not original.exists() or "/" in name:
         raise ShowError("there is no such notebook any more")
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
     if (notebook.title_of(executed) or name) != entry.title:
@@ -263,11 +263,17 @@ def _check_stored(page: Executed) -> None:
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
-    """Write today's text into the stored pages, and the gallery."""
+    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet."""
     sets = read_sets(folder)
     for page in (page for each in sets for page in each.pages.values()):
         paths.write_atomically(page.path, renew(page))
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
+    text = README.read_text(encoding="utf-8")
+    for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
+        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{page.path.name}\))(?= \|)"
+        ran = rf"\1 ([as it ran](data/{folder.name}/{page.folder.name}/{page.path.name}))"
+        text = re.sub(row, ran, text, flags=re.MULTILINE)
+    paths.write_atomically(README, text)
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
