@@ -12,6 +12,7 @@ A      ?=
 B      ?=
 NAME   ?=
 REF    ?=
+ADD    ?=
 BENCHES = $(wildcard build/bench/*.json)
 FILE   ?= $(if $(word 2,$(BENCHES)),,$(BENCHES))
 RUNS   ?= 3
@@ -72,6 +73,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	FOLDER=	progress, stick: where pages are, where the copy goes
 ##	A= B=	versus: revisions, environments, NAME=value
 ##	FILE=	check-results: a file of results (default: the one that make bench wrote)
+###	ADD=1	check-results: copy the file into data/results, and name it in data/README.md
 ###	JOBS=3	test: how many tests at a time; measuring is never parallel
 ###	NIGHTLY=1	test: also what takes long, and each page on its other device
 ###	BOOK=	test SUITE=book: read this one, such as build/book
@@ -222,7 +224,7 @@ gate: setup ### what is slower than at a revision? As make versus, with 5 %: mak
 
 check-results: setup ### may this file of results be shown beside others? make check-results FILE=build/bench/mine.json
 	@test -n '$(FILE)' || { echo 'Name one file of results: make check-results FILE=build/bench/mine.json'; exit 2; }
-	$(BIN)/python -m metallab.results.check_results '$(FILE)'
+	$(BIN)/python -m metallab.results.check_results $(if $(ADD),--add) '$(FILE)'
 
 progress: setup ## of a class: who solved which exercise, by the saved pages (FOLDER=: a folder for each student)
 	@$(BIN)/python -m metallab.progress $(if $(FOLDER),'$(FOLDER)')
@@ -241,9 +243,10 @@ lint: setup ### check style and common mistakes
 
 # Running a page writes its outputs into it, and what Jupyter says of the kernel's language.
 LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer version)
-format: setup ## correct what lint can correct by itself, and take the outputs out of the notebooks
+format: setup ## correct what lint can correct by itself; outputs and wrong answers leave the notebooks
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
+	$(BIN)/python -m metallab.exercises
 	$(BIN)/nbstripout --keep-id --extra-keys '$(LANGUAGE)' notebooks/*.ipynb
 
 # An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.

@@ -41,28 +41,21 @@ _RUNS, _FAILS, _LEFT_OUT = "runs", "fails", "left out"
 _OTHER_NUMBERS = (_RUNS, "its numbers are compared, and are random or rounded otherwise than the CPU's")
 _TIES = (_RUNS, "equal numbers may be sorted in any order")
 _NOBODY_WROTE = (_RUNS, "memory that nobody wrote is compared")
+_RANDOM_OR_ROUNDED = """
+alpha_dropout dropout dropout2d dropout3d feature_alpha_dropout.with_train linear_cross_entropy.chunked
+linear_cross_entropy.chunked_none scaled_dot_product_attention
+"""
 DECIDED: Mapping[str, tuple[str, str]] = {
-    "argsort": _TIES,
-    "as_strided.partial_views": _NOBODY_WROTE,
-    "empty": _NOBODY_WROTE,
-    "empty_like": _NOBODY_WROTE,
-    "empty_permuted": _NOBODY_WROTE,
-    "empty_strided": _NOBODY_WROTE,
+    **dict.fromkeys(("argsort", "msort", "sort"), _TIES),
+    **dict.fromkeys(
+        ("as_strided.partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"),
+        _NOBODY_WROTE,
+    ),
+    **{f"nn.functional.{name}": _OTHER_NUMBERS for name in _RANDOM_OR_ROUNDED.split()},
     "logcumsumexp": (_RUNS, "another branch of the logarithm is as right"),
-    "msort": _TIES,
-    "new_empty": _NOBODY_WROTE,
     "new_empty_strided": (_FAILS, "a sample asks for float64, which empty_strided_mps refuses"),
-    "nn.functional.alpha_dropout": _OTHER_NUMBERS,
-    "nn.functional.dropout": _OTHER_NUMBERS,
-    "nn.functional.dropout2d": _OTHER_NUMBERS,
-    "nn.functional.dropout3d": _OTHER_NUMBERS,
-    "nn.functional.feature_alpha_dropout.with_train": _OTHER_NUMBERS,
     "nn.functional.grid_sample": (_FAILS, "a sample is bicubic in 3-D, which is on the list for float32"),
-    "nn.functional.linear_cross_entropy.chunked": _OTHER_NUMBERS,
-    "nn.functional.linear_cross_entropy.chunked_none": _OTHER_NUMBERS,
-    "nn.functional.scaled_dot_product_attention": _OTHER_NUMBERS,
     "pca_lowrank": (_RUNS, "other signs are as right"),
-    "sort": _TIES,
     "sparse.mm.reduce": (_FAILS, "it is on the list, and also for the CPU alone"),
     "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": (_FAILS, "an operator of the CPU's"),
 }

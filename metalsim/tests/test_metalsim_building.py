@@ -71,5 +71,5 @@ def test_the_device_is_built_in_a_folder_with_a_space(tmp_path):
     source.write_text(f"#include <Python.h>\n{module}")
     command = [sys.executable, "-c", device._BUILD, str(source.parent), str(source)]
     environment = device._environment(building.compiler()[0])
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -778,6 +778,12 @@ def test_one_type_of_8_bits_is_there():
         make = lambda name=name: torch.empty(2, dtype=getattr(torch, name), device="mps")
         if name == "float8_e4m3fn":
             assert make().float().cpu().isnan().all()
+            a = torch.eye(3, device="mps").to(torch.float8_e4m3fn)
+            words = "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype."
+            for do in (torch.mm, torch.mul, lambda a, b: torch.addmm(a, a, b), lambda a, _: a.abs()):
+                assert raised(lambda do=do: do(a, a)) == (TypeError, words)  # noqa: B023
+            assert raised(lambda: F.linear(a, a))[1] == "MPS device does not support linear for non-float inputs"  # noqa: B023
+            assert a.gather(0, torch.zeros(1, 3, dtype=torch.long, device="mps")).float().sum().item() == 1
         else:
             error, text = raised(make)
             assert (error, name.capitalize() in text) == (TypeError, True), text

@@ -39,10 +39,7 @@ OLD: torch.Tensor | None = None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-in_softshrink, in_program = (
-    children.Session(lambda: child("softshrink")),
-    children.Session(lambda: child("program")),
-)
+in_softshrink, in_program = (children.Session(lambda: child("softshrink")), children.Session(lambda: child("program")))
 
 
 # ---- in the child: the extension as it is ----------------------------------------------------------------------------

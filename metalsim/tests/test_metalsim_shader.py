@@ -318,23 +318,11 @@ def test_headers_of_pytorch_compile():
 
 S = torch.special
 SPECIAL = {
-    "digamma": S.digamma,
-    "log_gamma": torch.lgamma,
-    "i0": S.i0,
-    "i0e": S.i0e,
-    "i1": S.i1,
-    "i1e": S.i1e,
-    "erf": torch.erf,
-    "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
-    "sinc": torch.sinc,
-    "entr": S.entr,
-    "log1p": torch.log1p,
-    "expm1f": torch.expm1,
-    "trigamma": lambda x: torch.polygamma(1, x),
-    "bessel_j0_forward": S.bessel_j0,
-    "modified_bessel_k0_forward": S.modified_bessel_k0,
-}
+    "digamma": S.digamma, "log_gamma": torch.lgamma, "i0": S.i0, "i0e": S.i0e, "i1": S.i1, "i1e": S.i1e,
+    "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "sinc": torch.sinc, "entr": S.entr,
+    "log1p": torch.log1p, "expm1f": torch.expm1, "trigamma": lambda x: torch.polygamma(1, x),
+    "bessel_j0_forward": S.bessel_j0, "modified_bessel_k0_forward": S.modified_bessel_k0,
+}  # fmt: skip
 
 
 @with_each_compiler
@@ -548,14 +536,8 @@ def test_one_missing_barrier_is_one_finding():
 @sanitized
 def test_findings_name_the_line():
     n = 6
-    lines = [
-        *HEAD.splitlines(),
-        f"kernel void k(device int* x, {POSITION})",
-        "{",
-        "  int v = x[i];",
-        "  x[i] = 7 / v;",
-        "}",
-    ]
+    lines = [*HEAD.splitlines(), f"kernel void k(device int* x, {POSITION})"]
+    lines += ["{", "  int v = x[i];", "  x[i] = 7 / v;", "}"]
     report = shader.compile_shader("\n".join(lines)).k.check(torch.zeros(n, dtype=torch.int32))
     assert [(f.kind, f.line) for f in report.findings] == [("undefined behaviour", 6)]
     wild = kernel("\n\nx[i + 1000000000000l] = 1;").check(torch.zeros(n))

@@ -110,7 +110,7 @@ def answer(work: str, planted: float, device: str, seconds: float) -> str:
     sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
     settings = lockstep.Settings(file, device=device, seconds=seconds)
     (outcome,) = lockstep.compare([cases.load(file)[work]], sides, settings)
-    print(f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.interval or outcome.reason}", flush=True)
+    print(f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.speed_up.ratio or outcome.reason}", flush=True)
     return outcome.answer
 
 

@@ -84,16 +84,8 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
         for group, own in sorted(runs, key=lambda run: (place(run[0]), *run)):
             if time.monotonic() > end:
                 break
-            command = [
-                *PYTEST,
-                f"--rootdir={folder}",
-                str(folder / f"test_{group}.py"),
-                "-n1",
-                "--dist=load",
-                "--max-worker-restart=999",
-                "--no-summary",
-                "-vv",
-            ]
+            command = [*PYTEST, f"--rootdir={folder}", str(folder / f"test_{group}.py"), "-n1", "--dist=load"]
+            command += ["--max-worker-restart=999", "--no-summary", "-vv"]
             command += ["--only", only, "--journal", str(journal), "--until", str(end)]
             _wait(subprocess.Popen([*command, *(["--alone"] if own else [])], env=variables | dict(own)))
     return found

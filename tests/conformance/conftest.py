@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from conformance import claims
-from metallab import checks, units
+from metallab import checks, isolated, units
 
 PATIENCE = 10.0
 """Without a journal times are of no interest, and the machine may be busy."""
@@ -109,6 +109,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
         made.user_properties.append(("outcome", "timed out" if late else "refuted" if refuted else "raised"))
         made.user_properties.append(("raised", units.first_line(error, kind=not isinstance(error, AssertionError))))
     return made
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a journal a process of its own has more time, too."""
+    if request.config.getoption("--journal", None) is None:
+        more = lambda *given, timeout=120.0, run=isolated.run, **named: run(*given, timeout=PATIENCE * timeout, **named)
+        monkeypatch.setattr(isolated, "run", more)
 
 
 class Journal:

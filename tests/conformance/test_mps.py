@@ -30,19 +30,14 @@ FLOAT64 = (
 )
 MISSING = "The operator 'aten::{}' is not currently implemented for the MPS device."
 LOW = {
-    "linear": lambda x: F.linear(x, torch.ones(8, 4, device=x.device)),
-    "matmul": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, torch.ones(8, 4, device=x.device)), "matmul": lambda x: x @ x,
     "conv2d": lambda x: F.conv2d(x, torch.ones(8, 4, 3, 3, device=x.device)),
-}
+}  # fmt: skip
 HIGH = {
-    "exp": torch.exp,
-    "softmax": lambda x: x.softmax(-1),
-    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "exp": torch.exp, "sum": torch.sum, "norm": torch.linalg.vector_norm, "softmax": lambda x: x.softmax(-1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]), "mse_loss": lambda x: F.mse_loss(x, x),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "norm": torch.linalg.vector_norm,
-    "sum": torch.sum,
-    "mse_loss": lambda x: F.mse_loss(x, x),
-}
+}  # fmt: skip
 
 
 def _heard(action: Callable[[], Any]) -> tuple[Any, list[str]]:

@@ -98,16 +98,10 @@ def test_tolerance_goes_with_the_size_of_an_array():
     checks.assert_close(sparse, sparse + 1e-3 * (sparse > 0), "float32")
 
 
-MASKS = {
-    "-1e9": -1e9,
-    "-1e4": -1e4,
-    "minus infinity": -np.inf,
-    "the lowest of float16": float(np.finfo(np.float16).min),
-    "the lowest of float32": float(np.finfo(np.float32).min),
-    "added once or twice": [-1e9, -2e9],
-    "of two kinds": [-1e9, -1e4],
-    "positive and negative": [1e9, -1e9],
-}
+LOWEST = {f"the lowest of {dtype}": float(np.finfo(dtype).min) for dtype in ("float16", "float32")}
+MASKS = {"-1e9": -1e9, "-1e4": -1e4, "minus infinity": -np.inf, **LOWEST} | {
+    "added once or twice": [-1e9, -2e9], "of two kinds": [-1e9, -1e4], "positive and negative": [1e9, -1e9],
+}  # fmt: skip
 
 
 def test_masks_in_any_number_hide_no_difference():

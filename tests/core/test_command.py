@@ -27,7 +27,7 @@ def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> 
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -88,11 +88,7 @@ def _parsing_alone(parsed):
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [
-        ("report", "matplotlib", "notebooks"),
-        ("doctor", "torch", "pytorch"),
-    ],
+    ("name", "package", "extra"), [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")]
 )
 def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else asked)

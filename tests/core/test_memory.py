@@ -81,8 +81,7 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
     """Stand-ins for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
     counts = {"current": 500, "peak": 9000}
     told = SimpleNamespace(
-        get_memory_info=lambda name: dict(counts),
-        reset_memory_stats=lambda name: counts.update(peak=counts["current"]),
+        get_memory_info=lambda name: dict(counts), reset_memory_stats=lambda name: counts.update(peak=counts["current"])
     )
     config = SimpleNamespace(experimental=told)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
@@ -159,17 +158,11 @@ def test_samples_and_the_systems_record_are_put_together(monkeypatch):
     assert peak.bytes == 700, "the end of the block is looked at"
 
 
+OLDER = [(16, 15, 10.67), (32, 15, 21.33), (36, 15, 27.0), (64, 15, 48.0)]
+
+
 @pytest.mark.parametrize(
-    ("installed", "macos", "recommended"),
-    [
-        (16, 15, 10.67),
-        (32, 15, 21.33),
-        (36, 15, 27.0),
-        (64, 15, 48.0),
-        (16, 26, 11.84),
-        (36, 26, 28.1),
-        (128, 26, 107.5),
-    ],
+    ("installed", "macos", "recommended"), [*OLDER, (16, 26, 11.84), (36, 26, 28.1), (128, 26, 107.5)]
 )
 def test_a_macs_limit_is_what_logs_of_metal_say(installed, macos, recommended):
     assert memory.metal_limit(installed * 2**30, macos) / 2**30 == pytest.approx(recommended, abs=0.05)

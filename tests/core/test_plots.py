@@ -53,23 +53,18 @@ def test_too_few_pairs_are_not_given_a_verdict():
     assert "0.05, inconclusive: 3 pairs; an interval needs 6" in texts(plots.speedups([comparison(few)]))
 
 
-def test_a_withheld_speed_up_has_no_bar():
-    figure = plots.speedups([comparison(withheld={"other": Doubt("outputs differ", "by 3")})])
-    assert any("no speed-up: outputs differ" in text for text in texts(figure))
-    assert not figure.axes[0].containers
-
-
 def test_what_is_in_doubt_is_not_drawn():
-    """A busy machine, and a sentinel that drifted: the reason stands where the bar would."""
+    """Outputs that differ, a busy machine, a sentinel that drifted: the reason stands where the bar would."""
     fine = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
     busy = {name: dataclasses.replace(m, others=1.0) for name, m in fine.measurements.items()}
     drifted = Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3)))
     for doubtful, reason in (
-        (dataclasses.replace(fine, measurements=busy), "no speed-up: busy machine"),
-        (dataclasses.replace(fine, watches=(drifted,)), "no speed-up: drifted"),
+        (comparison(withheld={"other": Doubt("outputs differ", "by 3")}), "outputs differ"),
+        (dataclasses.replace(fine, measurements=busy), "busy machine"),
+        (dataclasses.replace(fine, watches=(drifted,)), "drifted"),
     ):
         figure = plots.speedups([doubtful])
-        assert any(reason in text for text in texts(figure))
+        assert Doubt(reason).short in texts(figure)
         assert not figure.axes[0].containers
         assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -292,7 +293,7 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path):
 
 def pyperf(*arguments: object) -> str:
     command = [sys.executable, "-m", "pyperf", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -487,19 +488,16 @@ def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
 
 def test_a_reference_machine_is_quoted_by_its_name():
     network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
-    assert records.stored(*network) == (
-        "Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip "
-        "(median of 3 processes, which said 18.2 to 23.7)."
-    )
-    assert "traced takes 7.98 times as long as not traced" in records.stored(network[0], "the network")
+    faster = timing.Ratio("native", "the round trip", 21.9, 18.2, 23.7, 3)
+    told = faster.sentence("median of 3 processes, which said 18.2 to 23.7")
+    assert records.stored(*network) == f"Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: {told}."
+    assert re.search(r"traced .* 7\.98 .* not traced", records.stored(network[0], "the network"))
     lstm = ("02b_compare_cpu_and_gpu", "LSTM, inference, latency")
     (of_gpu,) = records.stored(*lstm, "cuda").splitlines()
-    assert of_gpu.endswith("cuda is 2.74 times as fast as CPU, 16 threads (one process).")
+    assert re.search(r"cuda .* 2\.74 .* CPU, 16 threads \(one process\)\.$", of_gpu)
     assert len(records.stored(*lstm).splitlines()) == 2, "one thread, and the GPU"
     xeon = "intel_r_xeon_r_processor_cpu_2_threads.json"
     two = records.stored(lstm[0], "ResNet-18, inference, latency", file=xeon)
-    assert "takes 1.50 times as long as CPU, 2 threads (median of 2 processes, which said 1.47 to 1.53)" in two, (
-        "the median of two lies between them"
-    )
+    assert re.search(r"1\.50 .* CPU, 2 threads \(median of 2 processes, which said 1\.47 to 1\.53\)", two)
     with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 02b"):
         records.stored(lstm[0], "sorting")

@@ -126,13 +126,8 @@ def test_mpsgraph_works_without_pytorchs_part():
 @pytest.mark.parametrize(
     ("operator", "has"),
     [
-        ("aten::softshrink", True),
-        ("aten::add.Tensor", True),
-        ("aten::linear", True),
-        ("aten::rrelu_with_noise", False),
-        ("aten::_linalg_svd.U", True),
-        ("aten::embedding_renorm_", False),
-        ("aten::no_such_operator", False),
+        *((f"aten::{name}", True) for name in ("softshrink", "add.Tensor", "linear", "_linalg_svd.U")),
+        *((f"aten::{name}", False) for name in ("rrelu_with_noise", "embedding_renorm_", "no_such_operator")),
     ],
 )
 def test_which_operators_have_a_kernel(operator, has):

@@ -283,14 +283,14 @@ def test_what_ran_and_where_stands_in_fields() -> None:
 def test_a_busy_machine_is_flagged(monkeypatch) -> None:
     """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
     for cores, flagged in ((3.0, True), (0.0, False)):
-        start = time.monotonic()
-        own = lambda start=start: time.monotonic() - start  # one core's work of this process, however busy the machine
+        clock = FakeClock()
+        now = lambda clock=clock: clock.now / 1e9
         with monkeypatch.context() as planted:
-            planted.setattr(timing, "_busy_seconds", lambda cores=cores, own=own: (1 + cores) * own())
-            planted.setattr(timing, "time", SimpleNamespace(**vars(time) | {"process_time": own}))
-            got = timing.measure(lambda: sum(range(10_000)), on=timing.Host(), budget=timing.Budget(max_seconds=2))
+            planted.setattr(timing, "_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now())
+            planted.setattr(timing, "time", SimpleNamespace(monotonic=now, process_time=now))
+            got = measured(clock, lambda: 0.01)
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
-        assert abs(got.others - cores) < 0.2
+        assert got.others == pytest.approx(cores, abs=1e-6)
     before = timing._busy_seconds()
     until = time.process_time() + 0.2
     while time.process_time() < until:
@@ -473,7 +473,7 @@ def test_a_crossover_holds_at_every_larger_size() -> None:
     assert timing.crossover({}) is None
     assert timing.crossover({1: False, 2: True, 4: None, 8: True, 16: None}) == 2, "what may not be said is no loss"
     assert timing.crossover({1: None, 2: True}) == 2
-    assert timing.not_counted({2: True, 4: None, 8: False, 16.0: None}) == " (nothing may be said of n = 4, 16)"
+    assert timing.not_counted({2: True, 4: None, 8: False, 16.0: None}).endswith(" n = 4, 16)")
     assert timing.not_counted({2: True, 4: False}) == ""
 
 
@@ -490,7 +490,7 @@ def test_what_is_in_doubt_gets_no_speed_up() -> None:
     quiet = on_a_quiet_machine()
     assert (set(quiet.ratios), quiet.withheld) == ({"b"}, {})
     assert quiet.answers["b"].outcome == "faster"
-    assert [sentence[:37] for sentence in quiet.sentences] == ["b is 2.00 times as fast as a (95 % in"]
+    assert (quiet.sentences, quiet.ratios["b"].ends) == ([str(quiet.ratios["b"])], "2.00 to 2.00")
     doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
     for (kind, change), which in itertools.product(doubts.items(), "ab"):
         measured = {**quiet.measurements, which: dataclasses.replace(quiet[which], **change)}
@@ -499,7 +499,7 @@ def test_what_is_in_doubt_gets_no_speed_up() -> None:
         assert not got.ratios
         assert "times as fast" not in str(got)
         assert (got.answers["b"].outcome, got.answers["b"].ratio) == ("withheld", None)
-        assert got.sentences == [f"b: no speed-up is given: {got.withheld['b']}"]
+        assert got.sentences == [f"b: {got.withheld['b'].words}"]
         assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
         assert got.withheld["b"].passes == (kind == "busy machine")
     for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
@@ -639,7 +639,7 @@ def test_the_sentinel_sees_drift() -> None:
             speed[0] = factor
         assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
         assert abs(watch.drift - (factor - 1)) < 0.001
-        assert ("DRIFTED" in str(watch)) == throttled
+        assert ("drifted" in str(watch)) == throttled
         assert sum(watch.before.samples) < 0.3
     slow = clock.taking(lambda: 1.2)
     with timing.sentinel(slow, on=timing.Host(), clock=clock) as long:
@@ -647,4 +647,4 @@ def test_the_sentinel_sees_drift() -> None:
     fast = timing.Sentinel(*(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before)))
     fast.after = dataclasses.replace(fast.after, samples=(9.0, 9.0, 9.0))
     assert not fast.throttled
-    assert "too few samples to tell" in str(fast)
+    assert "fast mode" in str(fast)

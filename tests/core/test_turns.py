@@ -50,18 +50,18 @@ class Other:
         self.process = subprocess.Popen([sys.executable, "-c", source, *arguments], env=environment, text=True, **pipes)
 
     def next_line(self, stream: str = "stderr") -> str:
-        """The next line it prints; it fails if there is none within a minute."""
+        """The next line it prints; it fails if there is none within ten minutes."""
         pipe = getattr(self.process, stream)
-        assert select.select([pipe], [], [], 60)[0], "it prints nothing"
+        assert select.select([pipe], [], [], 600)[0], "it prints nothing"
         return pipe.readline()
 
     def leaves(self) -> None:
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(600)
 
     def is_killed(self) -> None:
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(600)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_missing_folder_is_named(tmp_path, monkeypatch):
 def test_two_never_measure_at_once(start, tmp_path_factory):
     place = str(tmp_path_factory.mktemp("at work"))
     people = [start(COUNT, place, name) for name in ("ada", "bob", "cyd")]
-    assert [person.process.wait(120) for person in people] == [0, 0, 0]
+    assert [person.process.wait(600) for person in people] == [0, 0, 0]
 
 
 def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start):
@@ -125,7 +125,7 @@ def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start):
 def test_a_turn_inside_a_turn_is_the_same_turn(folder):
     """Also that of a child process, started or forked; and afterwards the turn is somebody else's."""
     with turns.turn(), turns.turn():
-        child = subprocess.run([sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        child = subprocess.run([sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
         assert (child.stdout, child.stderr) == (b"", b"mine\n")
         with turns.turn():
             pass
@@ -152,7 +152,7 @@ def test_threads_of_one_process_take_turns_too(folder):
         thread.start()
         thread.join(0.2)
         measured.set()
-    thread.join(60)
+    thread.join(600)
     assert done == [True]
 
 

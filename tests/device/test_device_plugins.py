@@ -190,10 +190,7 @@ def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
 def test_an_nvidia_gpu_is_named(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework in BOTH:
-        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
-            "cuda",
-            "NVIDIA H200",
-        )
+        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == ("cuda", "NVIDIA H200")
 
 
 def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):

@@ -53,10 +53,7 @@ def gate(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("revision", "code", "answers"),
-    [
-        ("HEAD~1", 1, {"SLOWER"}),
-        pytest.param("HEAD", 0, {"SAME", "UNSURE", "FASTER"}, marks=pytest.mark.nightly),
-    ],
+    [("HEAD~1", 1, {"SLOWER"}), pytest.param("HEAD", 0, {"SAME", "UNSURE", "FASTER"}, marks=pytest.mark.nightly)],
 )
 def test_a_gate_on_a_real_clock(gate, revision, code, answers):
     """Three tries, as this clock is the machine's."""

@@ -86,8 +86,7 @@ def page_15b(*names, **given):
         "copy": copy,
         "corpus": corpus,
         "device": "cpu",
-        **given,
-    }
+    } | given
     for name in names:
         exec(sources[name], space)
     return space

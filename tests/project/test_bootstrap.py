@@ -310,7 +310,7 @@ def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
     code = f"import shutil, sys, runpy; sys.argv[1:] = {arguments!r}; "
     code += "shutil.disk_usage = lambda _: shutil._ntuple_diskusage(0, 0, 2**40); "
     code += f"runpy.run_path({path!r}, run_name='__main__')"
-    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=1800)
 
 
 def test_a_file_with_another_hash_is_not_installed(checkout, real):

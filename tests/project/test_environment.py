@@ -246,6 +246,11 @@ def test_test_is_narrowed_to_one_notebook(make, only):
     assert [name.partition("_")[0] for name in re.findall(r"\[(.*)\]", collected)] == [only]
 
 
+def test_a_maintainer_s_commands_reach_their_modules(make):
+    assert make("check-results", "ADD=1", "FILE=c")[2][-1] == "python -m metallab.results.check_results --add c"
+    assert "python -m metallab.exercises" in make("-n", "format")[1]
+
+
 def test_clean_keeps_the_environment_unless_all_shall_go(make):
     for name in ("build", ".venv-jax", ".venv-python"):
         (make.folder / name).mkdir()
@@ -301,7 +306,7 @@ def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     for failing in ("", "x", "xcpu"):
         variables = inherited | {"PATH": f"{programs}:{os.environ['PATH']}", "FAILING": failing}
-        done = subprocess.run([script], cwd="/", env=variables, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([script], cwd="/", env=variables, capture_output=True, text=True, timeout=600)
         assert (done.returncode != 0) == bool(failing)
         closing = {f"make {name}: {'FAILED' if failing == suite else 'passed'}" for name, suite in CI_COMMANDS.items()}
         assert {*done.stdout.splitlines()[-2:]} == closing

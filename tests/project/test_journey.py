@@ -112,13 +112,13 @@ class Student:
         self.manager.start_kernel(cwd=str(path.parent))
         self.kernel = self.manager.blocking_client()
         self.kernel.start_channels()
-        self.kernel.wait_for_ready(timeout=120)
+        self.kernel.wait_for_ready(timeout=600)
 
     def run(self, name: str, typed: str | None = None) -> str:
         """Run a cell, with something else typed into it; everything that it shows, as text."""
         (cell,) = (cell for cell in self.page.cells if cell.id == name)
         cell.source, shown = typed or cell.source, []
-        self.kernel.execute_interactive(cell.source, timeout=120, output_hook=lambda m: shown.append(str(m["content"])))
+        self.kernel.execute_interactive(cell.source, timeout=600, output_hook=lambda m: shown.append(str(m["content"])))
         return "".join(shown)
 
     def save(self) -> None:
@@ -126,7 +126,7 @@ class Student:
 
     def restart(self) -> None:
         self.manager.restart_kernel(now=True)
-        self.kernel.wait_for_ready(timeout=120)
+        self.kernel.wait_for_ready(timeout=600)
 
 
 @pytest.fixture

@@ -1,32 +1,70 @@
-"""`make page` writes a notebook that runs, and its rows where they belong."""
+"""`make page` writes a notebook that runs, with its rows and links; `make format` takes its wrong answers out."""
 
 from __future__ import annotations
 
 import shutil
 
+import nbformat
 import pytest
+from nbformat import v4
 from one_page import run_notebook
 
-from metallab import new_page, paths
+from metallab import exercises, new_page, paths, records
 
 
-def test_a_new_page_runs_and_has_its_rows(tmp_path, monkeypatch, capsys):
-    (tmp_path / "docs").mkdir()
-    for document, _ in new_page.LISTS:
-        shutil.copy(paths.ROOT / document, tmp_path / document)
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A copy of what `make page` changes."""
+    for name in ("README.md", "docs", "notebooks"):
+        (shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy)(paths.ROOT / name, tmp_path / name)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    paths.NOTEBOOKS.mkdir()
-    assert new_page.main(["03c_do_this"]) == 0
-    assert "make test ONLY=03c" in capsys.readouterr().out
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", ["03z", "99"])
+def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
+    pages = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+    index = sum(page.name < number for page in pages)
+    before, after = pages[index - 1], [page.name for page in pages[index:]]
+    assert new_page.main([f"{number}_do_this"]) == 0
+    assert f"test ONLY={number}" in capsys.readouterr().out
+    assert f"\n{len(pages) + 1} notebooks" in (checkout / "README.md").read_text("utf-8")
     for document, folder in new_page.LISTS:
-        lines = (tmp_path / document).read_text("utf-8").splitlines()
-        begin = f"| 03c | [Do this]({folder}03c_do_this.ipynb) |"
+        lines = (checkout / document).read_text("utf-8").splitlines()
+        begin = f"| {number} | [Do this]({folder}{number}_do_this.ipynb) |"
         row = next(i for i, line in enumerate(lines) if line.startswith(begin))
-        assert (lines[row - 1][:5], lines[row + 1][:5]) == ("| 03 ", "| 04 ")
+        assert f"]({folder}{before.name})" in lines[row - 1]
+        assert f"]({folder}{after[0]})" in lines[row + 1] if after else lines[row + 1] == ""
         assert lines[row].count("|") == lines[row - 1].count("|")
-    result = run_notebook(paths.NOTEBOOKS / "03c_do_this.ipynb", device="cpu", out=tmp_path / "out")
-    assert result.status == "passed", result.reason
+    paragraphs = (checkout / "docs" / "teaching.md").read_text("utf-8").split("\n\n")
+    row = next(i for i, text in enumerate(paragraphs) if text.startswith(f"**{number}.** "))
+    assert paragraphs[row - 1].startswith(f"**{before.name.partition('_')[0]}.** ")
+    page = paths.NOTEBOOKS / f"{number}_do_this.ipynb"
+    assert f"**Next**: [Do this]({page.name})" in before.read_text("utf-8")
+    assert f"]({(after or ['../README.md'])[0]})." in page.read_text("utf-8")
+    if after:
+        result = run_notebook(page, device="cpu", out=checkout / "out")
+        assert result.status == "passed", result.reason
+        assert records.load(checkout / "out" / "results" / f"{page.stem}.json")[0].headline.picture
+
+
+def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
+    tagged = lambda source, *tags: v4.new_code_cell(source, metadata={"tags": list(tags)})
+    page = v4.new_notebook(cells=[v4.new_code_cell("import metallab", id="setup")])
+    for name in "fg":
+        page.cells += [tagged(f"{name} = ...", "exercise"), tagged(f"{name} = 1", "solution")]
+        page.cells += [v4.new_code_cell(f"checks.exercise({name})"), tagged(f"{name} = 2\n", "wrong")]
+    path, answers = tmp_path / "03c_do_this.ipynb", tmp_path / "wrong_answers.txt"
+    nbformat.write(page, path)
+    answers.write_text("== 03_a 1\nx = 0\n== 04_b 1\nx = 0\n")
+    for _ in range(2):
+        exercises.tidy(tmp_path, answers)
+        assert [cell.id for cell in nbformat.read(path, 4).cells] == [
+            *("setup", "exercise-1", "solution-1", "check-1", "exercise-2", "solution-2", "check-2")
+        ]
+        new = "== 03c_do_this 1\nf = 2\n== 03c_do_this 2\ng = 2\n"
+        assert answers.read_text() == f"== 03_a 1\nx = 0\n{new}== 04_b 1\nx = 0\n"
 
 
 @pytest.mark.parametrize("name", ["03c", "make", "3_x", "01_time_it_right", "01_other_words"])

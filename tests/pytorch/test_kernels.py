@@ -17,15 +17,11 @@ from metalsim import shader
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
 LAMBDS = (0.5, 0.1, 0.0)  # 0.1 is another number in each dtype
 LAYOUTS = {
-    "contiguous": lambda x: x,
-    "transposed": lambda x: x.t(),
-    "every other column": lambda x: x[:, ::2],
-    "begins in the middle": lambda x: x.flatten()[1:],
-    "expanded": lambda x: x[:, :1].expand(22, 7),
+    "contiguous": lambda x: x, "transposed": lambda x: x.t(), "every other column": lambda x: x[:, ::2],
+    "begins in the middle": lambda x: x.flatten()[1:], "expanded": lambda x: x[:, :1].expand(22, 7),
     "channels last": lambda x: x.reshape(1, 22, 7, 2).to(memory_format=torch.channels_last),
-    "one number": lambda x: x[0, 0],
-    "nothing": lambda x: x[:0],
-}
+    "one number": lambda x: x[0, 0], "nothing": lambda x: x[:0],
+}  # fmt: skip
 
 
 def numbers(dtype: torch.dtype, n: int = 22 * 14) -> torch.Tensor:

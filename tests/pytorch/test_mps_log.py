@@ -64,7 +64,7 @@ def test_the_simulated_profiler_s_log_is_understood():
         "for _ in range(3):\n    torch.nn.functional.rrelu(x)\nprint(x.sum().item())"
     )
     settings = {"PYTORCH_MPS_LOG_PROFILE_INFO": "399", "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
-    outcome = isolated.run(code, device="mps", environment=settings, timeout=300)
+    outcome = isolated.run(code, device="mps", environment=settings, timeout=1800)
     assert outcome.printed == "64.0\n", outcome.detail
     entries = mps_log.parse(outcome.detail)
     exit_rows = {(entry.kind, entry.name): (entry.runs, entry.bytes) for entry in entries if entry.part == "exit"}

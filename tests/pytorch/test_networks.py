@@ -8,14 +8,8 @@ import torch
 from metallab.pytorch import networks
 
 MAKERS = [getattr(networks, name) for name in ("mlp", "cnn", "resnet", "transformer", "lstm", "talk_mlp")]
-SHAPES = {
-    "MLP": (256, 10),
-    "CNN": (32, 10),
-    "ResNet-18": (8, 1000),
-    "Transformer block": (8, 64, 128),
-    "LSTM": (16, 10),
-    "Softshrink MLP": (256, 10),
-}
+SHAPES = {"MLP": (256, 10), "CNN": (32, 10), "ResNet-18": (8, 1000), "Transformer block": (8, 64, 128)}
+SHAPES |= {"LSTM": (16, 10), "Softshrink MLP": (256, 10)}
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -337,7 +337,7 @@ def simulated():
         results=names,
         device="mps",
         environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
-        timeout=300,
+        timeout=1800,
     )
 
 

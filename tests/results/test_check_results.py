@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import random
+import shutil
 
 import jsonschema
 import pytest
@@ -47,14 +49,8 @@ def write(tmp_path):
 def test_of_a_good_file_is_told_what_would_be_shown(write, capsys):
     assert check_results.main([str(write(contribution()))]) == 0
     printed = capsys.readouterr().out
-    for words in (
-        "GOOD: it can be shown, as data/results/apple_m2_max_gpu.json",
-        "Chip: Apple M2 Max",
-        "processes for each: 3",
-        "3.93",
-        "(1 faster)",
-        "Settings that go along",
-    ):
+    good = "GOOD: it can be shown, as data/results/apple_m2_max_gpu.json"
+    for words in (good, "Chip: Apple M2 Max", "processes for each: 3", "3.93", "(1 faster)", "Settings that go along"):
         assert words in printed
     assert "Note:" not in printed
     busy = contribution(processes=1, others=2.0)
@@ -80,6 +76,25 @@ def test_what_a_file_claims_must_follow_from_its_numbers(write):
         check_results.check(claim(write(good), "mps", median=40.0, high=50.0))
 
 
+def test_what_we_would_not_write_is_refused_and_not_shown(write):
+    text = (path := write(contribution())).read_text()
+    for place, added in (
+        ('"version":', '"added": "ada.local", '),
+        ('"unit":', '"added": {"host": ["ada.local"]}, '),
+        ('"unit":', '"unit": "ada.local", '),  # a name that comes twice
+        ('"unit":', '"name": "ada.local", '),  # each benchmark has its own
+        ('"values":', '"added": "ada.local", '),
+        (r"\"chip\":", r"\"added\": \"ada.local\", "),
+        (r"\"numpy\":", r"\"ada.local\": \"1\", "),
+        (r"\"git_dirty\":", r"\"environment\": {\"ADDED\": \"ada.local\"}, "),
+    ):
+        assert place in text
+        path.write_text(text.replace(place, added + place))
+        with pytest.raises(records.RecordError, match=r"'ada\.local'"):
+            check_results.check(path)
+        assert "ada" not in str([record.machine.rows() for record in records.load(path)]), place
+
+
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
     for number, content in enumerate((b"", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}', b"{}", b"\x1b[2J")):
         path = tmp_path / f"{number}.json"
@@ -90,6 +105,33 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
         assert printed.err.startswith(f"REFUSED {path}: ")
         assert printed.err.count("\n") == 1
         assert printed.err.strip().isprintable()
+
+
+def test_a_good_file_joins_the_stored_ones(write, tmp_path, monkeypatch):
+    folder, readme = tmp_path / "data" / "results", tmp_path / "data" / "README.md"
+    folder.mkdir(parents=True)
+    shutil.copy(paths.ROOT / "data" / "README.md", readme)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    before, target, link = readme.read_text(), folder / "apple_m2_max_gpu.json", tmp_path / "link.json"
+    sent = lambda **of: write([dataclasses.replace(r, machine=dataclasses.replace(HERE, **of)) for r in contribution()])
+    link.symlink_to(sent())
+    refused = lambda path: (check_results.main(["--add", str(path)]), readme.read_text()) == (1, before)
+    assert refused(link)
+    assert refused(write(contribution(mode="fast")))
+    assert refused(write(contribution(device="...")))
+    assert refused(sent(environment={"OMP_NUM_THREADS": "/Users/ada/x"}))
+    assert not list(folder.iterdir())
+    target.symlink_to(tmp_path / "elsewhere")
+    assert refused(sent())
+    assert not (tmp_path / "elsewhere").exists()
+    target.unlink()
+    good = sent(chip="Apple | M2\u2028 <b>[x](y)`")
+    assert check_results.main(["--add", str(good)]) == 0
+    assert ([*folder.iterdir()], target.read_bytes()) == ([target], good.read_bytes())
+    row, digest = sorted(set(readme.read_text().splitlines()) - set(before.splitlines()), reverse=True)
+    assert row.startswith(f"| `results/{target.name}` | Apple M2 b x (y) macOS 15.1 Python ")
+    assert (row.count("|"), digest) == (4, f"{hashlib.sha256(good.read_bytes()).hexdigest()}  results/{target.name}")
+    assert check_results.main(["--add", str(good)]) == 1, "there is one of this machine"
 
 
 # --- the published schema is made of the classes ---

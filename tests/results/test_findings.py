@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from results_files import claim, honest
 
-from metallab import machine, paths, records
+from metallab import machine, paths, records, timing
 from metallab.results import findings
 from metallab.timing import Measurement, Size
 
@@ -59,10 +59,10 @@ def test_each_process_counts_once():
     with_busy = [record("mps", 2.0), record("mps", 9.0, run=1, others=3.0)]
     assert findings.conclusion_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
     busy = findings.conclusion_of(with_busy[1:])
-    assert (busy.outcome, busy.words.partition(":")[0], numbers(busy.reason)) == ("withheld", "busy machine", ["3.0"])
+    assert (busy.outcome, busy.answer.doubt.kind, numbers(busy.reason)) == ("withheld", "busy machine", ["3.0"])
     drifted = record("mps", 9.0, run=2, outcome="withheld", doubt="drifted", withheld="by 77 %")
     assert findings.conclusion_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
-    assert findings.conclusion_of([drifted]).words.startswith("drifted:")
+    assert findings.conclusion_of([drifted]).answer.doubt.kind == "drifted"
 
 
 def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
@@ -72,10 +72,7 @@ def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
         one
         for lesson, values in {"03_a": (9.0, 5.0), "04_b": (1.5, 1.25), "05_c": (7.0, 8.0)}.items()
         for number, value in enumerate(values)
-        for one in (
-            baseline(f"c{number}", lesson=lesson),
-            record("v", value, f"c{number}", lesson=lesson, role="GPU"),
-        )
+        for one in (baseline(f"c{number}", lesson=lesson), record("v", value, f"c{number}", lesson=lesson, role="GPU"))
     ]
     told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
     assert numbers(told[0]) == ["0.50", "9.00", "11", "1"]
@@ -94,11 +91,9 @@ def test_one_process_that_may_not_speak_silences_all():
     assert findings.conclusion_of([refused, wrong]).outcome == "differ", "the gravest is told"
     liar = record("mps", 2.0, run=2, outcome="faster", doubt="outputs differ", withheld="by 3")
     assert findings.conclusion_of([*good, liar]).outcome == "differ"
-    told = {"simulated": ("simulated", "simulated"), "fast": ("fast", "fast mode: no conclusion")}
-    for changes in ({"simulated": True}, {"mode": "fast"}):
+    for kind, changes in {"simulated": {"simulated": True}, "fast": {"mode": "fast"}}.items():
         got = findings.conclusion_of([record("mps", 2.0, run=n, **changes) for n in range(3)])
-        assert (got.outcome, got.words) == told[got.outcome]
-        assert got.ratio is None
+        assert (got.outcome, got.ratio) == (kind, None)
 
 
 # --- machines side by side ---
@@ -132,7 +127,7 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     everything = str([told, findings.every(machines)])
     assert "7.7" not in everything
     assert "12.3 ms" not in everything, "an absolute time beside another machine's"
-    assert dict(findings.every(machines)).popitem()[1][0] == "simulated"
+    assert dict(findings.every(machines)).popitem()[1][0] == timing.SIMULATED.short
     real = dataclasses.replace(record("mps", 3.0, device="Apple M2 GPU"), machine=mac)
     assert findings.wanted([findings.column([real], "x")]) == []
 

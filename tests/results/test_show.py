@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import re
+import shutil
 from collections.abc import Iterator
 
 import nbformat
@@ -81,12 +82,12 @@ def cells(*outputs: dict) -> list[dict]:
     return [v4.new_markdown_cell(INTRODUCTION), code("measure()", *outputs)]
 
 
-def measured(name: str, revision: str | None = REVISION, path: str = "", **changes) -> list[records.Record]:
+def measured(name: str, revision: str | None = REVISION, env=(), **changes) -> list[records.Record]:
     """A page's records, with a headline."""
     digest = hashlib.sha256(png()).hexdigest()
     headline = records.Headline(("GPU | CPU: equal losses.",), f"{name}.png", "bars; [a] and b", digest)
     one = record("eager", outcome="", **changes)
-    described = dataclasses.replace(one.machine, git_revision=revision, git_dirty=False, environment={"TF_X": path})
+    described = dataclasses.replace(one.machine, git_revision=revision, git_dirty=False, environment=dict(env))
     return [dataclasses.replace(one, lesson=name, name=f"{name}/eager", machine=described, headline=headline)]
 
 
@@ -101,7 +102,8 @@ class Finished(Run):
         patch.setattr(show, "EXECUTED", self.executed)
         patch.setattr(show, "GALLERY", self.gallery)
         patch.setattr(show, "README", root / "README.md")
-        show.README.write_text("| 01 | [A](notebooks/01_a.ipynb) | how long a call takes |\n")
+        row = "[A](notebooks/01_a.ipynb) |"
+        show.README.write_text(f"| 01 | {row} how long a call takes |\n\n| a task | {row}\n")
         self.summary(entry("01_a"), entry("02_b"))
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
@@ -110,7 +112,7 @@ class Finished(Run):
             nbformat.write(v4.new_notebook(cells=cells(), metadata=metadata), self.notebooks / f"{name}.ipynb")
 
     def page_of(self, name: str, *outputs: dict) -> None:
-        self.notebook(name, *cells(*outputs))
+        self.notebook(name, v4.new_markdown_cell(f"# Title of {name}"), code("measure()", *outputs))
 
     def results(self, name: str, **changes) -> None:
         path = records.write(self.folder / "results" / f"{name}.json", measured(name, **changes))
@@ -170,11 +172,13 @@ def test_a_run_is_refused_as_a_whole(run, changes, word, capsys):
         (lambda run: run.page_of("01_a", v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")), "'/mnt/disk"),
         (lambda run: run.page_of("01_a", v4.new_output("display_data", {"x/y": "?"})), "cell 1"),
         (lambda run: run.results("01_a", mode="fast"), "fast"),
-        (lambda run: run.results("01_a", path="/mnt/disk/a"), "'/mnt/disk"),
+        (lambda run: run.results("01_a", env={"XLA_FLAGS": "/mnt/disk/a"}), "'/mnt/disk"),
         (lambda run: run.page_of("01_a", shown(png(500, 500)[:50])), "picture"),
         (lambda run: (run.folder / "results" / "01_a.png").write_bytes(png(4, 4)), "01_a.png"),
         (lambda run: (run.folder / "01_a.ipynb").write_text("{"), "01_a.ipynb"),
         (lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")), "another page's"),
+        (lambda run: run.results("01_a", env={"METALLAB_DEVICE": "cuda"}), "another device"),
+        (lambda run: shutil.copy(run.folder / "02_b.ipynb", run.folder / "01_a.ipynb"), "notebook is another page's"),
         (lambda run: (run.folder / "01_a.ipynb").unlink() or os.mkfifo(run.folder / "01_a.ipynb"), "regular"),
     ],
 )
@@ -185,6 +189,19 @@ def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
     assert word in refused["01_a"]
     assert [*show.read_sets(run.executed)[0].pages] == ["02_b"]
     assert not (folder / "01_a.ipynb").exists()
+
+
+def test_what_was_swapped_in_a_set_is_refused(run, capsys):
+    change = lambda path, old, new: path.write_text(path.read_text().replace(old, new))
+    for damage in (
+        lambda folder: shutil.copy(folder / "02_b.ipynb", folder / "01_a.ipynb"),
+        lambda folder: shutil.copy(folder / "results/02_b.json", folder / "results/01_a.json"),
+        lambda folder: (folder / "results/01_a.png").write_bytes(png(9, 9)),
+        lambda folder: change(folder / "01_a.ipynb", "Some CPU", "Another GPU"),
+        lambda folder: change(folder / "01_a.ipynb", "aaaaaaa", "bbbbbbb"),
+    ):
+        damage(run.make()[0])
+        assert (show.main([]), "01_a" in capsys.readouterr().err, run.gallery.exists()) == (2, True, False)
 
 
 def test_a_page_replaces_itself_and_other_pages_stay(run):
@@ -249,6 +266,10 @@ def test_the_command_names_what_it_refused(run, capsys):
     assert show.main([str(run.folder)]) == 1
     assert "make run ONLY=02" in capsys.readouterr().err
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
+    for _ in range(2):
+        linked = "| 01 | [A](notebooks/01_a.ipynb) ([as it ran](data/executed/some_cpu/01_a.ipynb)) | how"
+        assert (linked in show.README.read_text(), show.README.read_text().count("as it ran")) == (True, 1)
+        assert show.main([]) == 0
 
 
 # --- outputs as a viewer shows them ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import checks, paths, records, turns
+from metallab import checks, paths, records, timing, turns
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -146,13 +147,13 @@ def outcome(file: Path, name: str, a: Command, b: Command) -> lockstep.Outcome:
 def test_ratios_are_those_of_the_sides(file):
     compared = outcome(file, "steady[n=3]", side(), side(TAKES="2000000"))
     assert compared.answer == "UNSURE"
-    assert compared.interval.speed == pytest.approx(0.5)
+    assert compared.speed_up.ratio.median == pytest.approx(0.5)
     assert compared.reason.startswith("1 of 8 pairs")
     (pair,) = compared.pairs
     assert set(pair.a) == {0.001}
     assert set(pair.b) == {0.002}
     assert pair.calls == 3
-    assert "0.500 (no interval)" in report.sentence(compared)
+    assert str(compared.speed_up.ratio) in report.sentence(compared)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_ratios_are_those_of_the_sides(file):
 )
 def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
     compared = outcome(file, name, side(), side(TAKES=takes))
-    assert (compared.answer, compared.interval) == (answer, None)
+    assert (compared.answer, compared.speed_up.ratio) == (answer, None)
     assert reason in compared.reason
 
 
@@ -408,8 +409,9 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     old = sides.parse("HEAD~1", repository).checkout
     assert old.is_relative_to(tmp_path / "cache" / "metallab")
     assert (old / "src" / "theirs" / "__pycache__").is_dir()
-    assert "SLOWER  theirs: 0.500 (0.500 to 0.500) (" in told
-    assert "LOST    lost: only A can do it: B: AttributeError: module 'theirs' has no attribute 'OLD'" in told
+    assert f"SLOWER  theirs: {lockstep.intervals.Interval('B', 'A', 0.5, 0.5, 0.5, 8)}; " in told
+    lost = timing.Doubt("only A can do it", "B: AttributeError: module 'theirs' has no attribute 'OLD'")
+    assert f"LOST    lost: {lost.words}" in told
     assert {"SLOWER", "LOST"} <= set((tmp_path / "job.md").read_text().split())
     kept = records.by_name(records.load(out / "versus.json"))
     assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
@@ -437,8 +439,8 @@ def test_the_docs_example_runs_as_it_is_printed(root, capsys, monkeypatch, tmp_p
     arguments = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
     versus([*shlex.split(line)[2:], *arguments])  # the verdict is a matter of times
     told = capsys.readouterr().out
-    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=100\]: \d", told, re.MULTILINE)
-    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=10000\]: \d", told, re.MULTILINE)
+    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=100\]: B ", told, re.MULTILINE)
+    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=10000\]: B ", told, re.MULTILINE)
 
 
 def test_worktrees_are_kept_and_looked_at(repository):
@@ -583,7 +585,8 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
 
     def compare(given, *_):
-        yield lockstep.Outcome(given[0], "slower", lockstep.Interval(0.5, 0.4, 0.6), (some,) * 8)
+        slower = lockstep.intervals.Interval("B", "A", 0.5, 0.4, 0.6, 8)
+        yield lockstep.Outcome(given[0], timing.Answer("B", slower), (some,) * 8)
         if ends == "expired":
             raise turns.TurnBlocked("too long")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -605,14 +608,13 @@ def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, m
      (["NEW", "NEITHER"], 2), (["SAME", "no interval"], 2), (["SLOWER", "no interval"], 1)],
 )  # fmt: skip
 def test_exit_codes(answers, code):
-    some = lockstep.Interval(1.0, 0.9, 1.1)
-    one = cases.Case("one", lambda: None)
-    kinds = {word: (key, None) for key, word in lockstep.IN_PRINT.items()}
-    kinds |= {word: (kinds[word][0], some) for word in ("SAME", "SLOWER", "FASTER", "UNSURE")}
-    kinds["no interval"] = ("inconclusive", lockstep.Interval(1.0))
-    refusing = {"NEW": "A", "LOST": "B", "NEITHER": "AB"}
-    of = [lockstep.Outcome(one, *kinds[answer], refusing=refusing.get(answer, "")) for answer in answers]
-    assert report.exit_code(of) == code
+    ends = {"SAME": (1.0, 1.0), "SLOWER": (0.5, 0.5), "FASTER": (2.0, 2.0), "UNSURE": (0.5, 2.0)}
+    ends["no interval"] = (0.0, math.inf)
+    told = {
+        word: timing.Answer("B", lockstep.intervals.Interval("B", "A", 1.0, *each, 9)) for word, each in ends.items()
+    }
+    told = {word: timing.Answer("B", None, timing.Doubt(kind)) for kind, word in lockstep.IN_PRINT.items()} | told
+    assert report.exit_code([lockstep.Outcome(cases.Case("one", lambda: None), told[word]) for word in answers]) == code
 
 
 def test_two_parts_of_one_name_are_refused(tmp_path):

@@ -80,7 +80,7 @@ class Launch:
     def __str__(self) -> str:
         total = self.parts[TOTAL]
         if total.simulated:
-            return f"{self.name}: simulated: no time"
+            return f"{self.name}: {timing.SIMULATED}"
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())

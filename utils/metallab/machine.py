@@ -45,6 +45,8 @@ VARIABLES = (
     "XLA_FLAGS",
 )  # fmt: skip
 """The environment variables that are recorded: those that decide what is computed and how fast. No other one is."""
+OLDER_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TF_CPP_MIN_LOG_LEVEL")
+"""Those that files of earlier revisions name as well."""
 
 Variable = Annotated[str, Meta(pattern=r"^[A-Z][A-Z0-9_]{0,60}$")]
 Package = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,60}$")]
@@ -270,7 +272,7 @@ def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None
-    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS)
+    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS, seconds=_FACT_SECONDS)
     if status is None:
         return None, None
     revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)

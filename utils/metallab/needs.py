@@ -117,14 +117,6 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
 
 
-def _has_objective_c() -> bool:
-    return has_compiler() and (sys.platform == "darwin" or _has_shader_compiler())
-
-
-def _fix_objective_c() -> str:
-    return SETUP if has_compiler() else _packages("g++")
-
-
 def _packages(wanted: str) -> str:
     """How to get what `make packages` installs."""
     if sys.platform == "darwin":
@@ -139,10 +131,12 @@ TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
-    "objective-c++": Tool("an Objective-C++ compiler", _has_objective_c, _fix_objective_c),
-    "coremltools": Tool(
-        "Apple's coremltools", lambda: importlib.util.find_spec("coremltools") is not None, lambda: SETUP
+    "objective-c++": Tool(
+        "an Objective-C++ compiler",
+        lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
+        lambda: SETUP if has_compiler() else _packages("g++"),
     ),
+    "coremltools": Tool("Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
 

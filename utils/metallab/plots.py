@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
 from metallab.isolated import Skipped
-from metallab.verdicts import BUSY, FEWEST_PAIRS, Answer, Comparison, Measurement
+from metallab.verdicts import BUSY, Answer, Comparison, Measurement
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
@@ -91,18 +91,12 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def _speedup_row(axes: Axes, row: int, answer: Answer) -> None:
-    ratio = answer.ratio
-    if ratio is None:
-        words, colour = f"no speed-up: {answer.doubt.short}", RED
-    elif np.isfinite(ratio.high):
-        words, colour = f"{units.times(ratio.median)}, {ratio.verdict}", BLACK
+    ratio, words, colour = answer.ratio, answer.short, RED
+    if ratio:
+        words, colour = f"{units.times(ratio.median)}, {words}", BLACK
         marks = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
-        spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+        spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if ratio.has_interval else None
         axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=marks, capsize=4)
-    else:
-        few = f"{ratio.n} pair{'s' * (ratio.n != 1)}; an interval needs {FEWEST_PAIRS}"
-        words, colour = f"{units.times(ratio.median)}, inconclusive: {few}", BLACK
-        axes.plot(ratio.median, row, "o", color=GREY)
     beside = axes.get_yaxis_transform()  # right of the frame
     axes.text(1.01, row, words, transform=beside, va="center", color=colour, fontsize=9)
 

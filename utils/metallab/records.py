@@ -11,6 +11,7 @@ read back and in the published schema (``python -m metallab.results.check_result
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -18,17 +19,17 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import pyperf
 from msgspec import Meta
 
-from metallab import isolated, machine, mode, paths, units
+from metallab import isolated, machine, mode, paths
 from metallab.device import Device
 from metallab.fields import (
     SENTENCE_LIMIT,
@@ -43,7 +44,7 @@ from metallab.fields import (
     Sentence,
 )
 from metallab.outcomes import Verdict
-from metallab.timing import Comparison, Doubt, DoubtKind, Measurement, compare_samples, doubt
+from metallab.timing import WORDS, Answer, Comparison, Doubt, DoubtKind, Measurement, Ratio, compare_samples, doubt
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -133,6 +134,16 @@ class Record:
         """
         return (self.comparison and _doubt_of(self.comparison)) or doubt(self.measurement)
 
+    @property
+    def answer(self) -> Answer | None:
+        """The speed-up of its comparison, or why there is none; None for a baseline and where nothing was compared."""
+        of, why = self.comparison, self.doubt
+        if of is None or of.outcome == "baseline":
+            return None
+        ends = of.median, of.low, math.inf if of.high is None else of.high
+        ratio = None if why else Ratio(of.variant, of.baseline, *ends, self.measurement.n)
+        return Answer(of.variant, ratio, why)
+
 
 def save(
     lesson: str,
@@ -206,13 +217,36 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     path, benchmarks = Path(path), by_name(records)
     if not benchmarks:
         raise ValueError(f"{path}: there are no records to write")
-    text = io.StringIO()
-    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
+    text = _as_text(benchmarks)
     try:
-        _parse(path, text.getvalue())  # what is written today must be readable tomorrow
+        _parse(path, text)  # what is written today must be readable tomorrow
     except RecordError as error:
         raise ValueError(f"nothing is written, because it could not be read back: {error}") from error
-    return _put(path, text.getvalue().encode())
+    return _put(path, text.encode())
+
+
+def _as_text(benchmarks: Mapping[str, Sequence[Record]]) -> str:
+    text = io.StringIO()
+    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
+    return text.getvalue()
+
+
+def foreign(path: Path, runs: Iterable[Record]) -> list[str]:
+    """Return the names and texts of a file that `write` would not have written for the records that `load` read."""
+    ours = {*_texts(json.loads(_as_text(by_name(runs)))), *get_args(Verdict)}
+    given = json.loads(path.read_text("utf-8"), object_pairs_hook=list)  # of a name that comes twice each value
+    return [text for text in dict.fromkeys(_texts(given)) if text not in ours]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every name and text in a JSON value, also in the JSON texts that it holds."""
+    if isinstance(value, str) and value.startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value, object_pairs_hook=list)
+    if isinstance(value, str):
+        yield value
+    for each in value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(each)
 
 
 def _put(path: Path, content: bytes) -> Path:
@@ -279,17 +313,14 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         if not wanted or compared.outcome == "baseline":
             continue
         sound, why = believed(runs)
-        ratios = sorted(run.comparison.median for run in sound if run.comparison.median)
-        told = f"Measured before on an {runs[0].measurement.device}, {comparison}: {compared.variant}"
-        if not ratios:
-            lines.append(f"{told} gets no speed-up: {why}.")
-            continue
-        words = "is {} times as fast as"
-        if statistics.median(ratios) < 1:
-            words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
-        least, middle, most = map(units.times, (ratios[0], statistics.median(ratios), ratios[-1]))
-        ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
-        lines.append(f"{told} {words.format(middle)} {compared.baseline} ({ends}).")
+        told = Answer(compared.variant, None, why)
+        if sound:
+            ratio, note = sound[0].answer.ratio, "one process"
+            if len(medians := sorted(run.comparison.median for run in sound)) > 1:
+                ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
+                note = f"median of {len(medians)} processes, which said {ratio.ends}"
+            told = ratio.sentence(note)
+        lines.append(f"Measured before on an {runs[0].measurement.device}, {comparison}: {told}.")
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
     return "\n".join(lines)
@@ -364,7 +395,7 @@ def _doubt_of(compared: Compared) -> Doubt:
     """Return why the page withheld a speed-up; empty if it did not."""
     if compared.doubt or compared.withheld:
         return Doubt(compared.doubt, compared.withheld)
-    return Doubt(None, "no reason is given") if compared.outcome == "withheld" else Doubt()
+    return Doubt(None, WORDS["unknown"]) if compared.outcome == "withheld" else Doubt()
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
@@ -402,8 +433,7 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     answer = comparison.answers[variant]
     named |= {"doubt": answer.doubt.kind, "withheld": machine.one_line(answer.doubt.reason)}
     if ratio := comparison.paired.get(variant):
-        high = ratio.high if math.isfinite(ratio.high) else None
-        named |= {"median": ratio.median, "low": ratio.low, "high": high}
+        named |= {"median": ratio.median, "low": ratio.low, "high": ratio.high if ratio.has_interval else None}
     return Compared(**named, outcome=answer.outcome)
 
 
@@ -514,7 +544,11 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
     about["measurement"] = msgspec.convert(about.get("measurement"), dict[str, Any]) | timed
     about |= {"name": given.name, "machine": msgspec.json.decode(given.machine)}
     about["headline"] = given.headline and msgspec.json.decode(given.headline)
-    return msgspec.convert(about, Record)
+    read = msgspec.convert(about, Record)
+    variables = (*machine.VARIABLES, *machine.OLDER_VARIABLES)
+    known = {"environment": variables, "versions": machine.PACKAGES}  # another name may be anybody's
+    kept = {part: {k: v for k, v in getattr(read.machine, part).items() if k in names} for part, names in known.items()}
+    return replace(read, machine=replace(read.machine, **kept))
 
 
 def _work(run: Record) -> tuple[Any, ...]:

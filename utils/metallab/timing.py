@@ -33,9 +33,11 @@ from metallab.fields import Dtype
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
     DRIFT,
+    FAST_MODE,
     FEWEST_PAIRS,
     MATTERS,
     SIMULATED,
+    WORDS,
     Answer,
     Comparison,
     Doubt,
@@ -55,7 +57,6 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     median_interval,
     noise,
     not_counted,
-    undecided,
     verdict,
 )
 
@@ -243,9 +244,7 @@ def compare(
         measurements={
             key: sampler.measurement(key, columns[key], reason, others, about[key]) for key, sampler in samplers.items()
         },
-        paired={
-            key: Ratio.of(name, key, baseline, columns[key], columns[baseline]) for key in judges if key not in refused
-        },
+        paired={key: Ratio.of(key, baseline, columns[key], columns[baseline]) for key in judges if key not in refused},
         refused=refused,
         parity="; ".join(dict.fromkeys(map(describe_check, judges.values()))),
         watches=tuple(Sentinel.watching),

@@ -30,11 +30,11 @@ def rate(value: float, unit: str) -> str:
     return _scaled(value, ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)))
 
 
-def times(value: float) -> str:
-    """A ratio with about three digits: 0.045, 1.83, 12.3, 123."""
+def times(value: float, digits: int = 2) -> str:
+    """A ratio with about three digits: 0.045, 1.83, 12.3, 123; ``digits`` are those behind the point of 1.83."""
     if value < 0.1:
-        return f"{value:.2g}"
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+        return f"{value:.{digits}g}"
+    return f"{value:.{digits}f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -40,6 +40,29 @@ MATTERS = 0.01
 FEW_SAMPLES = 10
 """Fewer are flagged in full mode."""
 
+WORDS = {
+    "faster": "is {times} times as fast{as_baseline}",
+    "slower": "takes {times} times as long{as_baseline}",
+    "same": "is as fast{as_baseline}, within {percent}",
+    "inconclusive": "inconclusive, {words} ({times} times as fast, {note})",
+    "may be both": "it may be slower or faster",
+    "may be faster": "it may be faster, or as fast within {percent}",
+    "may be slower": "it may be slower, or as fast within {percent}",
+    "interval": "95 % interval {ends}, {pairs}",
+    "too few": "{pairs}{seen}: too few for a 95 % interval, which needs {fewest}",
+    "seen": ", {ends} times as fast",
+    "too few, in short": "inconclusive: {pairs}; an interval needs {fewest}",
+    "withheld": "no speed-up is given",
+    "withheld, in short": "no speed-up",
+    "not counted": "no speed-up is given at n = {sizes}",
+    "simulated": "its times are not those of the hardware it imitates",
+    "fast mode": "too few samples for a conclusion",
+    "busy machine": "other programs used {others:.1f} cores meanwhile: close them and run again",
+    "drifted": "a fixed computation took {change} time afterwards than before: let the machine rest and run again",
+    "unknown": "no reason is given",
+}
+"""**The words for a speed-up, and for its absence**, wherever one is shown: `Answer`, `Ratio` and `Doubt` say them."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -137,24 +160,29 @@ def noise(samples: Sequence[float]) -> float:
 
 
 class Doubt(str):
-    """The reason why nothing may be concluded, as a text; empty if there is none."""
+    """The reason why there is no speed-up, as a text; empty if there is none."""
 
-    kind: DoubtKind | None
+    kind: str | None
     """None for a reason of a kind of its own."""
     reason: str
 
-    def __new__(cls, kind: DoubtKind | None = None, reason: str = "") -> Doubt:
+    def __new__(cls, kind: str | None = None, reason: str = "") -> Doubt:
         doubt = super().__new__(cls, ": ".join(filter(None, (kind, reason))))
         doubt.kind, doubt.reason = kind, reason
         return doubt
 
-    def __getnewargs__(self) -> tuple[DoubtKind | None, str]:
+    def __getnewargs__(self) -> tuple[str | None, str]:
         return self.kind, self.reason
 
     @property
+    def words(self) -> str:
+        """That there is no speed-up, and why: for a sentence."""
+        return self and f"{WORDS['withheld']}: {self}"
+
+    @property
     def short(self) -> str:
-        """The kind, or else the reason."""
-        return self.kind or self.reason
+        """The same for a label, with the kind of the reason alone."""
+        return self and f"{WORDS['withheld, in short']}: {self.kind or self.reason}"
 
     @property
     def passes(self) -> bool:
@@ -162,7 +190,8 @@ class Doubt(str):
         return self.kind in ("busy machine", "drifted")
 
 
-SIMULATED = Doubt("simulated", "its times are not those of the hardware it imitates")
+SIMULATED = Doubt("simulated", WORDS["simulated"])
+FAST_MODE = Doubt("fast mode", WORDS["fast mode"])
 
 
 def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
@@ -174,13 +203,12 @@ def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
     if any(each.simulated for each in measured):
         return SIMULATED
     if any(each.mode != "full" for each in measured):
-        return Doubt("fast mode", "too few samples for a conclusion")
+        return FAST_MODE
     if (others := max((each.others for each in measured), default=0.0)) > BUSY:
-        return Doubt("busy machine", f"other programs used {others:.1f} cores meanwhile: close them and run again")
+        return Doubt("busy machine", WORDS["busy machine"].format(others=others))
     if drift is not None and abs(drift) > DRIFT:
-        change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'} time"
-        reason = f"a fixed computation took {change} afterwards than before: let the machine rest and run again"
-        return Doubt("drifted", reason)
+        change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'}"
+        return Doubt("drifted", WORDS["drifted"].format(change=change))
     return Doubt()
 
 
@@ -194,13 +222,6 @@ def verdict(low: float, high: float, factor: float = 1 + MATTERS) -> Verdict:
     if high < 1 / factor:
         return "slower"
     return "same" if low >= 1 / factor and high <= factor else "inconclusive"
-
-
-def undecided(low: float, high: float) -> str:
-    """Return the possibilities of an inconclusive interval, in words."""
-    if low < 1 / (1 + MATTERS) and high > 1 + MATTERS:
-        return "it may be slower or faster"
-    return f"it may be {'faster' if high > 1 + MATTERS else 'slower'}, or as fast within {MATTERS:.0%}"
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -235,10 +256,10 @@ def not_counted(won: Mapping[float, bool | None]) -> str:
     """Return a note for a `crossover` on the sizes without a verdict.
 
     >>> not_counted({256: True, 512: None, 1024: True})
-    ' (nothing may be said of n = 512)'
+    ' (no speed-up is given at n = 512)'
     """
     sizes = [f"{size:.15g}" for size, wins in won.items() if wins is None]
-    return f" (nothing may be said of n = {', '.join(sizes)})" if sizes else ""
+    return f" ({WORDS['not counted'].format(sizes=', '.join(sizes))})" if sizes else ""
 
 
 @dataclass(frozen=True)
@@ -253,64 +274,92 @@ class Ratio:
     n: int
     pairs: tuple[float, ...] = field(default=(), repr=False)
     """The paired ratios, if known."""
-    comparison: str = ""
-    """The name of its comparison."""
+    factor: float = 1 + MATTERS
+    """See `verdict`."""
+    PAIRS: ClassVar[tuple[str, str]] = ("pair", "pairs")
+    FEWEST: ClassVar[int] = FEWEST_PAIRS
+    DIGITS: ClassVar[int] = 2
+    """Of a number in words, behind the point."""
 
     @classmethod
-    def of(
-        cls, name: str, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]
-    ) -> Ratio:
+    def of(cls, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
         """Return the speed-up of times that are paired by position."""
         paired = tuple(theirs / ours for ours, theirs in zip(times, baseline_times, strict=True))
-        return cls(variant, baseline, float(np.median(paired)), *median_interval(paired), len(paired), paired, name)
+        return cls(variant, baseline, float(np.median(paired)), *median_interval(paired), len(paired), paired)
 
     @property
     def verdict(self) -> Verdict:
         """See `verdict`."""
-        return verdict(self.low, self.high)
+        return verdict(self.low, self.high, self.factor)
 
     @property
-    def what_pairs_showed(self) -> str:
-        """The range of pairs that are too few for an interval, in words."""
-        pairs = f"{self.n} pair{'s' * (self.n != 1)}"
-        if self.pairs:
-            ends = dict.fromkeys(map(units.times, (min(self.pairs), max(self.pairs))))
-            pairs += f", {' to '.join(ends)} times as fast"
-        return f"{pairs}: too few for a 95 % interval, which needs {FEWEST_PAIRS}"
+    def has_interval(self) -> bool:
+        """False if the pairs are too few for one."""
+        return math.isfinite(self.high)
+
+    @property
+    def short(self) -> str:
+        """For a label: the verdict, or what it lacks."""
+        return self.verdict if self.has_interval else self._said("too few, in short")
+
+    @property
+    def ends(self) -> str:
+        """Those of the interval: of times as long where that is said."""
+        ends = (1 / self.high, 1 / self.low) if self.verdict == "slower" else (self.low, self.high)
+        return " to ".join(units.times(end, self.DIGITS) for end in ends)
+
+    def words(self, as_baseline: str = "") -> str:
+        """Return what it says of the variant, such as ``is 1.30 times as fast``, or what it leaves open."""
+        key, slower, faster = self.verdict, self.low < 1 / self.factor, self.high > self.factor
+        if not self.has_interval:
+            pairs = dict.fromkeys(units.times(end, self.DIGITS) for end in sorted(self.pairs)[:: max(1, self.n - 1)])
+            return self._said("too few", seen=self._said("seen", ends=" to ".join(pairs)) if pairs else "")
+        if key == "inconclusive":
+            key = "may be both" if slower and faster else "may be faster" if faster else "may be slower"
+        return self._said(key, as_baseline=as_baseline)
+
+    def sentence(self, note: str = "") -> str:
+        """Return it in words; ``note`` says what it was taken from, in place of the interval."""
+        note, against = note or self._said("interval", ends=self.ends), f"{self.variant} against {self.baseline}: "
+        if not self.has_interval:
+            return against + self.words()
+        if self.verdict == "inconclusive":
+            return against + self._said("inconclusive", words=self.words(), note=note)
+        return f"{self.variant} {self.words(f' as {self.baseline}')} ({note})"
+
+    def _said(self, key: str, **more: str) -> str:
+        times = units.times(1 / self.median if key == "slower" else self.median, self.DIGITS)
+        pairs, percent = f"{self.n} {self.PAIRS[self.n != 1]}", f"{100 * (self.factor - 1):.3g}%"
+        return WORDS[key].format(times=times, pairs=pairs, percent=percent, fewest=self.FEWEST, **more)
 
     def __str__(self) -> str:
-        if not math.isfinite(self.high):
-            return f"{self.variant} against {self.baseline}: {self.what_pairs_showed}"
-        ends = (self.low, self.median, self.high)
-        if self.verdict == "slower":
-            ends = [1 / end for end in reversed(ends)]
-        low, median, high = map(units.times, ends)
-        said = {
-            "faster": f"{self.variant} is {median} times as fast as {self.baseline} (",
-            "slower": f"{self.variant} takes {median} times as long as {self.baseline} (",
-            "same": f"{self.variant} is as fast as {self.baseline}, within {MATTERS:.0%} (",
-            "inconclusive": f"{self.variant} against {self.baseline}: inconclusive, {undecided(self.low, self.high)} "
-            f"({median} times as fast, ",
-        }
-        return f"{said[self.verdict]}95 % interval {low} to {high}, {self.n} pairs)"
+        return self.sentence()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A variant's speed-up over the baseline, or why there is none; ``str`` is a sentence."""
+    """A variant's speed-up over the baseline, or why there is none: ``str`` is a sentence, ``short`` a label.
+
+    Whatever shows a speed-up or its absence prints one of these texts, which `WORDS` has, and none of its own.
+    """
 
     variant: str
     ratio: Ratio | None
     """None where it is withheld."""
-    doubt: Doubt
+    doubt: Doubt = field(default_factory=Doubt)
 
     @property
     def outcome(self) -> Verdict:
         """The verdict; ``withheld`` where there is a `doubt`."""
         return self.ratio.verdict if self.ratio else "withheld"
 
+    @property
+    def short(self) -> str:
+        """The verdict, or that there is no speed-up and the kind of reason."""
+        return (self.ratio or self.doubt).short
+
     def __str__(self) -> str:
-        return str(self.ratio or f"{self.variant}: no speed-up is given: {self.doubt}")
+        return str(self.ratio or f"{self.variant}: {self.doubt.words}")
 
 
 @dataclass(frozen=True)
@@ -367,9 +416,8 @@ class Sentinel:
         return self.before.mode == "full" and abs(self.drift) > DRIFT
 
     def __str__(self) -> str:
-        steady = "steady" if self.before.mode == "full" else "fast mode: too few samples to tell"
-        outcome = "DRIFTED: what was measured in between is not compared" if self.throttled else steady
-        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({outcome})"
+        in_between = doubt(drift=self.drift).short if self.before.mode == "full" else FAST_MODE.short
+        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({in_between or 'steady'})"
 
 
 @dataclass(frozen=True)
@@ -454,7 +502,7 @@ def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, n
         baseline=baseline,
         measurements=dict(measurements),
         paired={
-            key: Ratio.of(name, key, baseline, measured.samples, base.samples)
+            key: Ratio.of(key, baseline, measured.samples, base.samples)
             for key, measured in measurements.items()
             if key != baseline and not (measured.simulated or base.simulated)
         },

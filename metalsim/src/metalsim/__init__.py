@@ -19,20 +19,6 @@ from metalsim.preload import arm, armed
 from metalsim.pretending import PRETENCES, pretend, pretended
 
 __all__ = [
-    "FAULTS",
-    "PRETENCES",
-    "Counters",
-    "Event",
-    "PlantedFault",
-    "SimulationError",
-    "arm",
-    "armed",
-    "counters",
-    "install",
-    "install_with_torch",
-    "installed",
-    "plant",
-    "planted",
-    "pretend",
-    "pretended",
-]
+    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "counters",
+    "install", "install_with_torch", "installed", "plant", "planted", "pretend", "pretended",
+]  # fmt: skip

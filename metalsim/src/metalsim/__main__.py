@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SimulationError as error:
         print(f"metalsim: {error}", file=sys.stderr)
         return 2
-    preload.after_torch(_install, required=True)
+    preload.after_torch(lambda: print(device.install(), file=sys.stderr, flush=True), required=True)
     if given.module:
         sys.argv, sys.path[0] = _told_pytest(given.module, given.pretend), os.getcwd()
         runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
@@ -59,10 +59,6 @@ def _told_pytest(arguments: list[str], pretences: Sequence[str]) -> list[str]:
         return arguments
     more = [word for name in pretences for word in ("--metalsim-pretend", name)]
     return ["pytest", "-p", "metalsim.pytest_plugin", "--metalsim", *more, *arguments[1:]]
-
-
-def _install() -> None:
-    print(device.install(), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -188,18 +188,19 @@ def _switched_on() -> ModuleType:
     return module
 
 
-def _decider() -> Callable[[str], tuple[int, Sequence[str], bool]]:
-    """Return a function of an operator: what to do, which dtypes the CPU lacks, whether numbers may be on the CPU."""
+def _decider() -> Callable[[str], tuple[int, Sequence[str], bool, bool]]:
+    """Return a function of an operator: see `decide` in csrc/host_call.h."""
     falls_back = _fallback_enabled()
 
-    def decide(name: str) -> tuple[int, Sequence[str], bool]:
-        how, numbers = operators.status(name), operators.takes_numbers(name)
+    def decide(name: str) -> tuple[int, Sequence[str], bool, bool]:
+        how, plain = operators.status(name), name.partition(".")[0]
+        takes = operators.takes_numbers(name), plain.removesuffix("_") not in operators.WITHOUT_FLOAT8
         if how == "falls back":
-            return FALLS_BACK, (), numbers
+            return FALLS_BACK, (), *takes
         if how in ("native", "composite"):
             decision = LIMITED if refusals.looks_at_arguments(name) else NATIVE
-            return decision, operators.WITHOUT_CPU_KERNEL.get(name.partition(".")[0], ()), numbers
-        return (FALLS_BACK if falls_back else MISSING), (), numbers
+            return decision, operators.WITHOUT_CPU_KERNEL.get(plain, ()), *takes
+        return (FALLS_BACK if falls_back else MISSING), (), *takes
 
     return decide
 

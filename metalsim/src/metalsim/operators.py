@@ -44,7 +44,10 @@ WITHOUT_CPU_KERNEL: Mapping[str, tuple[str, ...]] = {
         ("Bool",),
     ),
     "aten::histc": ("Byte", "Char", "Int", "Long", "Short"),
+    **dict.fromkeys(("aten::gather", "aten::scatter", "aten::scatter_"), ("Float8_e4m3fn",)),
 }  # fmt: skip
+WITHOUT_FLOAT8 = ("aten::mm", "aten::addmm", "aten::mul", "aten::abs")
+"""Where the CPU computes with float8_e4m3fn and the Metal libraries of PyTorch 2.15's wheel have no function for it."""
 
 
 def status(operator: str) -> Status:

@@ -16,18 +16,9 @@ from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
 
 __all__ = [
-    "NAMES",
-    "TITLES",
-    "Banner",
-    "Device",
-    "DeviceUnavailable",
-    "PyTorchDevice",
-    "cpu",
-    "first_framework",
-    "pick",
-    "plugin",
-    "probe",
-]
+    "NAMES", "TITLES", "Banner", "Device", "DeviceUnavailable", "PyTorchDevice", "cpu", "first_framework", "pick",
+    "plugin", "probe",
+]  # fmt: skip
 _FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
 

@@ -69,7 +69,8 @@ def devices() -> dict[str, Any]:
         jax.config.update("jax_platforms", f"{chosen},cpu")
     first = {"cpu": jax.devices("cpu")[0]}
     for device in jax.devices():
-        first.setdefault(_kind_of_platform(device.platform), device)
+        platform = device.platform.lower()
+        first.setdefault({"metal": "mps", "gpu": "cuda"}.get(platform, platform), device)
     return first
 
 
@@ -83,7 +84,3 @@ def product(a: Any, b: Any) -> Any:
     import jax
 
     return jax.jit(lambda a, b: a @ b)(a, b)
-
-
-def _kind_of_platform(platform: str) -> str:
-    return {"metal": "mps", "gpu": "cuda"}.get(platform.lower(), platform.lower())

@@ -200,7 +200,7 @@ def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float)
             for line in r.traceback.splitlines()[-12:]:
                 say(f"    {line}")
             if r.failed_copy:
-                say(f"  left in {shown(folder / r.failed_copy)}")
+                say(f"  left in {os.path.abspath(folder / r.failed_copy)}")
     for r in results:
         if r.not_run:
             say(f"\n{r.name} is incomplete. Not run:")

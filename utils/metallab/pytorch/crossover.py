@@ -29,7 +29,6 @@ import torch
 
 from metallab import allowance, checks, device, mode, paths, plots, records, timing
 from metallab.device import Device
-from metallab.outcomes import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,8 +64,8 @@ class Curve:
     baseline: str
     times: Mapping[str, Mapping[int, timing.Measurement]]
     """By the device's name, then by size."""
-    outcomes: Mapping[int, Verdict | timing.Doubt]
-    """The rival's verdict against the baseline by size, or why there is none."""
+    answers: Mapping[int, timing.Answer]
+    """The rival's speed-up over the baseline by size, or why there is none."""
     comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
     left_out: str = ""
@@ -87,13 +86,12 @@ class Curve:
     @property
     def withheld(self) -> dict[int, timing.Doubt]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
-        doubts = {n: doubt for n, doubt in self.outcomes.items() if isinstance(doubt, timing.Doubt)}
-        return {n: doubt for n, doubt in doubts.items() if doubt.kind != "outputs differ"}
+        return {n: a.doubt for n, a in self.answers.items() if a.doubt and a.doubt.kind != "outputs differ"}
 
     @property
     def _won(self) -> dict[int, bool | None]:
         wins = "faster" if self.gpu else "slower"
-        return {n: None if n in self.withheld else self.outcomes[n] == wins for n in sorted(self.outcomes)}
+        return {n: None if n in self.withheld else self.answers[n].outcome == wins for n in sorted(self.answers)}
 
     @property
     def crossover(self) -> int | None:
@@ -122,7 +120,7 @@ class Curve:
         A stored curve has no points where nothing may be said: its lines are broken there, and it names these sizes.
         """
         n = self.crossover
-        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.outcomes) else {}
+        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.answers) else {}
         heading = f"{self.work}, float32"
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
@@ -133,7 +131,7 @@ class Curve:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
         sizes, n = [n for n, wins in self._won.items() if wins is not None], self.crossover
         if not sizes:
-            wins = f"nothing may be said: {next(iter(self.withheld.values()))}"
+            wins = next(iter(self.withheld.values())).words
         elif n == min(sizes):
             wins = f"wins at every size that counts, {n} to {max(sizes)}"
         else:
@@ -171,8 +169,7 @@ def measure(work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds:
             )
     times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
     curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), str(within) if within.left_out else "")
-    answers = {n: compared.answers[curve.rival] for n, compared in comparisons.items()}
-    return dataclasses.replace(curve, outcomes={n: each.doubt or each.outcome for n, each in answers.items()})
+    return dataclasses.replace(curve, answers={n: each.answers[curve.rival] for n, each in comparisons.items()})
 
 
 def budget_here() -> timing.Budget:
@@ -187,7 +184,7 @@ def stored(work: str) -> Curve:
     """
     runs = records.by_name(records.load(STORED))
     times: dict[str, dict[int, timing.Measurement]] = {}
-    outcomes: dict[str, dict[int, Verdict | timing.Doubt]] = {}
+    answers: dict[str, dict[int, timing.Answer]] = {}
     base = ""
     for processes in runs.values():
         compared, measured = processes[0].comparison, processes[0].measurement
@@ -197,11 +194,11 @@ def stored(work: str) -> Curve:
         sound, doubt = records.believed(processes)
         if sound:
             times.setdefault(name, {})[size] = sound[0].measurement
-        outcomes.setdefault(name, {})[size] = sound[0].comparison.outcome if sound else doubt
+        answers.setdefault(name, {})[size] = sound[0].answer if sound else timing.Answer(name, None, doubt)
     if not times:
         raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'")
     curve = Curve(work, base, times, {}, stored=True)
-    return dataclasses.replace(curve, outcomes=outcomes[curve.rival])
+    return dataclasses.replace(curve, answers=answers[curve.rival])
 
 
 def whole_float32() -> contextlib.AbstractContextManager:

@@ -207,7 +207,10 @@ def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[t
 
 def _simpler(call: Call) -> Iterator[tuple[str, Call]]:
     """Yield simpler calls, each with the condition that it lacks."""
-    for words, change in ((FLOAT32, _in_float32), (EMPTY, _with_elements)):
+    halves = (torch.float16, torch.bfloat16)
+    in_float32 = lambda t: dataclasses.replace(t, dtype=torch.float32 if t.dtype in halves else t.dtype)
+    with_elements = lambda t: dataclasses.replace(t, shape=tuple(n or 1 for n in t.shape))
+    for words, change in ((FLOAT32, in_float32), (EMPTY, with_elements)):
         if (changed := call.mapped(Layout, change)) != call:
             yield words, changed
     for index, (name, tensor) in enumerate(call.named):
@@ -260,15 +263,6 @@ def _shapes(call: Call, count: int) -> list[Call]:
         return call.mapped(Layout, lambda t: dataclasses.replace(t, shape=shape, order=order))
 
     return [shaped((count,)), shaped((1, count)), shaped((count, 1))]
-
-
-def _in_float32(tensor: Layout) -> Layout:
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
-    return dataclasses.replace(tensor, dtype=torch.float32) if half else tensor
-
-
-def _with_elements(tensor: Layout) -> Layout:
-    return dataclasses.replace(tensor, shape=tuple(n or 1 for n in tensor.shape))
 
 
 def _resized(call: Call, old: int, new: int) -> Call:

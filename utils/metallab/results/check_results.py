@@ -2,17 +2,22 @@
 
 It has to be what `metallab.records` reads, which checks the schema (``--schema`` prints it) and computes every speed-up
 again from its samples, as for every reader. Beyond that it has to hold real runs in full mode of a named machine. A
-file that is refused gets one line with the reason; of a good one the command prints what would be shown.
+file that is refused gets one line with the reason; of a good one the command prints what would be shown. With ``ADD=1``
+it joins ``data/results``, with its rows and its checksum in ``data/README.md``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metallab import paths, records, timing
+from metallab import machine, paths, private, records, timing
 from metallab.records import Record
 from metallab.results import findings
 
@@ -20,6 +25,9 @@ from metallab.results import findings
 def check(path: Path) -> list[Record]:
     """The records of a file that may be shown. `records.RecordError` with the reason if it may not."""
     runs = records.load(path)
+    if found := records.foreign(path, runs):
+        what = machine.one_line(", ".join(map(repr, found)))[:300]
+        raise records.RecordError(f"{path}: it holds {what}, which metallab does not write: send what make bench wrote")
     for run in runs:
         if run.measurement.simulated or run.measurement.mode != "full":
             raise records.RecordError(f"{path}: {run.name}: only real times of full mode are shown: make bench")
@@ -30,9 +38,41 @@ def check(path: Path) -> list[Record]:
     return runs
 
 
+def add(path: Path) -> str:
+    """Copy a file that may be shown into ``data/results`` and name it in ``data/README.md``; return its new name.
+
+    `records.RecordError` if it may not be shown or names a folder, or if there is one of such a machine; OSError if
+    ``path`` is a link.
+    """
+    readme, folder = paths.ROOT / "data" / "README.md", paths.ROOT / "data" / "results"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".sent-") as place:
+        copy = Path(place, "sent.json")
+        copy.write_bytes(content := paths.read_regular(path))
+        runs = check(copy)  # what was copied, whatever becomes of the original
+        name, described = paths.results_file(findings.column(runs, "").title), runs[0].machine
+        if traces := private.leaks(f"{content.decode()} {runs}"):
+            raise records.RecordError(f"{path}: it names {traces[0]!r}, which is of one machine only")
+        if not re.fullmatch(r"[a-z]\w{1,80}\.json", name, re.ASCII) or os.path.lexists(folder / name):
+            raise records.RecordError(f"{path}: data/results/{name} is there already, or is no name for a file")
+        os.link(copy, folder / name)  # fails where there is one by now
+    words = [described.chip, described.os_name, described.os_version, "Python", described.python]
+    machine = re.sub(r"[^\w.,()-]+", " ", " ".join(filter(None, words)))[:200]
+    made = f"`make bench` on {runs[-1].taken[:10]}, {len(records.by_name(runs))} benchmarks, sent by its owner"
+    text = readme.read_text(encoding="utf-8")
+    for mark, line in (
+        ("| file | machine | how |\n|---|---|---|\n", f"| `results/{name}` | {machine} | {made} |\n"),
+        ("sha256:\n\n```\n", f"{hashlib.sha256(content).hexdigest()}  results/{name}\n"),
+    ):
+        text = text.replace(mark, mark + line, 1)
+    paths.write_atomically(readme, text)
+    return name
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.results.check_results FILE``: 0 if it may be shown, 1 and why if not, 2 without a file."""
+    """``python -m metallab.results.check_results [--add] FILE``: 0 if it may be shown, 1 and why not, 2 without one."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if adding := given[:1] == ["--add"]:
+        del given[0]
     if given == ["--schema"]:
         print(json.dumps(records.schema(), indent=1))
         return 0
@@ -41,10 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         runs = check(Path(given[0]))
-    except records.RecordError as error:
+        added = add(Path(given[0])) if adding else ""
+    except (records.RecordError, OSError) as error:
         print(f"REFUSED {error}", file=sys.stderr)
         return 1
     _show(findings.column(runs, f"{given[0]}"))
+    if added:
+        print(f"Added: data/results/{added}, and its rows and sha256 in data/README.md. Read git diff, then commit.")
     return 0
 
 

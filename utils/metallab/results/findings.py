@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from metallab import paths, timing, units
 from metallab.outcomes import VERDICTS
 from metallab.records import Record, RecordError, believed, by_name, load
-from metallab.timing import Answer, Measurement, Ratio
+from metallab.timing import Answer, Measurement
 
 REFERENCES = paths.ROOT / "data" / "results"
 WITHHELD = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
@@ -36,12 +36,10 @@ class Conclusion:
     """The conclusion about one variant of a comparison on one machine."""
 
     comparison: str
-    answer: timing.Answer
+    answer: Answer
     """The speed-up of one process or of several, or why there is none."""
-    words: str
-    """The verdict, or why there is none."""
-    reason: str = ""
-    """More of either."""
+    processes: int = 1
+    """How many say so."""
     lesson: str = ""
     baseline: str = ""
     role: str = ""
@@ -56,6 +54,13 @@ class Conclusion:
         return self.measured.device if self.measured else ""
 
     @property
+    def reason(self) -> str:
+        """What explains ``answer.short``."""
+        if self.answer.ratio is None:
+            return self.answer.doubt.reason
+        return self.answer.ratio.words() + (f", {self.processes} processes" if self.processes > 1 else "")
+
+    @property
     def outcome(self) -> str:
         """The verdict, or a word of `WITHHELD` for the reason why there is none: a style of the report."""
         return WITHHELD.get(self.answer.doubt.kind, self.answer.outcome)
@@ -64,7 +69,7 @@ class Conclusion:
     def ratio(self) -> tuple[float, float, float] | None:
         """Low end, median and high end of the speed-up; None where it is withheld, or has no upper end."""
         of = self.answer.ratio
-        return (of.low, of.median, of.high) if of and math.isfinite(of.high) else None
+        return (of.low, of.median, of.high) if of and of.has_interval else None
 
     @property
     def speed_up(self) -> str:
@@ -101,36 +106,11 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
     about["baseline_measured"] = base.measurement if base else None
     sound, doubt = believed(runs)
-    answer = Answer(compared.variant, None if doubt else _speed_up(sound), doubt)
-    return Conclusion(compared.name, answer, *_told(answer, len(sound)), **about)
-
-
-def _speed_up(sound: Sequence[Record]) -> Ratio:
-    """Return the speed-up of one process with its interval, or of several with the interval of their medians."""
-    one = sound[0].comparison
-    ends = (one.low, one.median, math.inf if one.high is None else one.high)
-    low, median, high = ends if len(sound) == 1 else _interval([run.comparison.median for run in sound])
-    return Ratio(one.variant, one.baseline, median, low, high, sound[0].measurement.n)
-
-
-def _told(answer: Answer, processes: int) -> tuple[str, str]:
-    """Return the `Conclusion.words` and the reason of an answer."""
-    doubt, of = answer.doubt, answer.ratio
-    if doubt.kind == "simulated":
-        return "simulated", "no speed-up is given"
-    if doubt.kind == "fast mode":
-        return "fast mode: no conclusion", ""
-    if doubt:
-        return ": ".join(filter(None, (doubt.kind, "no speed-up is given"))), doubt.reason
-    if not math.isfinite(of.high):
-        return of.verdict, of.what_pairs_showed
-    explained = {
-        "faster": f"{units.times(of.median)} times as fast",
-        "slower": f"takes {units.times(1 / of.median)} times as long",
-        "same": f"the difference is below {timing.MATTERS:.0%}",
-        "inconclusive": timing.undecided(of.low, of.high),
-    }
-    return of.verdict, explained[of.verdict] + (f", {processes} processes" if processes > 1 else "")
+    answer = sound[0].answer if sound else Answer(compared.variant, None, doubt)
+    if len(sound) > 1:
+        low, median, high = _interval([run.comparison.median for run in sound])
+        answer = replace(answer, ratio=replace(answer.ratio, low=low, median=median, high=high))
+    return Conclusion(compared.name, answer, len(sound), **about)
 
 
 # Processes may agree by accident better than processes do: none is taken to vary by less than 0.1 %.
@@ -277,7 +257,7 @@ def _provenance(one: Column) -> dict[str, str]:
     rows = {"results": one.origin}
     if not one.records:
         return rows
-    real = "SIMULATED: no time of it is compared" if one.simulated else "real hardware"
+    real = f"SIMULATED: {timing.SIMULATED.reason}" if one.simulated else "real hardware"
     described, runs = one.records[-1].machine, {len(runs) for runs in by_name(one.records).values()}
     told = dict(described.rows())
     rows |= {"measured on": real} | {name: told[name] for name in ("Chip", "CPU cores", "Memory", "GPU", "System")}
@@ -316,30 +296,26 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
     counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome])
-    ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else "no speed-up"
-    return f"{ends} ({counts})"
+    ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else ""
+    return f"{ends or timing.WORDS['withheld, in short']} ({counts})"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
     cells = [_cells(one.conclusions) for one in columns]
-    labels = sorted({row for of_one in cells for row in of_one}, key=_in_order)
-    nothing = ["SIMULATED: none given" if one.simulated else "–" for one in columns]
+    in_order = lambda label: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
+    labels = sorted({row for of_one in cells for row in of_one}, key=in_order)  # "batch of 2" before "batch of 16"
+    nothing = [timing.SIMULATED.short if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
 
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """Return the cells of one machine, by row."""
-    given = lambda each: f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.words
+    given = lambda each: f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.short
     return {_row(each): given(each) for each in conclusions}
 
 
 def _row(conclusion: Conclusion) -> str:
     """Return the lesson's number and what was compared, the same on every machine."""
     return f"{conclusion.lesson.split('_')[0]} {conclusion.label}"
-
-
-def _in_order(label: str) -> list[str | int]:
-    """Return a key that sorts ``batch of 2`` before ``batch of 16``."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]

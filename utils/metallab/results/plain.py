@@ -17,7 +17,6 @@ from metallab.notebook import numbered, without_colours
 from metallab.results import pages
 
 if TYPE_CHECKING:
-    from bs4 import BeautifulSoup
     from nbformat import NotebookNode
     from PIL import Image
 
@@ -41,9 +40,11 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
 
     PlainError if it has an output that no viewer shows, or one that names this machine, its user or a folder.
     """
-    notebook.metadata.pop("widgets", None)
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # when each cell ran
+    for place, kept in (
+        (notebook, ("kernelspec", "language_info", "metallab")),
+        *((c, ("tags",)) for c in notebook.cells),
+    ):
+        place.metadata = type(notebook)({name: place.metadata[name] for name in kept if name in place.metadata})
     for number, _, cell in numbered(notebook):
         shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:
@@ -114,17 +115,13 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
         picture.decompose()
     for element in soup.find_all(True):
         if element.get("id") in coloured or "font-weight" in str(element.get("style", "")):
-            _embolden(element, soup)
+            bold = soup.new_tag("b")
+            bold.extend(list(element.contents))
+            element.append(bold)
         element.attrs = {name: value for name, value in element.attrs.items() if name in ("colspan", "rowspan")}
         if element.name not in _ELEMENTS:
             element.unwrap()
     return pictures, re.sub(r"\s*\n\s*", "\n", str(soup)).strip()
-
-
-def _embolden(element, soup: BeautifulSoup) -> None:
-    bold = soup.new_tag("b")
-    bold.extend(list(element.contents))
-    element.append(bold)
 
 
 def small_png(picture: bytes, width: int | None = None) -> bytes:

@@ -21,22 +21,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from metallab import machine, paths, private, units
+from metallab import machine, paths, private, timing, units
 from metallab.notebook import without_colours
 from metallab.outcomes import STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, by_name, headline_of, load, read_picture
 from metallab.results import findings
 from metallab.results.findings import Conclusion, Unreadable
-from metallab.timing import DRIFT
 
 if TYPE_CHECKING:
     import jinja2
 
-SIMULATED = (
-    "SIMULATED: no Apple GPU took part. Times on this page are not Metal times, and no speed-up is given for them."
-)
-FAST = "fast mode: three samples, no conclusions"
+SIMULATED = f"SIMULATED: no Apple GPU took part; {timing.WORDS['withheld']}: {timing.SIMULATED.reason}"
 
 TRACEBACK_LINES = 25
 
@@ -131,9 +127,9 @@ class Card:
     """The headline's picture as a data URI."""
 
     @property
-    def drifted(self) -> bool:
-        """True if the machine's speed moved too far."""
-        return abs(self.drift) > DRIFT
+    def drifted(self) -> timing.Doubt:
+        """Not empty if the machine's speed moved too far."""
+        return timing.doubt(drift=self.drift)
 
 
 @dataclass
@@ -179,7 +175,7 @@ class ReportPage:
     @property
     def banners(self) -> list[tuple[str, str]]:
         """Style and text of the notes above all numbers."""
-        fast = [("fast", FAST)] if self.summary.mode == "fast" else []
+        fast = [("fast", timing.FAST_MODE.words)] if self.summary.mode == "fast" else []
         return ([("simulated", SIMULATED)] if self.summary.simulated else []) + fast
 
     @property
@@ -243,7 +239,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
 
 def render(page: ReportPage) -> str:
     """The page as HTML."""
-    return _template().render(page=page, axis=Axis.around(page.groups))
+    return _template().render(page=page, axis=Axis.around(page.groups), words=timing.WORDS)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
-replaces itself, and the other pages stay. The gallery, ``docs/gallery.md``, is written anew.
+replaces itself, the others stay. The gallery, ``docs/gallery.md``, is written anew, and rows of README get their links.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
             if entry.status == "skipped":
                 why[entry.name] = entry.reason
             else:
-                _write_page(entry, run, summary.label, target)
+                _write_page(entry, run, summary, target)
                 made[entry.name] = replace(entry, failed_copy=None)
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
@@ -98,20 +98,24 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     return target, refused
 
 
-def _write_page(entry: report.Notebook, run: Path, label: str, target: Path) -> None:
+def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, target: Path) -> None:
     """Write one page with its record and its picture. ShowError if it may not be shown."""
     name, again = entry.name, f"make run ONLY={entry.number}"
     if entry.status == "failed":
         raise ShowError(f"it failed: {entry.reason}; {again}")
     original, results = paths.NOTEBOOKS / f"{name}.ipynb", run / "results" / f"{name}.json"
-    if not original.exists():
+    if not original.exists() or "/" in name:
         raise ShowError("there is no such notebook any more")
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
+    if (notebook.title_of(executed) or name) != entry.title:
+        raise ShowError(f"its notebook is another page's; {again}")
     measured = records.load(results)
     if any(each.measurement.simulated or each.measurement.mode != "full" or each.lesson != name for each in measured):
         raise ShowError(f"its results are simulated, of fast mode or another page's; {again}")
+    if any(each.machine.environment.get("METALLAB_DEVICE", summary.device) != summary.device for each in measured):
+        raise ShowError(f"its results are of another device; {again}")
     today = nbformat.read(original, 4)
-    words = caption(entry, measured, label, today.metadata["metallab"]["needs"])
+    words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
     _write_text(executed, today if code(executed) == code(today) else executed, words)
     _write_record(target / "results" / f"{name}.json", results, measured)
     paths.write_atomically(target / f"{name}.ipynb", nbformat.writes(executed) + "\n")
@@ -233,7 +237,7 @@ def _write_summary(
 
 
 def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
-    """Return the stored sets, those of a GPU first. RecordError or ReportError if one cannot be read."""
+    """Return the stored sets, those of a GPU first. RecordError, ReportError or ShowError if one is not as shown."""
     sets = []
     for target in sorted(path.parent for path in folder.glob("*/summary.json")):
         summary, shown = report.read_summary(target), {}
@@ -241,16 +245,35 @@ def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
             if entry.status != "skipped":
                 record = records.load(target / "results" / f"{entry.name}.json")[0]
                 shown[entry.name] = Executed(target, entry, record)
+                _check_stored(shown[entry.name])
         sets.append(ExecutedSet(target, summary, shown))
     return sorted(sets, key=lambda each: each.summary.device == "cpu")
 
 
+def _check_stored(page: Executed) -> None:
+    """ShowError or RecordError if notebook, record and picture are not those of this page, machine and revision."""
+    name, described = page.entry.name, page.record.machine
+    told = nbformat.read(page.path, 4).cells[0].source
+    on = re.search(r"^> \*\*Executed\*\* on (.+), \d+ \w+ \d{4}, ", told, re.MULTILINE)
+    right = on and Path(paths.results_file(on[1])).stem == page.folder.name and f"[notebooks/{name}.ipynb]" in told
+    if not right or page.record.lesson != name or revision(described) not in told:
+        raise ShowError(f"{paths.shown(page.path)} and its file in results do not belong together: show it again")
+    if page.picture:
+        records.read_picture(page.folder / "results" / f"{name}.json", page.record.headline)
+
+
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
-    """Write today's text into the stored pages, and the gallery."""
+    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet."""
     sets = read_sets(folder)
     for page in (page for each in sets for page in each.pages.values()):
         paths.write_atomically(page.path, renew(page))
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
+    text = README.read_text(encoding="utf-8")
+    for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
+        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{page.path.name}\))(?= \|)"
+        ran = rf"\1 ([as it ran](data/{folder.name}/{page.folder.name}/{page.path.name}))"
+        text = re.sub(row, ran, text, flags=re.MULTILINE)
+    paths.write_atomically(README, text)
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:

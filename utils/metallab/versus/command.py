@@ -77,7 +77,7 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     code = report.exit_code(outcomes) if ended is None else ended
     load = report.load_average(before, machine.describe())
     parts = [str(report.table(outcomes)), report.summary(outcomes, given.factor)]
-    if any(outcome.interval for outcome in outcomes):
+    if any(outcome.speed_up.ratio for outcome in outcomes):
         parts.insert(1, load["note"])
     summary = "\n".join(filter(None, parts))
     print(summary)

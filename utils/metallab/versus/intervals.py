@@ -27,34 +27,34 @@ import math
 import operator
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from metallab.verdicts import Ratio
 
 LOOKS = (8, 12, 18, 27, 40)
 """Numbers of pairs at which the interval is looked at. With fewer than eight pairs none has 99 %."""
 CONFIDENCE = 0.95
 
 
-class Interval(NamedTuple):
+class Interval(Ratio):
     """How many times as fast B is: 1.1 if A takes 1.1 times B's time. With its 95 % interval, however many looks."""
 
-    speed: float
-    low: float = 0.0
-    high: float = math.inf
+    PAIRS = ("pair of processes", "pairs of processes")
+    FEWEST = LOOKS[0]
+    DIGITS = 3
 
 
 def interval(logs: Sequence[float]) -> Interval:
     """Of one logarithm of time(A) / time(B) from each pair of processes; without ends if they are fewer than 8.
 
-    ``speed`` is the median of the same means (Hodges and Lehmann, 1963). ValueError if there is no pair.
+    ``median`` is that of the same means (Hodges and Lehmann, 1963). ValueError if there is no pair.
     """
     if not logs:
         raise ValueError("an interval needs a pair of processes at least")
     means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
     speed = math.exp(statistics.median(means))
     k = _rank(len(logs), (1 - CONFIDENCE) / len(LOOKS))
-    if k == 0:
-        return Interval(speed)
-    return Interval(speed, math.exp(means[k - 1]), math.exp(means[-k]))
+    low, high = (math.exp(means[k - 1]), math.exp(means[-k])) if k else (0.0, math.inf)
+    return Interval("B", "A", speed, low, high, len(logs), tuple(map(math.exp, logs)))
 
 
 @functools.cache

@@ -28,10 +28,8 @@ from typing import Any
 
 from metallab import processes, timing, turns
 from metallab.isolated import ONE_THREAD
-from metallab.outcomes import Agreement, Verdict
 from metallab.versus import cases, intervals, worker
 from metallab.versus.cases import Case
-from metallab.versus.intervals import Interval
 
 WORKER = Path(worker.__file__)
 MOST_ROUNDS = 100
@@ -44,11 +42,13 @@ PATIENCE = 300.0
 SHORTEST_PATIENCE = 60.0
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
+REFUSING = {"B": "only A can do it", "AB": "neither can do it", "A": "only B can do it", "": "outputs differ"}
+"""Why there is no speed-up, by the sides that refuse a case."""
 IN_PRINT = {
-    "B": "LOST", "slower": "SLOWER", "differs": "DIFFERS", "AB": "NEITHER", "A": "NEW", "faster": "FASTER",
-    "inconclusive": "UNSURE", "same": "SAME",
+    REFUSING["B"]: "LOST", "slower": "SLOWER", REFUSING[""]: "DIFFERS", REFUSING["AB"]: "NEITHER",
+    REFUSING["A"]: "NEW", "faster": "FASTER", "inconclusive": "UNSURE", "same": "SAME",
 }  # fmt: skip
-"""The printed word for the sides that refuse a case, or else for `Outcome.word`; the worst first."""
+"""The printed word for the reason or else for the verdict; the worst first."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,22 @@ class Outcome:
     """The result of one case."""
 
     case: Case
-    word: Verdict | Agreement
-    """Whether B is faster; where no times are compared, whether the outputs agree."""
-    interval: Interval | None = None
-    """None where no times are compared."""
+    speed_up: timing.Answer
+    """How many times as fast B is, or why no times are compared."""
     pairs: tuple[Pair, ...] = ()
-    reason: str = ""
-    """Why there is no ratio, or why it is unsure."""
+    stopped: str = ""
+    """Why there are no more pairs, if they decided nothing."""
     seconds: float = 0.0
-    refusing: str = ""
-    """The sides that cannot do it, ``A``, ``B`` or ``AB``, where it was refused."""
+
+    @property
+    def reason(self) -> str:
+        """Why there is no ratio, or why it is unsure."""
+        return self.speed_up.doubt.reason or self.stopped
 
     @property
     def answer(self) -> str:
         """The outcome as it is printed, in capitals."""
-        return IN_PRINT[self.refusing or self.word]
+        return IN_PRINT[self.speed_up.doubt.kind or self.speed_up.outcome]
 
 
 def compare(
@@ -195,7 +196,7 @@ class _Progress:
             if self.pairs and why.refusing:
                 self.reason = f"a further pair of processes failed: {why}"
             elif self.failures == 2 or not any(side.is_gone for side in live.values()):
-                self.without_ratio = Outcome(self.case, why.word, reason=str(why), refusing=why.refusing)
+                self.without_ratio = Outcome(self.case, timing.Answer("B", None, why.doubt))
         finally:
             self.latest = time.monotonic() - began
             self.spent += self.latest
@@ -218,14 +219,12 @@ class _Progress:
             return None
         too_few = f"{count} of {fewest} pairs of processes: more --seconds" if count < fewest else ""
         outcome = self.outcome(settings, self.reason or too_few)
-        return outcome if is_last or outcome.word != "inconclusive" else None
+        return outcome if is_last or outcome.answer != "UNSURE" else None
 
     def outcome(self, settings: Settings, reason: str) -> Outcome:
         """Return the outcome of the pairs so far."""
-        of = intervals.interval([pair.log for pair in self.pairs])
-        return Outcome(
-            self.case, timing.verdict(of.low, of.high, settings.factor), of, tuple(self.pairs), reason, self.spent
-        )
+        of = replace(intervals.interval([pair.log for pair in self.pairs]), factor=settings.factor)
+        return Outcome(self.case, timing.Answer("B", of), tuple(self.pairs), reason, self.spent)
 
 
 class _NoRatioError(Exception):
@@ -233,8 +232,7 @@ class _NoRatioError(Exception):
 
     def __init__(self, reason: str, refusing: str = "") -> None:
         super().__init__(reason)
-        self.word: Agreement = "refused" if refusing else "differs"
-        self.refusing = refusing
+        self.doubt, self.refusing = timing.Doubt(REFUSING[refusing], reason), refusing
 
 
 def _pair(of: _Progress, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Pair:

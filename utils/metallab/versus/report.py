@@ -18,20 +18,8 @@ from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
-from metallab.versus.lockstep import Outcome, Pair, Settings
+from metallab.versus.lockstep import IN_PRINT, Outcome, Pair, Settings
 from metallab.versus.sides import Description, Side
-
-MEANS = {
-    "LOST": "only A can do it",
-    "SLOWER": "B takes longer",
-    "DIFFERS": "their outputs differ, so no times are compared",
-    "NEITHER": "neither can do it",
-    "NEW": "only B can do it",
-    "FASTER": "B takes less time",
-    "UNSURE": "not decided",
-    "SAME": "they take the same time",
-}
-"""The worst first."""
 
 RATIO = "time A / time B: above 1 B is faster; from paired samples, so not the ratio of the medians."
 BUSY = "The load average was above the number of cores: a large ratio may be smaller than it looks."
@@ -53,37 +41,37 @@ def load_average(before: machine.Machine, after: machine.Machine) -> dict[str, A
 
 def sentence(outcome: Outcome) -> str:
     """Return the line of one case."""
-    head = f"{outcome.answer:8}{outcome.case.name}: "
-    if outcome.interval is None:
-        return f"{head}{MEANS[outcome.answer]}: {outcome.reason}"
+    told = f"{outcome.answer:8}{outcome.case.name}: {outcome.speed_up.ratio or outcome.speed_up.doubt.words}"
     rounds = sum(len(pair.a) for pair in outcome.pairs)
-    count = f"pairs of processes: {len(outcome.pairs)}, rounds: {rounds}, {outcome.seconds:.0f} s"
-    return f"{head}{_ratio(outcome)} ({count}){f'; {outcome.reason}' if outcome.reason else ''}"
+    count = f"rounds: {rounds}, {outcome.seconds:.0f} s" if rounds else ""
+    return "; ".join(filter(None, (told, count, outcome.stopped)))
 
 
 def table(outcomes: Iterable[Outcome]) -> Table:
     """Return a table of all cases, the worst first."""
-    ordered = sorted(outcomes, key=lambda outcome: list(MEANS).index(outcome.answer))
+    ordered = sorted(outcomes, key=lambda outcome: list(IN_PRINT.values()).index(outcome.answer))
     rows = [
         [
             outcome.answer,
             outcome.case.name,
             *(units.seconds(_median(outcome.pairs, side)) if outcome.pairs else "" for side in "ab"),
-            _ratio(outcome) if outcome.interval else "",
+            _ratio(outcome) if outcome.speed_up.ratio else "",
             len(outcome.pairs),
         ]
         for outcome in ordered
     ]
     headings = ["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"]
-    return Table(headings, rows, note=RATIO if any(outcome.interval for outcome in ordered) else "")
+    return Table(headings, rows, note=RATIO if any(outcome.speed_up.ratio for outcome in ordered) else "")
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     """Return how many cases have each answer, and what the answers mean."""
     counts = Counter(outcome.answer for outcome in outcomes)
-    answers = [answer for answer in MEANS if counts[answer]]
-    counted = ", ".join(f"{counts[answer]} {answer} ({MEANS[answer]})" for answer in answers)
-    text = f"Cases: {counted}. Within a factor of {factor:.4g} is the same."
+    answers = [(answer, means) for means, answer in IN_PRINT.items() if counts[answer]]
+    counted = ", ".join(
+        f"{counts[answer]} {answer}" + f" ({means})" * (means != answer.lower()) for answer, means in answers
+    )
+    text = f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same."
     if counts["UNSURE"]:
         text += "\nUndecided: take more --seconds, a quieter machine or a larger --factor."
     return text
@@ -94,14 +82,9 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     answers = {outcome.answer for outcome in outcomes}
     if answers & {"SLOWER", "LOST"}:
         return 1
-    compared = [outcome for outcome in outcomes if outcome.interval]
+    compared = [outcome.speed_up.ratio for outcome in outcomes if outcome.speed_up.ratio]
     refused = answers & {"DIFFERS", "NEITHER"}
-    return 2 if refused or not compared or not all(map(has_interval, compared)) else 0
-
-
-def has_interval(outcome: Outcome) -> bool:
-    """False where nothing was compared, or in too few pairs."""
-    return outcome.interval is not None and outcome.interval.low > 0
+    return 2 if refused or not compared or not all(each.has_interval for each in compared) else 0
 
 
 def assert_own(folder: Path) -> None:
@@ -142,9 +125,9 @@ def _about(side: Side) -> dict[str, object]:
 
 
 def _answer(outcome: Outcome) -> dict[str, object]:
-    of, whole = outcome.interval, has_interval(outcome)
+    of, whole = outcome.speed_up.ratio, bool(outcome.speed_up.ratio and outcome.speed_up.ratio.has_interval)
     return {
-        "name": outcome.case.name, "answer": outcome.answer, "reason": outcome.reason, "speed": of and of.speed,
+        "name": outcome.case.name, "answer": outcome.answer, "reason": outcome.reason, "speed": of and of.median,
         "low": of.low if whole else None, "high": of.high if whole else None, "pairs": len(outcome.pairs),
         "seconds": outcome.seconds,
     }  # fmt: skip
@@ -173,17 +156,17 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     """Draw each case's ratio with its interval, and the single pairs; None where there are no ratios."""
     from metallab import plots
 
-    compared = [outcome for outcome in outcomes if outcome.interval]
+    compared = [outcome for outcome in outcomes if outcome.speed_up.ratio]
     if not compared:
         return None
     colours = {"slower": plots.RED, "faster": plots.GREEN, "same": plots.BLUE, "inconclusive": plots.ORANGE}
     with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            colour, of = colours[outcome.word], outcome.interval
+            colour, of = colours[outcome.speed_up.ratio.verdict], outcome.speed_up.ratio
             axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
-            if has_interval(outcome):
+            if of.has_interval:
                 axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
-            axes.plot(of.speed, row, "o", color=colour)
+            axes.plot(of.median, row, "o", color=colour)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")
         for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
@@ -198,10 +181,8 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
 
 
 def _ratio(outcome: Outcome) -> str:
-    of = outcome.interval
-    if not has_interval(outcome):
-        return f"{of.speed:.3f} (no interval)"
-    return f"{of.speed:.3f} ({of.low:.3f} to {of.high:.3f})"
+    of = outcome.speed_up.ratio
+    return f"{of.median:.3f} ({of.low:.3f} to {of.high:.3f})" if of.has_interval else f"{of.median:.3f}"
 
 
 def _median(pairs: Sequence[Pair], side: str) -> float:

@@ -23,8 +23,7 @@ inline std::atomic<bool> listening{false};
 inline PyObject* listener = nullptr; // guarded by the GIL
 inline thread_local bool inside_listener = false; // what a listener itself computes is not told
 
-// Call the listener with (kind, name, bytes, direction, copies). An exception in it is printed and goes no further:
-// the operator that is told of has been executed.
+// Call the listener. An exception in it is printed and goes no further: the operator that is told of has been executed.
 inline void tell(const char* kind, const std::string& name, int64_t bytes, const char* direction, int64_t copies) {
   if (inside_listener || !Py_IsInitialized())
     return;

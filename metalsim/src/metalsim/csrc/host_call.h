@@ -1,5 +1,4 @@
-// One operator of the device, executed by its CPU kernel on the device's own memory; and what happens to an operator
-// that has no kernel on a Mac.
+// One operator of the device, executed by its CPU kernel on the device's own memory; what happens to one without a kernel.
 
 #pragma once
 
@@ -25,7 +24,7 @@ namespace metalsim {
 enum class Decision { native, falls_back, missing, limited };
 
 // Set once by install.
-inline PyObject* decide = nullptr; // name -> int(Decision), names of dtypes that are computed in float32, takes_numbers
+inline PyObject* decide = nullptr; // name -> decision, widened, takes_numbers and takes_float8 of OpInfo
 inline PyObject* outcome = nullptr; // name, arguments -> None, or an `Outcome` as two strings
 inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
 
@@ -41,6 +40,7 @@ struct OpInfo {
   std::vector<bool> written; // per argument
   std::vector<int> returned_argument; // per result: which argument it is, or -1
   bool takes_numbers = true; // of the CPU, which may stand beside device tensors in a kernel for elements
+  bool takes_float8 = true;
   std::vector<std::string> widened; // dtypes that Metal computes with and the CPU does not, as its errors call them
   mutable std::atomic<bool> warned = false;
 };
@@ -83,6 +83,7 @@ inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
   info.decision = Decision(py::cast<int>(decision[0]));
   info.widened = py::cast<std::vector<std::string>>(decision[1]);
   info.takes_numbers = py::cast<bool>(decision[2]);
+  info.takes_float8 = py::cast<bool>(decision[3]);
   return made;
 }
 
@@ -158,16 +159,17 @@ class HostCall {
       on_cpu_ |= tensor.is_cpu() && !info_.indices[argument] && !number;
       return tensor;
     }
-    note_copy(tensor);
-    if (info_.written[argument])
-      note_copy(tensor);
+    TORCH_CHECK_TYPE(
+        info_.takes_float8 || tensor.scalar_type() != at::kFloat8_e4m3fn,
+        "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype.");
+    note_copy(tensor, info_.written[argument] ? 2 : 1);
     pairs_.push_back({tensor, host_view(tensor)});
     return pairs_.back().host;
   }
 
-  void note_copy(const at::Tensor& tensor) {
-    ++copies;
-    bytes += int64_t(tensor.nbytes());
+  void note_copy(const at::Tensor& tensor, int64_t times = 1) {
+    copies += times;
+    bytes += times * int64_t(tensor.nbytes());
   }
 
   void call() {

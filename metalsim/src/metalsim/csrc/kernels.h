@@ -1,5 +1,4 @@
-// Operators that need more than "the CPU kernel of the same name": copies between the sides, operators that exist on
-// MPS alone, and functions that are one operator there and fall into pieces elsewhere.
+// Operators that need more than the CPU's kernel: copies, operators of MPS alone, and functions that are one there only.
 
 #pragma once
 

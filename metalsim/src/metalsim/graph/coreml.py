@@ -127,17 +127,13 @@ def _convolved(x, weight, strides, pad_type, pad, dilations, groups, bias=None) 
     return F.conv2d(x, weight, bias, padding="same" if pad_type == "same" else 0, **how)
 
 
-def _mean(x, axes, keep_dims) -> Tensor:
-    return x.mean(axes.tolist(), keepdim=bool(keep_dims))
-
-
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": lambda x, y: x + y,
     "cast": lambda x, dtype: x.to(_CASTS[dtype]),
     "conv": _convolved,
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
     "mul": lambda x, y: x * y,
-    "reduce_mean": _mean,
+    "reduce_mean": lambda x, axes, keep_dims: x.mean(axes.tolist(), keepdim=bool(keep_dims)),
     "relu": lambda x: x.relu(),
     "reshape": lambda x, shape: x.reshape(shape.tolist()),
     "sigmoid": lambda x: x.sigmoid(),

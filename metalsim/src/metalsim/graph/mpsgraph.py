@@ -104,10 +104,6 @@ def _norm(how: Any, inverse: bool) -> str:
     return _SCALING[getattr(how, "scalingMode", 0)][inverse]
 
 
-def _hermitean(x: Tensor, axes: Sequence[int], how: Any) -> Tensor:
-    return torch.fft.rfftn(x, dim=list(axes), norm=_norm(how, False))
-
-
 def _real(x: Tensor, axes: Sequence[int], how: Any) -> Tensor:
     sizes = [x.shape[axis] for axis in axes]
     sizes[-1] = 2 * (sizes[-1] - 1) + bool(getattr(how, "roundToOddHermitean", False))
@@ -129,7 +125,9 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
         (x.to(TORCH[number]) - zero) * scale
     ),
     "dequantizeTensor_scaleTensor_zeroPoint_dataType_axis_name_": _by_channel,
-    "realToHermiteanFFTWithTensor_axes_descriptor_name_": _hermitean,
+    "realToHermiteanFFTWithTensor_axes_descriptor_name_": lambda x, axes, how: torch.fft.rfftn(
+        x, dim=list(axes), norm=_norm(how, False)
+    ),
     "HermiteanToRealFFTWithTensor_axes_descriptor_name_": _real,
     "realPartOfTensor_name_": lambda x: x.real.clone(),
     "imaginaryPartOfTensor_name_": lambda x: x.imag.clone(),

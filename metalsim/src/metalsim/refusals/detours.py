@@ -45,11 +45,6 @@ def _eigh(A: Any, **_: Any) -> Detour | None:
     return None
 
 
-def _pinv(self: Any, hermitian: bool = False, **_: Any) -> Detour | None:
-    """A composite in inference mode: what it calls decides."""
-    return _eigh(self) if hermitian else _svd(self)
-
-
 def _avg_pool2d(self: Any, divisor_override: int | None = None, **_: Any) -> Detour | None:
     if str(self.dtype) != "torch.int64" or divisor_override is None:
         return None
@@ -84,7 +79,8 @@ def _too_large(kernel: str, staged: int) -> Detour | None:
 RULES: Mapping[str, Callable[..., Detour | None]] = {
     "aten::_linalg_svd": _svd,
     "aten::_linalg_eigh": _eigh,
-    "aten::linalg_pinv": _pinv,
+    # a composite in inference mode: what it calls decides
+    "aten::linalg_pinv": lambda self, hermitian=False, **_: _eigh(self) if hermitian else _svd(self),
     "aten::avg_pool2d": _avg_pool2d,
 }
 """By operator, without its overload: a function of the arguments of a call, by the names of its schema."""

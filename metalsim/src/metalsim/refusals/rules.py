@@ -101,7 +101,7 @@ _OPERANDS = ("self", "input", "other", "x", "n", "grad_output", "A")
 
 complex_ = lambda dtype: dtype.is_complex
 not_floating = lambda dtype: not dtype.is_floating_point
-not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex)
+not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1  # float8 is none
 not_whole = lambda dtype: dtype.is_floating_point or dtype.is_complex
 is_ = lambda *names: lambda dtype: str(dtype).removeprefix("torch.") in names
 complex_or_bool = lambda dtype: dtype.is_complex or is_("bool")(dtype)
@@ -118,9 +118,9 @@ by_dtype("softplus_backward", not_floating, "softplus_backward not implemented f
 for _kernel in ("softmax", "log_softmax"):
     _TO_FLOAT = f"{_kernel} with half to float conversion is not supported on MPS"
 
-    @refused(f"_{_kernel}", _TO_FLOAT, "convert first: x.float(), then without dtype=")
-    def _half_to_float(half_to_float: bool = False, **_: Any) -> bool:
-        return half_to_float
+    refused(f"_{_kernel}", _TO_FLOAT, "convert first: x.float(), then without dtype=")(
+        lambda half_to_float=False, **_: half_to_float
+    )
 
     by_dtype(f"_{_kernel}", not_floating, f"{_kernel} not implemented on MPS for {{dtype}}")
 
@@ -148,34 +148,31 @@ _BOTH_WAYS = (
 )
 
 
-def _pooled_sizes(arguments: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return height and width before and after."""
-    image = arguments["self"]
-    after = arguments.get("output_size") or arguments["grad_output"].shape[-2:]
-    return tuple(image.shape[-2:]), tuple(after)
+def _pooled(rule: Callable[[tuple[int, int], tuple[int, int]], bool]) -> Predicate:
+    """Return a predicate made of a rule about height and width before and after."""
 
+    def predicate(**arguments: Any) -> bool:
+        after = arguments.get("output_size") or arguments["grad_output"].shape[-2:]
+        return rule(tuple(arguments["self"].shape[-2:]), tuple(after))
 
-@refused(_ADAPTIVE, _BOTH_WAYS, "pool in two steps, one for each direction, or on the CPU")
-def _shrinks_and_grows(**arguments: Any) -> bool:
-    (height, width), (rows, columns) = _pooled_sizes(arguments)
-    return not (height >= rows and width >= columns) and not (height <= rows and width <= columns)
-
-
-@refused(_ADAPTIVE, "Adaptive pool MPS: input " + _ONE_DIVIDES.format(small="output"), _DIVIDE)
-def _shrinks_unevenly(**arguments: Any) -> bool:
-    before, after = _pooled_sizes(arguments)
-    return before[0] >= after[0] and not _divides(after, before)
-
-
-@refused(_ADAPTIVE, "Adaptive pool MPS: output " + _ONE_DIVIDES.format(small="input"), _MULTIPLE)
-def _grows_unevenly(**arguments: Any) -> bool:
-    before, after = _pooled_sizes(arguments)
-    return before[0] < after[0] and not _divides(before, after)
+    return predicate
 
 
 def _divides(divisors: tuple[int, int], sizes: tuple[int, int]) -> bool:
     return all(divisor and size % divisor == 0 for divisor, size in zip(divisors, sizes, strict=True))
 
+
+_SHRINKS_UNEVENLY = "Adaptive pool MPS: input " + _ONE_DIVIDES.format(small="output")
+_GROWS_UNEVENLY = "Adaptive pool MPS: output " + _ONE_DIVIDES.format(small="input")
+refused(_ADAPTIVE, _BOTH_WAYS, "pool in two steps, one for each direction, or on the CPU")(
+    _pooled(lambda before, after: (before[0] - after[0]) * (before[1] - after[1]) < 0)
+)
+refused(_ADAPTIVE, _SHRINKS_UNEVENLY, _DIVIDE)(
+    _pooled(lambda before, after: before[0] >= after[0] and not _divides(after, before))
+)
+refused(_ADAPTIVE, _GROWS_UNEVENLY, _MULTIPLE)(
+    _pooled(lambda before, after: before[0] < after[0] and not _divides(before, after))
+)
 
 _MAX_POOL = "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool2d max_pool2d_backward"
 _AVERAGE_POOL = "avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward"
@@ -203,9 +200,9 @@ def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str,
 
 # Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
 # with dropout: in the Mac's library that function compares dropout_p with nothing.
-@refused(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError)
-def _attention_dropout(dropout_p: float = 0.0, **_: Any) -> bool:
-    return dropout_p > 0
+refused(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError)(
+    lambda dropout_p=0.0, **_: dropout_p > 0
+)
 
 
 # ---- BinaryKernel.mm, PointwiseOps.mm, TensorCompare.mm, UnaryKernel.mm, UnaryOps.mm --------------------------------
@@ -305,20 +302,18 @@ def _logspace_of_whole_numbers(out: Any = None, dtype: Any = None, **_: Any) -> 
 for _factory in ("arange", "linspace"):
     _BOOLS = f"\"{_factory}_mps\" not implemented for 'Bool'"
 
-    @refused(_factory, _BOOLS, "make whole numbers and convert the result", NotImplementedError)
-    def _range_of_bools(out: Any = None, dtype: Any = None, **_: Any) -> bool:
-        return str(out.dtype if out is not None else dtype) == "torch.bool"
+    refused(_factory, _BOOLS, "make whole numbers and convert the result", NotImplementedError)(
+        lambda out=None, dtype=None, **_: str(out.dtype if out is not None else dtype) == "torch.bool"
+    )
 
 
 # ---- FastFourierTransform.mm, GridSampler.mm, UpSample.mm -----------------------------------------------------------
 
 _SOME_FIRST = "transform some dimensions first and the others of the result"
 _MOST_FOUR = "MPS FFT only supports transforming up to 4 dimensions, but got {count} dimensions"
-
-
-@refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)
-def _many_dimensions(dim: Any, **_: Any) -> Mapping[str, object] | None:
-    return {"count": len(dim)} if len(dim) > 4 else None
+refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)(
+    lambda dim, **_: {"count": len(dim)} if len(dim) > 4 else None
+)
 
 
 not_float_or_half = lambda dtype: not is_("float32", "float16")(dtype)
@@ -340,9 +335,8 @@ def _bicubic_in_3d(interpolation_mode: int, **_: Any) -> bool:
 refused("grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError)(_bicubic_in_3d)
 
 _ANTIALIASED = "_upsample_{}2d_aa_out_mps only supports floating-point dtypes"
-by_dtype(
-    "_upsample_bilinear2d_aa", not_floating, _ANTIALIASED.format("bilineard"), error=RuntimeError
-)  # as it is there
+_BILINEAR = _ANTIALIASED.format("bilineard")  # as it is there
+by_dtype("_upsample_bilinear2d_aa", not_floating, _BILINEAR, error=RuntimeError)
 by_dtype("_upsample_bicubic2d_aa", not_floating, _ANTIALIASED.format("bicubic"), error=RuntimeError)
 
 # No function of these dtypes is among the 18563 Metal functions in the wheel.
@@ -357,24 +351,18 @@ HIGHEST_RANK = 16
 """Dimensions that a kernel can count (``c10::metal::max_ndim``). No tensor is made with more; a view may have more."""
 _LOWER_RANK = "reshape it to at most 16 dimensions"
 _EMBEDDING = "embedding_dense_backward_mps: indices ndim {rank} exceeds metal max_ndim {most}"
-
-
-@refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK)
-def _indices_of_many_dimensions(indices: Any, **_: Any) -> Mapping[str, object] | None:
-    return {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
-
-
-@refused("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors supported", _LOWER_RANK)
-def _unfolded_to_many_dimensions(grad_in: Any, **_: Any) -> bool:
-    return grad_in.dim() >= HIGHEST_RANK
+refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK)(
+    lambda indices, **_: {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
+)
+refused("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors supported", _LOWER_RANK)(
+    lambda grad_in, **_: grad_in.dim() >= HIGHEST_RANK
+)
 
 
 _NOT_FUSED = "leave fused=True out"
-
-
-@refused("_fused_adam_ _fused_adamw_ _fused_sgd_", "Only float, bfloat and half are supported", _NOT_FUSED)
-def _fused_for_others(self: Any, **_: Any) -> bool:
-    return any(not_floating(parameter.dtype) for parameter in self)
+refused("_fused_adam_ _fused_adamw_ _fused_sgd_", "Only float, bfloat and half are supported", _NOT_FUSED)(
+    lambda self, **_: any(not_floating(parameter.dtype) for parameter in self)
+)
 
 
 # ---- Indexing.mm, ScatterGather.mm, Sort.mm, Unique.mm, ReduceOps.mm, ScanKernel.mm ---------------------------------
@@ -388,16 +376,12 @@ _INDICES = "Current limit allows up to 16 indices to be used in MPS indexing ker
 _INDEX_FIRST = "index some dimensions first and the others of the result"
 by_dtype("index_reduce", is_("int64"), _INDEX_REDUCE.format("long"), INT, RuntimeError)
 by_dtype("index_reduce", is_("complex64"), _INDEX_REDUCE.format("cfloat"), REAL, RuntimeError)
-
-
-@refused("masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS)
-def _huge_masked_fill(self: Any, **_: Any) -> bool:
-    return self.numel() > MANY
-
-
-@refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT)
-def _mean_of_bools(self: Any, reduce: str, **_: Any) -> bool:
-    return reduce == "mean" and str(self.dtype) == "torch.bool"
+refused("masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS)(
+    lambda self, **_: self.numel() > MANY
+)
+refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT)(
+    lambda self, reduce, **_: reduce == "mean" and str(self.dtype) == "torch.bool"
+)
 
 
 @refused("scatter_reduce_", _AMIN, "call .contiguous() first")
@@ -406,21 +390,17 @@ def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
 
 
 # Only in place and with out=: of a result of its own empty_mps says first that it has too many dimensions.
-@refused(
-    "scatter_ scatter_add_ scatter_reduce_", "scatter: tensor rank {rank} exceeds Metal max of {most}", _LOWER_RANK
-)
+@refused("scatter_ scatter_add_ scatter_reduce_", "scatter" + _RANK, _LOWER_RANK)
 def _rank_of_index(index: Any, **_: Any) -> Mapping[str, object] | None:
     return {"rank": index.dim(), "most": HIGHEST_RANK} if index.dim() > HIGHEST_RANK else None
 
 
-@refused("gather", "gather" + _RANK, _LOWER_RANK)
-def _gathered_into_a_view(out: Any = None, **arguments: Any) -> Mapping[str, object] | None:
-    return None if out is None else _rank_of_index(**arguments)
-
-
-@refused("index", _INDICES, _INDEX_FIRST)
-def _many_indices(indices: Any, **_: Any) -> bool:
-    return sum(index is not None for index in indices) > HIGHEST_RANK
+refused("gather", "gather" + _RANK, _LOWER_RANK)(
+    lambda out=None, **arguments: None if out is None else _rank_of_index(**arguments)
+)
+refused("index", _INDICES, _INDEX_FIRST)(
+    lambda indices, **_: sum(index is not None for index in indices) > HIGHEST_RANK
+)
 
 
 for _extreme in ("argmax", "argmin"):
@@ -447,33 +427,13 @@ _LINEAR = "MPS device does not support linear for non-float "
 _HUGE = "Output dim sizes larger than 2**32 elements for matmul not supported on MPS device."
 _SOLVE = "solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU"
 _NO_PROJECTION = "leave proj_size out and follow the LSTM by a linear layer, or run it on the CPU"
-
-
-@refused("linear", _LINEAR + "inputs", FLOAT)
-def _linear_of_whole_numbers(input: Any, **_: Any) -> bool:
-    return not_a_number(input.dtype)
-
-
-@refused("linear", _LINEAR + "weights", FLOAT)
-def _whole_weights(weight: Any, **_: Any) -> bool:
-    return not_a_number(weight.dtype)
-
-
-@refused("linear", _LINEAR + "bias", FLOAT)
-def _whole_bias(bias: Any = None, **_: Any) -> bool:
-    return bias is not None and not_a_number(bias.dtype)
-
-
-@refused("addr", "MPS device does not support addr for non-float input", FLOAT)
-def _addr_of_whole_numbers(vec1: Any, **_: Any) -> bool:
-    return not_a_number(vec1.dtype)
-
-
-@refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)
-def _huge_product(self: Any, mat2: Any, **_: Any) -> bool:
-    return self.shape[-2] * mat2.shape[-1] > MANY
-
-
+refused("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
+refused("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
+refused("linear", _LINEAR + "bias", FLOAT)(lambda bias=None, **_: bias is not None and not_a_number(bias.dtype))
+refused("addr", "MPS device does not support addr for non-float input", FLOAT)(
+    lambda vec1, **_: not_a_number(vec1.dtype)
+)
+refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)(lambda self, mat2, **_: self.shape[-2] * mat2.shape[-1] > MANY)
 by_dtype("cholesky_inverse", not_float32, "cholesky_inverse: MPS only supports float type!", CPU, RuntimeError)
 by_dtype("geqrf", not_float32, "geqrf: MPS currently supports float32 only", CPU, RuntimeError)
 by_dtype("linalg_inv_ex", complex_, "linalg_inv: not supported for complex types yet!", _SOLVE, RuntimeError)
@@ -485,19 +445,15 @@ def _qr_of_many_dimensions(self: Any = None, A: Any = None, **_: Any) -> Mapping
     return {"most": HIGHEST_RANK} if matrix.dim() > HIGHEST_RANK else None
 
 
-@refused("linalg_lu_factor_ex linalg_lu", "linalg.lu_factor(): MPS doesn't allow pivot == False.", "leave pivot=True")
-def _without_pivot(pivot: bool = True, **_: Any) -> bool:
-    return not pivot
-
-
-@refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")
-def _svd_driver(driver: str | None = None, **_: Any) -> bool:
-    return driver is not None
-
-
-@refused("_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION)
-def _lstm_projections(hx: Any, **_: Any) -> bool:
-    return isinstance(hx, list | tuple) and len(hx) == 2 and hx[0].shape[-1] != hx[1].shape[-1]
+refused("linalg_lu_factor_ex linalg_lu", "linalg.lu_factor(): MPS doesn't allow pivot == False.", "leave pivot=True")(
+    lambda pivot=True, **_: not pivot
+)
+refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")(
+    lambda driver=None, **_: driver is not None
+)
+refused("_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION)(
+    lambda hx, **_: isinstance(hx, list | tuple) and len(hx) == 2 and hx[0].shape[-1] != hx[1].shape[-1]
+)
 
 
 # ---- LossOps.mm, Normalization.mm, HistogramKernel.mm ---------------------------------------------------------------
@@ -514,11 +470,9 @@ by_dtype("nll_loss_forward nll_loss2d_forward", not_floating, "nll_loss is not i
 by_dtype(_BATCH_NORM, not_floating, "batch_norm is not implemented for {dtype} on MPS")
 by_dtype("native_layer_norm", is_("int64"), "Not implemented for long on MPS")
 by_dtype("histc", complex_or_bool, "\"histc_mps\" not implemented for '{dtype}'", INT)
-
-
-@refused("histogram _histogramdd_from_bin_cts", "histogram is only supported for float32", FLOAT)
-def _histogram_with_a_number_of_bins(self: Any, bins: Any = None, **_: Any) -> bool:
-    return not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32"
+refused("histogram _histogramdd_from_bin_cts", "histogram is only supported for float32", FLOAT)(
+    lambda self, bins=None, **_: not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32"
+)
 
 
 @refused("histogram _histogramdd_from_bin_tensors", _HISTOGRAM, FLOAT, NotImplementedError)

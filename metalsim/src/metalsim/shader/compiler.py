@@ -157,11 +157,6 @@ def _output(command: list[str]) -> str:
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels."""
-    return building.cache("shader")
-
-
 def key(*parts: str) -> str:
     """Return the name of a result: a hash of everything that goes into it."""
     compiler = find_compiler()
@@ -179,7 +174,7 @@ def _our_files() -> str:
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache, filled by `make` if it is missing."""
-    return building.kept(cache_folder() / name, make)
+    return building.kept(building.cache("shader") / name, make)
 
 
 # ---- compiling -------------------------------------------------------------------------------------------------------

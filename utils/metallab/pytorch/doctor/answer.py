@@ -18,13 +18,9 @@ IN_PRINT: dict[Status, str] = {
 """The words of the page and of ``doctor.json``, the worst first."""
 
 QUESTIONS = (
-    "Does it run on MPS?",
-    "Is it right?",
-    "Is it fast?",
-    "Where does the time go?",
-    "Does it fit?",
+    "Does it run on MPS?", "Is it right?", "Is it fast?", "Where does the time go?", "Does it fit?",
     "Which number format?",
-)
+)  # fmt: skip
 
 
 class NotAModel(ValueError):

@@ -27,24 +27,13 @@ GROUP_SIZE = 256  # threads in a group
 PROGRAM = "program_source"  # what Metal calls a library's source in its messages
 
 DTYPES = {
-    "float": torch.float32,
-    "half": torch.float16,
-    "bfloat": torch.bfloat16,
-    "long": torch.int64,
-    "int": torch.int32,
-    "short": torch.int16,
-    "char": torch.int8,
-    "uchar": torch.uint8,
-    "bool": torch.bool,
-}
+    "float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16, "long": torch.int64,
+    "int": torch.int32, "short": torch.int16, "char": torch.int8, "uchar": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
 NUMBERS = {
-    "float": ctypes.c_float,
-    "long": ctypes.c_int64,
-    "ulong": ctypes.c_uint64,
-    "int": ctypes.c_int32,
-    "uint": ctypes.c_uint32,
-    "bool": ctypes.c_bool,
-}
+    "float": ctypes.c_float, "long": ctypes.c_int64, "ulong": ctypes.c_uint64, "int": ctypes.c_int32,
+    "uint": ctypes.c_uint32, "bool": ctypes.c_bool,
+}  # fmt: skip
 
 
 class NoNvidiaCompiler(kernels.CannotCompile):

@@ -140,18 +140,13 @@ def _laid_out_as(out: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == out.stride() else torch.empty_like(out).copy_(x)
 
 
-def _keep_for_backward(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-    x, ctx.lambd = inputs
+def _keep_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    *_, x, ctx.lambd = inputs
     ctx.save_for_backward(x)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return softshrink_backward(grad, *ctx.saved_tensors, ctx.lambd), None
-
-
-def _keep_for_second_backward(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-    _, x, ctx.lambd = inputs
-    ctx.save_for_backward(x)
 
 
 def _second_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -160,4 +155,4 @@ def _second_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 
 
 softshrink.register_autograd(_backward, setup_context=_keep_for_backward)
-softshrink_backward.register_autograd(_second_backward, setup_context=_keep_for_second_backward)
+softshrink_backward.register_autograd(_second_backward, setup_context=_keep_for_backward)
