@@ -9,7 +9,8 @@ import puzzle_answers
 import pytest
 import torch
 
-from metallab import checks, paths, puzzles
+from metallab import checks, paths
+from metallab.pytorch import puzzles
 from metallab.pytorch.kernels import nvrtc
 from metalsim.shader import compiler
 
@@ -23,7 +24,7 @@ NAMES = [*puzzle_answers.RIGHT]
 @pytest.fixture(scope="module")
 def defined():
     """The puzzles that the pages define, and their own solutions, by name."""
-    space = {"torch": torch, "Puzzle": puzzles.Puzzle, "Score": puzzles.Score}
+    space = {"torch": torch, "Puzzle": puzzles.Puzzle}
     for page in PAGES:
         for cell in nbformat.read(page, as_version=4).cells:
             if cell.get("id") == "setup":
@@ -47,7 +48,7 @@ def test_each_answer_gets_its_verdict(defined, name):
     for source in (defined[f"{name}_source"], puzzle_answers.RIGHT[name]):
         verdict = puzzle.grade(source)
         assert verdict.kind == "right", verdict
-        assert verdict.score == puzzle.best, "the page shows another score"
+        assert verdict.score == puzzles.Score(*puzzle.best), "the page shows another score"
     for kind, source in puzzle_answers.WRONG[name]:
         verdict = puzzle.grade(source)
         assert verdict.kind == kind, f"{source}\n{verdict}"

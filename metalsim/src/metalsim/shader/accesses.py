@@ -14,7 +14,7 @@ from metalsim.shader.program import Program
 KINDS = ("read", "write", "outside", "race")
 _RECORDED = np.dtype(  # hooks::Recorded in runtime/hooks.h
     [(name, "u4") for name in ("group", "thread", "interval", "site", "kind", "bytes")]
-    + [("region", "i4"), ("unused", "i4"), ("offset", "i8")]
+    + [("region", "i8"), ("offset", "i8")]
 )
 
 
@@ -64,7 +64,9 @@ def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
     """Run a kernel once in a process of its own and return its accesses; `timeout` in seconds."""
     regions = binding.regions(call.buffers)
     outcome = program.run("race", call, timeout, recorded=True)
-    lines = np.frombuffer(outcome.record[: len(outcome.record) // _RECORDED.itemsize * _RECORDED.itemsize], _RECORDED)
+    shared = _shared(program)
+    lines = np.frombuffer(outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize).copy()
+    lines["region"] -= bool(shared)  # threadgroup memory, where there is some, is the first span
     if outcome.status is None:
         faults = [KernelFault("hang", None, f"the kernel did not end within {timeout:g} s")]
     else:
@@ -75,7 +77,7 @@ def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
         for index, offset in region.buffers.items()
     }
     first = min(faults, key=lambda fault: fault.kind != "address", default=None)
-    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), _shared(program))
+    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), shared)
 
 
 def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:

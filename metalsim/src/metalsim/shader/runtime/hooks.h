@@ -21,13 +21,11 @@ struct Span {
   const char* begin;
   const char* end;
   Byte* bytes;
-  int region;  // -1: threadgroup memory
 };
 // What kernel.accesses() reads of an access; of a race two follow each other, the earlier one last.
 struct Recorded {
   uint32_t group, thread, interval, site, kind, bytes;
-  int32_t region, unused;
-  int64_t offset;  // from the beginning of the region, which may be the nearest one
+  int64_t span, offset;  // the span or, outside, the nearest one; bytes from where it begins
 };
 enum : uint32_t { read_kind, write_kind, outside_kind, race_kind };
 FILE* record;
@@ -39,11 +37,11 @@ uint32_t group_now, reported[most_races][2];
 int race_count;
 
 // Null if there is no address space for what is known of each byte.
-bool watch(const void* begin, size_t bytes, int region) {
+bool watch(const void* begin, size_t bytes) {
   const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* known = bytes ? mmap(nullptr, bytes * sizeof(Byte), PROT_READ | PROT_WRITE, kind, -1, 0) : nullptr;
   if (known == MAP_FAILED) return false;
-  spans[span_count++] = {(const char*)begin, (const char*)begin + bytes, (Byte*)known, region};
+  spans[span_count++] = {(const char*)begin, (const char*)begin + bytes, (Byte*)known};
   return true;
 }
 
@@ -54,12 +52,12 @@ bool ordered(const Access& a, const Access& b) {
 }
 
 void note(const Access& a, uint32_t kind, const char* place, unsigned bytes) {
-  if (!record || !span_count) return;
-  auto distance = [&](const Span& s) { return place < s.begin ? s.begin - place : place < s.end ? 0 : place - s.end + 1; };
-  const Span* span = spans;
+  if (!record) return;
+  auto far = [&](int i) { return place < spans[i].begin ? spans[i].begin - place : place - spans[i].end; };
+  int span = 0;
   for (int i = 1; i < span_count; i++)
-    if (distance(spans[i]) < distance(*span)) span = &spans[i];
-  const Recorded line = {a.group - 1, a.thread, a.barriers, a.site, kind, bytes, span->region, 0, place - span->begin};
+    if (far(i) < far(span)) span = i;
+  const Recorded line = {a.group - 1, a.thread, a.barriers, a.site, kind, bytes, span, place - spans[span].begin};
   fwrite(&line, sizeof line, 1, record);
 }
 
@@ -109,8 +107,8 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
   }
   if (!writes && begin >= __ehdr_start && begin < _end) return;  // a constant of the program
   note(now, outside_kind, begin, bytes);
-  if (record) fclose(record);
   fprintf(stderr, "METALSIM 0x%x METALSIM 0x0 address: %s of %u bytes outside of every buffer\n", site, what, bytes);
+  fflush(record);  // null: all
   _exit(66);
 }
 

@@ -546,14 +546,13 @@ bool read_regions(FILE* job, void** buffers, Region*& regions, int& count) {
 #ifdef METALSIM_HOOKS
 // A region begins with its first buffer: what lies before it is there for alignment.
 bool watch_memory(void* const* buffers, const Region* regions, int count) {
-  if (__start_metalsim_shared)
-    hooks::watch(__start_metalsim_shared, __stop_metalsim_shared - __start_metalsim_shared, -1);
+  if (__start_metalsim_shared) hooks::watch(__start_metalsim_shared, __stop_metalsim_shared - __start_metalsim_shared);
   for (int i = 0; i < count; i++) {
     const char* const end = regions[i].memory + regions[i].bytes;
     const char* begin = end;
     for (int b = 0; b < 64; b++)
       if (buffers[b] >= regions[i].memory && buffers[b] < begin) begin = (const char*)buffers[b];
-    if (!hooks::watch(begin, end - begin, i)) return false;
+    if (!hooks::watch(begin, end - begin)) return false;
   }
   return true;
 }

@@ -99,7 +99,7 @@ class Puzzle:
     tolerance
         Largest error relative to max(1, \\|expected\\|); 0 compares bit by bit.
     best
-        The score of the best known kernel, for the first size.
+        The `Score` of the best known kernel for the first size, as a tuple.
     most_reads
         More reads for each result than this are too slow; None: any number is accepted.
     large
@@ -113,7 +113,7 @@ class Puzzle:
     numbers: Callable[..., Sequence[int]] = lambda *size: ()
     launch: Callable[..., dict[str, Any]] = lambda *size: {}
     tolerance: float = 0.0
-    best: Score | None = None
+    best: tuple[float, ...] | None = None
     most_reads: float | None = None
     large: tuple[int, ...] | None = None
 
@@ -153,9 +153,8 @@ class Puzzle:
                     f"right, but too slow: at size {_size(size)} it reads {reads:.3g} numbers from device memory for "
                     f"each result, and {self.most_reads:.3g} are enough.",
                 )
-        best = (
-            "" if self.best is None else ", like the best known" if score == self.best else f"; best known: {self.best}"
-        )
+        known = Score(*self.best) if self.best else score
+        best = "" if known is None or known == score else f"; best known: {known}"
         if not kernel_is_simulated():
             return Verdict("right", "right on this GPU; races and accesses outside of memory were not looked for.")
         return Verdict("right", f"right: {score}{best}.", score)
