@@ -73,9 +73,7 @@ class Verdict:
 
 
 class _Wrong(Exception):
-    def __init__(self, kind: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.verdict = Verdict(kind, sentence)
+    """Its arguments are those of a `Verdict`."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class Puzzle:
         try:
             return self._grade(source, draw)
         except _Wrong as wrong:
-            return wrong.verdict
+            return Verdict(*wrong.args)
 
     def _grade(self, source: str, draw: bool) -> Verdict:
         kernel, score = self._kernel(source), None
@@ -225,12 +223,10 @@ def kernel_is_simulated() -> bool:
 
 
 def _compile(source: str) -> Any:
-    if not kernel_is_simulated():
-        import torch
-
-        return torch.mps.compile_shader(source)
-    from metalsim import shader
-
+    if kernel_is_simulated():
+        from metalsim import shader
+    else:
+        from torch import mps as shader
     return shader.compile_shader(source)
 
 
@@ -308,25 +304,18 @@ class Run:
         raise _Wrong(kind, f"{at}{fault.message}{line}.")
 
     def _judge_uninitialised(self) -> None:
-        lines = self.accesses.lines
-        written: set[tuple[int, int, int]] = set()
-        out = self._in_buffer(0)
-        at = f"at size {_size(self.size)} "
-        for one, ours in zip(lines, (lines["region"] < 0) | out, strict=True):
-            if not ours:
-                continue
-            group = int(one["group"]) if one["region"] < 0 else -1
-            keys = [(group, int(one["region"]), int(one["offset"]) + k) for k in range(int(one["bytes"]))]
+        at, lines = f"at size {_size(self.size)} ", self.accesses.lines
+        written: set[tuple[int, int]] = set()  # group, or -1 in `out`; byte
+        for one in lines[(lines["region"] < 0) | self._in_buffer(0)]:
+            group, begin = int(one["group"]) if one["region"] < 0 else -1, int(one["offset"])
+            keys = [(group, byte) for byte in range(begin, begin + int(one["bytes"]))]
             if one["kind"] == 1:
                 written.update(keys)
             elif not written.issuperset(keys):
                 what = f"{self._named(self.accesses.place(one))}, which no thread has written"
                 raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}.")
-        wide = self.expected.element_size()
-        begin = self._begin(0)
-        region = next(r for r, buffers in enumerate(self.accesses.regions) if 0 in buffers)
         for element in range(self.expected.numel()):
-            if (-1, region, begin + element * wide) not in written:
+            if (-1, element * self.expected.element_size()) not in written:
                 raise _Wrong("uninitialised", f"{at}no thread writes {self.names[0]}{self._index(element)}.")
 
     def _judge_values(self) -> None:
@@ -358,17 +347,10 @@ class Run:
 
     # ---- in words
 
-    def _begin(self, index: int) -> int:
-        buffers = next(buffers for buffers in self.accesses.regions if index in buffers)
-        return buffers[index] - min(buffers.values())
-
     def _in_buffer(self, index: int) -> np.ndarray:
-        lines = self.accesses.lines
+        """Which lines are accesses to a buffer: each has a region of its own."""
         region = next(r for r, buffers in enumerate(self.accesses.regions) if index in buffers)
-        begin = self._begin(index)
-        length = self.arrays[index].numel() * self.arrays[index].element_size()
-        here = (lines["region"] == region) & (lines["offset"] >= begin) & (lines["offset"] < begin + length)
-        return here & (lines["kind"] < 2)
+        return (self.accesses.lines["region"] == region) & (self.accesses.lines["kind"] < 2)
 
     def _position(self, one: np.void) -> tuple[int, ...]:
         """Position in the grid of the thread of a line."""
@@ -405,13 +387,11 @@ class Run:
 
     def show(self) -> None:
         """Display the accesses of this run in a notebook."""
-        if self.accesses is None or not len(self.accesses.lines):
-            return
-        from IPython.display import display
+        if self.accesses is not None and len(self.accesses.lines):
+            from IPython.display import display
 
-        figure = self.draw()
-        display(figure)
-        plots.plt.close(figure)
+            display(figure := self.draw())
+            plots.plt.close(figure)
 
     def draw(self) -> Figure:
         """Return a picture of the first threadgroup: a column an interval between barriers, in it from below the

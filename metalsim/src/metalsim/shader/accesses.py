@@ -63,7 +63,7 @@ class Accesses:
 def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
     """Run a kernel once in a process of its own and return its accesses; `timeout` in seconds."""
     regions = binding.regions(call.buffers)
-    outcome = program.run("race", call, timeout, recorded=True)
+    outcome = program.run("accesses", call, timeout)
     shared = _shared(program)
     lines = np.frombuffer(outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize).copy()
     lines["region"] -= bool(shared)  # threadgroup memory, where there is some, is the first span
@@ -82,7 +82,7 @@ def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
 
 def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:
     """Offset, bytes and name of each variable in threadgroup memory."""
-    table = [one for one in elf.symbols(program.build("race")) if one.section == "metalsim_shared" and one.bytes]
+    table = [one for one in elf.symbols(program.build("accesses")) if one.section == "metalsim_shared" and one.bytes]
     start = min((one.address for one in table), default=0)
     return tuple(sorted((one.address - start, one.bytes, _name(one.name)) for one in table))
 

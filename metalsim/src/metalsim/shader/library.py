@@ -199,16 +199,11 @@ class Kernel:
         return check(self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
 
     def accesses(
-        self,
-        *args: object,
-        threads: int | tuple[int, ...] | None = None,
-        group_size: int | tuple[int, ...] | None = None,
-        arg_casts: str | dict[int, str] | None = None,
-        timeout: float = 120.0,
+        self, *args: object, threads=None, group_size=None, arg_casts=None, timeout: float = 120.0
     ) -> Accesses:
-        """Run the kernel once in another process and return which thread read and wrote what.
+        """Run the kernel once in another process, as `check` does, and return which thread read and wrote what.
 
-        The arguments keep their values; `Accesses.memory` has what the run made of them. `timeout` is in seconds.
+        The arguments keep their values; `Accesses.memory` has what the run made of them.
         """
         return accesses(self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
 

@@ -12,16 +12,18 @@ from pathlib import Path
 
 from metalsim.shader import binding, compiler
 
-TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); "race" has its calls answered by runtime/hooks.h
+_HOOKED = (
+    ("-fsanitize=thread", "-mllvm", "-tsan-instrument-read-before-write"),
+    ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
+)
+TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runtime/hooks.h answers the calls
     "plain": ((), ("-DMETALSIM_MAIN",)),
     "address": (
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
         ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
     ),
-    "race": (
-        ("-fsanitize=thread", "-mllvm", "-tsan-instrument-read-before-write"),
-        ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
-    ),
+    "race": _HOOKED,
+    "accesses": _HOOKED,  # which also records them
 }
 
 
@@ -57,24 +59,18 @@ class Program:
 
         return compiler.kept(name, make) / "program"
 
-    def run(
-        self,
-        tool: str,
-        call: binding.Call,
-        timeout: float,
-        order: int = 0,
-        garbage: int = 0xFF,
-        recorded: bool = False,
-    ) -> Outcome:
+    def run(self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF) -> Outcome:
         """One run. `order` of threads: 0 as numbered, 1 backwards, others shuffled. `garbage`: byte in fresh memory."""
         program = self.build(tool)
         memory = binding.regions(call.buffers)
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record"
-            job = self._job(Path(folder), memory, call, f"{int(self.meets or tool == 'race')} {order} {garbage}")
+            job = self._job(
+                Path(folder), memory, call, f"{int(self.meets or TOOLS[tool] is _HOOKED)} {order} {garbage}"
+            )
             try:
                 result = subprocess.run(
-                    [str(program), str(job), *([str(record)] if recorded else [])],
+                    [str(program), str(job), *([str(record)] if tool == "accesses" else [])],
                     capture_output=True,
                     text=True,
                     check=False,
@@ -84,7 +80,7 @@ class Program:
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())
             after = [(Path(folder) / f"region{i}").read_bytes()[region.skew :] for i, region in enumerate(memory)]
-            lines = record.read_bytes() if recorded else b""
+            lines = record.read_bytes() if record.exists() else b""
         return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after), lines)
 
     def _job(self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str) -> Path:
