@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from metalsim import SimulationError, shader
 from metalsim.shader import binding, check, compiler, source
+from metalsim.shader.accesses import KINDS
 
 SHADERS = Path(__file__).parent / "shaders"
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
@@ -632,6 +633,29 @@ def test_each_access_is_watched():
         assert {finding.kind for finding in found} == ({kind} if kind else set()), (name, found)
         lines = {finding.line for finding in found}
         assert lines <= {HEAD.count("\n") + 3 * i + 2}, (name, found)
+
+
+def test_which_thread_touches_what_is_recorded():
+    text = """
+    kernel void k(device float* out, device const float* x, uint i [[thread_position_in_grid]],
+                  uint t [[thread_position_in_threadgroup]]) {
+      threadgroup float left[4], right[4];
+      left[t] = 1; right[t] = x[i];
+      metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
+      out[i] += left[t] + right[3 - t];
+    }"""
+    out, x = torch.ones(8), torch.arange(8.0)
+    run = shader.compile_shader(text).k.accesses(out, x, threads=8, group_size=4)
+    assert run.fault is None
+    assert np.frombuffer(run.memory[0], np.float32).tolist() == [5, 4, 3, 2, 9, 8, 7, 6]
+    assert out.tolist() == [1] * 8, "the arguments keep their values"
+    told = {(place.name, place.element, KINDS[one["kind"]], int(one["interval"]))
+            for one in run.lines if (one["group"], one["thread"]) == (1, 0) for place in [run.place(one)]}  # fmt: skip
+    device = {("buffer(0)", 4, "read", 1), ("buffer(0)", 4, "write", 1), ("buffer(1)", 4, "read", 0)}
+    shared = {("left", 0, "write", 0), ("right", 0, "write", 0), ("left", 0, "read", 1), ("right", 3, "read", 1)}
+    assert told == device | shared
+    outside = shader.compile_shader(text.replace("x[i]", "x[i + 1]")).k.accesses(out, x, threads=8, group_size=4)
+    assert (outside.fault.kind, outside.place(outside.lines[-1]).element) == ("address", 8)
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
