@@ -636,7 +636,7 @@ def test_each_access_is_watched():
 
 
 def test_which_thread_touches_what_is_recorded():
-    text = """
+    text = """#include <metal_stdlib>
     kernel void k(device float* out, device const float* x, uint i [[thread_position_in_grid]],
                   uint t [[thread_position_in_threadgroup]]) {
       threadgroup float left[4], right[4];
