@@ -86,7 +86,7 @@ def test_a_check_is_an_exercise(puzzle):
     assert puzzle.check(HEAD + "// your code here\n}") == "k: not attempted yet"
     right = puzzle.check(HEAD + "out[i] = a[i] + 1; }")
     assert isinstance(right, checks.Right)
-    assert right == "k: right: 1 reads and 1 writes for each result, 0 barriers, 0 bytes of threadgroup memory."
+    assert right == "k: right: 1 read and 1 write for each result, 0 barriers, 0 bytes of threadgroup memory."
     with pytest.raises(checks.WrongAnswer, match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"):
         puzzle.check(HEAD + "out[i] = a[i]; }")
 

@@ -53,10 +53,11 @@ class Score:
     shared: int = 0
 
     def __str__(self) -> str:
-        return (
-            f"{self.reads:.3g} reads and {self.writes:.3g} writes for each result, {self.barriers} "
-            f"barrier{'' if self.barriers == 1 else 's'}, {self.shared} bytes of threadgroup memory"
+        reads, writes, barriers = (
+            f"{n:.3g} {what}{'' if n == 1 else 's'}"
+            for n, what in ((self.reads, "read"), (self.writes, "write"), (self.barriers, "barrier"))
         )
+        return f"{reads} and {writes} for each result, {barriers}, {self.shared} bytes of threadgroup memory"
 
 
 @dataclass(frozen=True)
