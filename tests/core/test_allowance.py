@@ -53,7 +53,7 @@ def test_items_go_on_while_one_more_fits(clock):
         clock.now += size
         done.append(size)
     assert done == [1, 2, 4, 8], "after 15 s there are 5 left, and one more is taken to need 8"
-    assert part.left_out == ["batches of 16 (8 took 8 s in all)"]
+    assert part.left_out == ["batches of 16 (8 alone took 8 s)"]
     assert list(allowance.Allowance(9, clock).items("ab")) == ["a", "b"]
 
 

@@ -485,7 +485,7 @@ def test_a_reference_machine_is_quoted_by_its_name():
     network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
     assert records.stored(*network) == (
         "Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip "
-        "(median of 3 processes, which said 18.2 to 23.7)."
+        "(median of 3 processes, 18.2 to 23.7)."
     )
     assert "traced takes 7.98 times as long as not traced" in records.stored(network[0], "the network")
     lstm = ("02b_compare_cpu_and_gpu", "LSTM, inference, latency")
@@ -494,7 +494,7 @@ def test_a_reference_machine_is_quoted_by_its_name():
     assert len(records.stored(*lstm).splitlines()) == 2, "one thread, and the GPU"
     xeon = "intel_r_xeon_r_processor_cpu_2_threads.json"
     two = records.stored(lstm[0], "ResNet-18, inference, latency", file=xeon)
-    assert "takes 1.50 times as long as CPU, 2 threads (median of 2 processes, which said 1.47 to 1.53)" in two, (
+    assert "takes 1.50 times as long as CPU, 2 threads (median of 2 processes, 1.47 to 1.53)" in two, (
         "the median of two lies between them"
     )
     with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 02b"):

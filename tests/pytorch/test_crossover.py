@@ -121,7 +121,7 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
         state = torch.random.get_rng_state()
         measured = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
         assert list(measured.times["CPU, 1 thread"]) == [1, 2, 4]
-        assert "n = 8 (4 took 4 s in all)" in measured.left_out
+        assert "n = 8 (4 alone took 4 s)" in measured.left_out
         assert [compared.name for compared in measured.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
         assert measured.outcomes[1].kind == "fast mode"
         assert measured.outcomes[2].kind == "outputs differ"

@@ -69,7 +69,7 @@ class Allowance:
         for done, item in enumerate(waiting):
             if done >= least and last > self.left:
                 rest = ", ".join(map(str, waiting[done:]))
-                self.left_out.append(f"{what} {rest} ({waiting[done - 1]} took {units.seconds(last)} in all)".lstrip())
+                self.left_out.append(f"{what} {rest} ({waiting[done - 1]} alone took {units.seconds(last)})".lstrip())
                 return
             begun = self.clock()
             yield item

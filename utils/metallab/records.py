@@ -270,7 +270,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
     Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
-    (median of 3 processes, which said 18.2 to 23.7).
+    (median of 3 processes, 18.2 to 23.7).
     """
     lines = []
     for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
@@ -288,7 +288,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         if statistics.median(ratios) < 1:
             words, ratios = "takes {} times as long as", [1 / ratio for ratio in reversed(ratios)]
         least, middle, most = map(units.times, (ratios[0], statistics.median(ratios), ratios[-1]))
-        ends = f"median of {len(ratios)} processes, which said {least} to {most}" if len(ratios) > 1 else "one process"
+        ends = f"median of {len(ratios)} processes, {least} to {most}" if len(ratios) > 1 else "one process"
         lines.append(f"{told} {words.format(middle)} {compared.baseline} ({ends}).")
     if not lines:
         raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
