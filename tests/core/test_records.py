@@ -489,7 +489,7 @@ def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
 def test_a_reference_machine_is_quoted_by_its_name():
     network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
     faster = timing.Ratio("native", "the round trip", 21.9, 18.2, 23.7, 3)
-    told = faster.sentence("median of 3 processes, which said 18.2 to 23.7")
+    told = faster.sentence("median of 3 processes, 18.2 to 23.7")
     assert records.stored(*network) == f"Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: {told}."
     assert re.search(r"traced .* 7\.98 .* not traced", records.stored(network[0], "the network"))
     lstm = ("02b_compare_cpu_and_gpu", "LSTM, inference, latency")
@@ -498,6 +498,6 @@ def test_a_reference_machine_is_quoted_by_its_name():
     assert len(records.stored(*lstm).splitlines()) == 2, "one thread, and the GPU"
     xeon = "intel_r_xeon_r_processor_cpu_2_threads.json"
     two = records.stored(lstm[0], "ResNet-18, inference, latency", file=xeon)
-    assert re.search(r"1\.50 .* CPU, 2 threads \(median of 2 processes, which said 1\.47 to 1\.53\)", two)
+    assert re.search(r"1\.50 .* CPU, 2 threads \(median of 2 processes, 1\.47 to 1\.53\)", two)
     with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 02b"):
         records.stored(lstm[0], "sorting")

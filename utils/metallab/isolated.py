@@ -474,7 +474,7 @@ def _cell(shell, line: str, cell: str) -> None:
     if given.device and _absent:
         return _skip(shell, given.results, _absent.what, _absent)
     if given.device:
-        print(f"On {apple_gpu()}:")
+        print(f"On {apple_gpu()}.")
     outcome = _run_in_kernel(cell, given)
     if "SimulationError" in outcome.kinds and (other := needs.other_torch()):
         _absent = other

@@ -304,7 +304,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
     Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
-    (median of 3 processes, which said 18.2 to 23.7).
+    (median of 3 processes, 18.2 to 23.7).
     """
     lines = []
     for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
@@ -318,7 +318,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
             ratio, note = sound[0].answer.ratio, "one process"
             if len(medians := sorted(run.comparison.median for run in sound)) > 1:
                 ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
-                note = f"median of {len(medians)} processes, which said {ratio.ends}"
+                note = f"median of {len(medians)} processes, {ratio.ends}"
             told = ratio.sentence(note)
         lines.append(f"Measured before on an {runs[0].measurement.device}, {comparison}: {told}.")
     if not lines:
