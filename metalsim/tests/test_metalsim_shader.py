@@ -649,13 +649,16 @@ def test_which_thread_touches_what_is_recorded():
     assert run.fault is None
     assert np.frombuffer(run.memory[0], np.float32).tolist() == [5, 4, 3, 2, 9, 8, 7, 6]
     assert out.tolist() == [1] * 8, "the arguments keep their values"
-    told = {(place.name, place.element, KINDS[one["kind"]], int(one["interval"]))
+    told = {(place.name, place.byte // 4, KINDS[one["kind"]], int(one["interval"]))
             for one in run.lines if (one["group"], one["thread"]) == (1, 0) for place in [run.place(one)]}  # fmt: skip
     device = {("buffer(0)", 4, "read", 1), ("buffer(0)", 4, "write", 1), ("buffer(1)", 4, "read", 0)}
     shared = {("left", 0, "write", 0), ("right", 0, "write", 0), ("left", 0, "read", 1), ("right", 3, "read", 1)}
     assert told == device | shared
     outside = shader.compile_shader(text.replace("x[i]", "x[i + 1]")).k.accesses(out, x, threads=8, group_size=4)
-    assert (outside.fault.kind, outside.place(outside.lines[-1]).element) == ("address", 8)
+    marked = [one for one in outside.lines if one["kind"] == KINDS.index("outside")]
+    assert outside.fault.kind == "address"
+    assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(outside.place, marked)]
+    assert outside.source_line(marked[0]) == outside.fault.line == 5
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):

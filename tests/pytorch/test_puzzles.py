@@ -48,7 +48,8 @@ def test_each_answer_gets_its_verdict(defined, name):
     for source in (defined[f"{name}_source"], puzzle_answers.RIGHT[name]):
         verdict = puzzle.grade(source)
         assert verdict.kind == "right", verdict
-        assert verdict.score == puzzles.Score(*puzzle.best), "the page shows another score"
+        assert verdict.score.reads >= puzzle.best[0], "better than the best known"
+    assert puzzle.grade(defined[f"{name}_source"]).score == puzzles.Score(*puzzle.best), "the page shows another score"
     for kind, source in puzzle_answers.WRONG[name]:
         verdict = puzzle.grade(source)
         assert verdict.kind == kind, f"{source}\n{verdict}"
@@ -70,9 +71,13 @@ def puzzle():
         (HEAD + "out[i] = a[i] + ; }", "does not compile", "line 1"),
         (HEAD.replace("void k", "void other") + "out[i] = a[i] + 1; }", "wrong call", "no `kernel void k(...)`"),
         (HEAD.replace("const float* a", "const int* a") + "}", "wrong call", "cannot be called: k: buffer(1)"),
-        (HEAD.replace("uint", "device float* b, uint", 1) + "}", "wrong call", "buffer(2) is not bound"),
+        (HEAD.replace("uint", "device float* b, uint", 1) + "}", "wrong call", "it has 3 arguments"),
         (HEAD + "while (true) out[i] = 0; }", "does not end", "did not end"),
         (HEAD + "if (i < 39) out[i] = a[i] + 1; }", "uninitialised", "at size 40 no thread writes out[39]"),
+        (HEAD + "if (i > 0) out[0] = a[0] + 1; else out[i] = a[i] + 1; }", "race", "thread 0 and thread 1 use out[0]"),
+        (HEAD + "((device float*)a)[i] = 1; out[i] = 2; }", "wrong value", "writes a[0] (line 1), which is an"),
+        (HEAD + "out[i] = i > 0 ? a[i] + 1 : a[i - 1]; }", "out of bounds", "reads a[4294967295] (line 1)"),
+        (HEAD + "threadgroup float s[9000]; s[i] = 1; out[i] = s[i]; }", "does not compile", "bytes of threadgroup"),
         (HEAD + "threadgroup float s[8]; s[i + 8] = 1; out[i] = a[i] + 1; }", "out of bounds", "thread 0 writes s[8]"),
     ],
 )  # fmt: skip

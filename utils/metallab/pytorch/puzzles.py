@@ -100,7 +100,7 @@ class Puzzle:
     best
         The `Score` of the best known kernel for the first size, as a tuple.
     most_reads
-        More reads for each result than this are too slow; None: any number is accepted.
+        More reads of the first input for each result than this are too slow; None: any number is accepted.
     large
         The size that is timed on a GPU.
     """
@@ -146,11 +146,11 @@ class Puzzle:
                 run.show()
             run.judge()
             score = score or run.score()
-            if self.most_reads is not None and (reads := run.score().reads) > self.most_reads:
+            if self.most_reads is not None and (reads := run.moved(1, 0)) > self.most_reads:
                 raise _Wrong(
                     "too slow",
-                    f"right, but too slow: at size {_size(size)} it reads {reads:.3g} numbers from device memory for "
-                    f"each result, and {self.most_reads:.3g} are enough.",
+                    f"right, but too slow: at size {_size(size)} it reads {reads:.3g} numbers of {run.names[1]} from "
+                    f"device memory for each result, and {self.most_reads:.3g} are enough.",
                 )
         known = Score(*self.best) if self.best else score
         best = "" if known is None or known == score else f"; best known: {known}"
@@ -214,8 +214,10 @@ class Puzzle:
             raise _Wrong("does not compile", f"it does not compile: {first}") from error
         try:
             return getattr(library, self.name)
-        except (AttributeError, RuntimeError) as error:
+        except AttributeError as error:
             raise _Wrong("wrong call", f"there is no `kernel void {self.name}(...)` in it.") from error
+        except RuntimeError as error:  # too much threadgroup memory, for instance
+            raise _Wrong("does not compile", f"{error}.") from error
 
 
 def kernel_is_simulated() -> bool:
@@ -255,6 +257,8 @@ class Run:
         self.names = _parameters(source, puzzle.name)
         launch = {"threads": out.numel(), **puzzle.launch(*size)}
         numbers = puzzle.numbers(*size)
+        if (given := len(arguments) + len(numbers)) != len(self.names):
+            raise _Wrong("wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed.")
         self.threads, self.group = (_three(launch.get(key, launch["threads"])) for key in ("threads", "group_size"))
         self.accesses: Accesses | None = None
         try:
@@ -283,26 +287,40 @@ class Run:
             return
         kind = _KINDS.get(fault.kind, "does not end")
         at = f"at size {_size(self.size)} "
-        line = f" (line {fault.line})" if fault.line else ""
         marked = [one for one in self.accesses.lines if one["kind"] >= 2]
         if kind == "out of bounds" and marked:
-            place, one = self.accesses.place(marked[-1]), marked[-1]
             verb = "reads" if "read" in fault.message else "writes"
-            elements = self._elements(place, one)
+            if not (found := self._nearest(marked, fault.line)):
+                raise _Wrong(kind, f"{at}{self._thread(marked[0])} {verb} outside of every array{_line(fault.line)}.")
+            one, place = found
+            if place.buffer is None:
+                length = next(length for _, length, name in self.accesses.shared if name == place.name)
+            else:
+                array = self.arrays[place.buffer] if place.buffer < len(self.arrays) else None
+                length = 8 if array is None else array.nbytes
             raise _Wrong(
-                kind, f"{at}{self._thread(one)} {verb} {self._named(place)}{line}, but there are {elements} elements."
+                kind,
+                f"{at}{self._thread(one)} {verb} {self._named(place)}{_line(fault.line)}; {self._name(place)} "
+                f"ends with element {length // self._width(place) - 1}.",
             )
         if kind == "race" and len(marked) > 1:
             now, before = marked[:2]
-            other = re.search(r"line \S*?(\d+)$", fault.message)
-            lines = sorted({str(fault.line), *([other[1]] if other else [])}, key=int)
             raise _Wrong(
                 kind,
-                f"{at}{self._thread(before)} and {self._thread(now)} use {self._named(self.accesses.place(now))} "
-                f"with no barrier between them, and one writes it (line{'s' if len(lines) > 1 else ''} "
-                f"{' and '.join(lines)}).",
+                f"{at}{self._thread(before)} and {self._thread(now)} use {self._named(self.accesses.place(now))} in no "
+                f"defined order, and at least one writes it{_line(*map(self.accesses.source_line, (before, now)))}.",
             )
-        raise _Wrong(kind, f"{at}{fault.message}{line}.")
+        message = fault.message.replace("the others have returned", "the others do not reach it")
+        raise _Wrong(kind, f"{at}{message}{_line(fault.line)}.")
+
+    def _nearest(self, marked: list[np.void], line: int | None) -> tuple[np.void, Any] | None:
+        """Of the lines for an access outside of all memory, the one for what was meant; None if that is not clear."""
+        text = self.source.splitlines()[line - 1] if line and line <= self.source.count("\n") + 1 else ""
+        pairs = [(one, self.accesses.place(one)) for one in marked]
+        named = [pair for pair in pairs if re.search(rf"\b{self._name(pair[1])}\s*\[", text)]
+        # 32-bit indices below 0 become large ones
+        far = lambda pair: min(abs(pair[1].byte - turn) for turn in (0, self._width(pair[1]) << 32))
+        return min(named or [pair for pair in pairs if far(pair) < 1 << 20], key=far, default=None)
 
     def _judge_uninitialised(self) -> None:
         at, lines = f"at size {_size(self.size)} ", self.accesses.lines
@@ -314,7 +332,12 @@ class Run:
                 written.update(keys)
             elif not written.issuperset(keys):
                 what = f"{self._named(self.accesses.place(one))}, which no thread has written"
-                raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}.")
+                where = _line(self.accesses.source_line(one))
+                raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}{where}.")
+        for index in range(1, len(self.arrays)):
+            for one in lines[self._in_buffer(index) & (lines["kind"] == 1)][:1]:
+                place = f"{self._named(self.accesses.place(one))}{_line(self.accesses.source_line(one))}"
+                raise _Wrong("wrong value", f"{at}{self._thread(one)} writes {place}, which is an input.")
         for element in range(self.expected.numel()):
             if (-1, element * self.expected.element_size()) not in written:
                 raise _Wrong("uninitialised", f"{at}no thread writes {self.names[0]}{self._index(element)}.")
@@ -337,14 +360,17 @@ class Run:
         """What the kernel costs at this size; zeros where accesses were not recorded."""
         if self.accesses is None:
             return Score(0, 0)
-        lines, results = self.accesses.lines, self.expected.numel()
-        counts = [0.0, 0.0]
-        for index, array in enumerate(self.arrays):
-            mine = lines[self._in_buffer(index)]
-            for kind in (0, 1):
-                counts[kind] += float(mine["bytes"][mine["kind"] == kind].sum()) / array.element_size()
-        barriers = int(lines["interval"].max(initial=0))
-        return Score(counts[0] / results, counts[1] / results, barriers, self.kernel.static_thread_group_memory_length)
+        reads, writes = (sum(self.moved(index, kind) for index in range(len(self.arrays))) for kind in (0, 1))
+        barriers = int(self.accesses.lines["interval"].max(initial=0))
+        return Score(reads, writes, barriers, self.kernel.static_thread_group_memory_length)
+
+    def moved(self, index: int, kind: int) -> float:
+        """How many numbers of a buffer are read (kind 0) or written (1) for each result."""
+        if self.accesses is None:
+            return 0.0
+        mine = self.accesses.lines[self._in_buffer(index)]
+        size = self.arrays[index].element_size()
+        return float(mine["bytes"][mine["kind"] == kind].sum()) / size / self.expected.numel()
 
     # ---- in words
 
@@ -364,19 +390,25 @@ class Run:
         used = max((axis for axis in range(3) if self.threads[axis] > 1), default=0)
         return f"thread {position[0]}" if not used else f"thread ({', '.join(map(str, position[: used + 1]))})"
 
-    def _named(self, place: Any) -> str:
-        if place.buffer is None:
-            shape = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source)
-            sides = [int(side) for side in re.findall(r"\d+", shape[1])] if shape else []
-            if len(sides) == 2:
-                return f"{place.name}[{place.element // sides[1]}][{place.element % sides[1]}]"
-            return f"{place.name}[{place.element}]"
-        return f"{self.names[place.buffer]}[{place.element}]"
+    def _width(self, place: Any) -> int:
+        """Bytes of an element."""
+        if place.buffer is not None:
+            return self.arrays[place.buffer].element_size() if place.buffer < len(self.arrays) else 8
+        lines = self.accesses.lines[self.accesses.lines["region"] < 0]
+        return int(min(lines["bytes"], default=4))
 
-    def _elements(self, place: Any, one: np.void) -> int:
-        if place.buffer is None:
-            return next(b for _, b, name in self.accesses.shared if name == place.name) // int(one["bytes"])
-        return self.arrays[place.buffer].numel() if place.buffer < len(self.arrays) else 1
+    def _name(self, place: Any) -> str:
+        return place.name if place.buffer is None else self.names[place.buffer]
+
+    def _element(self, place: Any) -> int:
+        return place.byte // self._width(place)
+
+    def _named(self, place: Any) -> str:
+        shape = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source) if place.buffer is None else None
+        sides = [int(side) for side in re.findall(r"\d+", shape[1])] if shape else []
+        if len(sides) == 2:
+            return f"{place.name}[{self._element(place) // sides[1]}][{self._element(place) % sides[1]}]"
+        return f"{self._name(place)}[{self._element(place)}]"
 
     def _index(self, element: int) -> str:
         shape = list(self.expected.shape)
@@ -388,41 +420,49 @@ class Run:
 
     def show(self) -> None:
         """Display the accesses of this run in a notebook."""
-        if self.accesses is not None and len(self.accesses.lines):
+        if self.accesses is not None and len(self._seen()):
             from IPython.display import display
 
             display(figure := self.draw())
             plots.plt.close(figure)
 
+    def _seen(self) -> list[tuple[np.void, Any]]:
+        """Accesses of the first threadgroup to arrays, and where each was."""
+        lines = self.accesses.lines[self.accesses.lines["group"] == 0]
+        seen = [(one, self.accesses.place(one)) for one in lines[lines["kind"] < 2]]
+        if found := self._nearest([*lines[lines["kind"] == 2]], self.accesses.fault and self.accesses.fault.line):
+            seen.append(found)
+        return [(one, place) for one, place in seen if place.buffer is None or place.buffer < len(self.arrays)]
+
     def draw(self) -> Figure:
         """Return a picture of the first threadgroup: a column an interval between barriers, in it from below the
         inputs, the threads, threadgroup memory and the result; a line for each read (blue) and write (orange).
         """
-        lines = self.accesses.lines[(self.accesses.lines["kind"] < 3) & (self.accesses.lines["group"] == 0)]
-        seen = [(one, self.accesses.place(one)) for one in lines]
-        seen = [(one, place) for one, place in seen if place.buffer is None or place.buffer < len(self.arrays)]
-        intervals = sorted({int(one["interval"]) for one, _ in seen})[:MOST_INTERVALS]
+        seen = self._seen()
+        intervals = sorted({int(one["interval"]) for one, _ in seen})
+        intervals = [*intervals[: MOST_INTERVALS - 1], *intervals[MOST_INTERVALS - 1 :][-1:]]
+        most = MOST_THREADS // len(intervals)
         shared = sorted({place.name for _, place in seen if place.buffer is None})
         rows = [*reversed(self.names[1 : len(self.arrays)]), "threads", *shared, self.names[0]]
+        cut = max(int(one["thread"]) for one, _ in seen) >= most
+        first = f", first {most} threads" if cut else ""
         with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
             size = (7.5, 0.8 + 0.6 * len(rows))
             figure, axes = plots.plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
             for axis, interval in zip(axes[0], intervals, strict=True):
-                most = MOST_THREADS // len(intervals)
                 self._draw_interval(axis, rows, [(o, p) for o, p in seen if o["interval"] == interval], most)
-                if lines["interval"].max():
+                if len(intervals) > 1:
                     axis.set_title(f"after {interval} barrier{'' if interval == 1 else 's'}")
             axes[0][0].set_yticks(range(len(rows)), rows)
-            plots.title(
-                figure, f"{self.puzzle.name}, size {_size(self.size)}: who reads (blue) and writes (orange) what", []
-            )
+            heading = f"{self.puzzle.name}, size {_size(self.size)}{first}: who reads (blue) and writes (orange) what"
+            plots.title(figure, heading, [])
         return plots.described(figure, self._in_words(seen))
 
     def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]], most: int) -> None:
         middle = rows.index("threads")
         cells: dict[int, set[int]] = {row: set() for row in range(len(rows))}
         for one, place in seen:
-            thread, element = int(one["thread"]), place.element
+            thread, element = int(one["thread"]), self._element(place)
             row = rows.index(place.name if place.buffer is None else self.names[place.buffer])
             if thread < most and -2 <= element < 2 * most:
                 colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
@@ -454,6 +494,11 @@ def _parameters(source: str, kernel: str) -> list[str]:
     inside = re.sub(r"\[\[.*?\]\]", "", found[1] if found else "", flags=re.DOTALL)
     parts = [part.strip() for part in inside.split(",")]
     return [re.findall(r"\w+", part)[-1] for part in parts if re.match(r"(const\s+)?(device|constant)\b", part)]
+
+
+def _line(*numbers: int | None) -> str:
+    known = sorted({number for number in numbers if number})
+    return f" (line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))})" if known else ""
 
 
 def _three(value: Any) -> tuple[int, int, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from metalsim.shader import binding, elf
 from metalsim.shader.check import KernelFault, findings_in
-from metalsim.shader.program import Program
+from metalsim.shader.program import Program, source_line
 
 KINDS = ("read", "write", "outside", "race")
 _RECORDED = np.dtype(  # hooks::Recorded in runtime/hooks.h
@@ -20,11 +21,11 @@ _RECORDED = np.dtype(  # hooks::Recorded in runtime/hooks.h
 
 @dataclass(frozen=True)
 class Place:
-    """Where an access was: index of the buffer (None: threadgroup memory), the variable's name there, element."""
+    """Where an access was: index of the buffer (None: threadgroup memory), the variable's name there, byte in it."""
 
     buffer: int | None
     name: str
-    element: int
+    byte: int
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Accesses:
     ----------
     lines : numpy.ndarray
         A structured array with `group` and `thread` (numbers, x first), `interval` (barriers passed), `kind` (index of
-        KINDS; of a race, two lines), `bytes`, `region` (-1: threadgroup memory) and `offset` in bytes.
+        KINDS; a race is two lines, an access outside of all memory one for each region), `bytes`, `region` (-1:
+        threadgroup memory) and `offset` in bytes.
     fault : KernelFault or None
         What ended or spoiled the run: an access outside of a buffer, a race, a barrier, a hang.
     memory : dict of int to bytes
@@ -47,17 +49,23 @@ class Accesses:
     memory: dict[int, bytes]
     regions: tuple[dict[int, int], ...]  # of each region, the offsets of its buffers
     shared: tuple[tuple[int, int, str], ...]  # of threadgroup memory: offset, bytes, name
+    program: Path
 
     def place(self, line: np.void) -> Place:
-        """Return which variable and element a line of `lines` is about."""
-        offset, size = int(line["offset"]), max(1, int(line["bytes"]))
+        """Return which variable and byte a line of `lines` is about."""
+        offset = int(line["offset"])
         if line["region"] < 0:
             begin, name = max(((b, n) for b, _, n in self.shared if b <= max(offset, 0)), default=(0, "threadgroup"))
-            return Place(None, name, (offset - begin) // size)
+            return Place(None, name, offset - begin)
         buffers = self.regions[line["region"]]
         first = min(buffers.values())
         begin, index = max((o - first, i) for i, o in buffers.items() if o - first <= max(offset, 0))
-        return Place(index, f"buffer({index})", (offset - begin) // size)
+        return Place(index, f"buffer({index})", offset - begin)
+
+    def source_line(self, line: np.void) -> int | None:
+        """Return the line of the Metal source, from 1, that a line of `lines` comes from."""
+        number = source_line(self.program, f"0x{line['site']:x}").partition(":")[2]
+        return int(number) or None
 
 
 def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
@@ -77,7 +85,9 @@ def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
         for index, offset in region.buffers.items()
     }
     first = min(faults, key=lambda fault: fault.kind != "address", default=None)
-    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), shared)
+    return Accesses(
+        lines, first, memory, tuple(region.buffers for region in regions), shared, program.build("accesses")
+    )
 
 
 def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:

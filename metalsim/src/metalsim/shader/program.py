@@ -115,12 +115,13 @@ def with_lines(text: str, program: Path) -> str:
     """What the run time said, with each `METALSIM 0x1234` turned into `METALSIM program_source:12`."""
 
     def name(frame: re.Match) -> str:
-        return f"METALSIM {_line(program, frame[1])} "
+        return f"METALSIM {source_line(program, frame[1])} "
 
     return re.sub(r"METALSIM (0x[0-9a-f]+) ", name, text)
 
 
-def _line(program: Path, address: str) -> str:
+def source_line(program: Path, address: str) -> str:
+    """Return ``program_source:12`` for a hexadecimal address in a program; ``?:0`` if it is not known."""
     if int(address, 16) == 0:
         return "?:0"
     symbolizer = _symbolizer()

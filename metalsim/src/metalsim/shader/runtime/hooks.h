@@ -25,7 +25,7 @@ struct Span {
 // What kernel.accesses() reads of an access; of a race two follow each other, the earlier one last.
 struct Recorded {
   uint32_t group, thread, interval, site, kind, bytes;
-  int64_t span, offset;  // the span or, outside, the nearest one; bytes from where it begins
+  int64_t span, offset;  // bytes from where the span begins; outside, a line for each span
 };
 enum : uint32_t { read_kind, write_kind, outside_kind, race_kind };
 FILE* record;
@@ -51,23 +51,19 @@ bool ordered(const Access& a, const Access& b) {
          a.simdgroup_barriers != b.simdgroup_barriers;
 }
 
-void note(const Access& a, uint32_t kind, const char* place, unsigned bytes) {
-  if (!record) return;
-  auto far = [&](int i) { return place < spans[i].begin ? spans[i].begin - place : place - spans[i].end; };
-  int span = 0;
-  for (int i = 1; i < span_count; i++)
-    if (far(i) < far(span)) span = i;
+void note(const Access& a, uint32_t kind, int span, const char* place, unsigned bytes) {
   const Recorded line = {a.group - 1, a.thread, a.barriers, a.site, kind, bytes, span, place - spans[span].begin};
-  fwrite(&line, sizeof line, 1, record);
+  if (record) fwrite(&line, sizeof line, 1, record);
 }
 
-void race(const Access& now, const Access& before, const char* place, const char* what, unsigned bytes) {
+void race(const Access& now, const Access& before, int span, const char* place, const char* what, unsigned bytes) {
   const uint32_t low = least(now.site, before.site), high = now.site + before.site - low;
   for (int i = 0; i < race_count; i++)
     if (reported[i][0] == low && reported[i][1] == high) return;
   if (race_count == most_races) return;
   reported[race_count][0] = low, reported[race_count++][1] = high;
-  note(now, race_kind, place, bytes), note(before, race_kind, place, bytes);
+  note(now, race_kind, span, place, bytes);
+  note(before, race_kind, span, place, bytes);
   fprintf(stderr, "METALSIM 0x%x METALSIM 0x%x race: %s of %u bytes\n", now.site, before.site, what, bytes);
 }
 
@@ -93,11 +89,11 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
   for (int i = 0; i < span_count; i++) {
     const Span& span = spans[i];
     if (begin < span.begin || begin >= span.end || bytes > (size_t)(span.end - begin)) continue;
-    note(now, writes ? write_kind : read_kind, begin, bytes);
+    note(now, writes ? write_kind : read_kind, i, begin, bytes);
     for (Byte* b = span.bytes + (begin - span.begin); bytes--; b++) {
-      if (!ordered(b->write, now) && !(atomic && b->write.atomic)) race(now, b->write, begin, what, bytes + 1);
+      if (!ordered(b->write, now) && !(atomic && b->write.atomic)) race(now, b->write, i, begin, what, bytes + 1);
       for (int r = 0; writes && r < 2; r++)
-        if (!ordered(b->read[r], now) && !(atomic && b->read[r].atomic)) race(now, b->read[r], begin, what, bytes + 1);
+        if (!ordered(b->read[r], now) && !(atomic && b->read[r].atomic)) race(now, b->read[r], i, begin, what, bytes + 1);
       if (writes)
         b->write = now;
       else if (Access* free = place_for(b->read, now))
@@ -106,7 +102,7 @@ void touched(const void* place, unsigned bytes, bool writes, bool atomic, const 
     return;
   }
   if (!writes && begin >= __ehdr_start && begin < _end) return;  // a constant of the program
-  note(now, outside_kind, begin, bytes);
+  for (int i = 0; i < span_count; i++) note(now, outside_kind, i, begin, bytes);
   fprintf(stderr, "METALSIM 0x%x METALSIM 0x0 address: %s of %u bytes outside of every buffer\n", site, what, bytes);
   fflush(record);  // null: all
   _exit(66);
