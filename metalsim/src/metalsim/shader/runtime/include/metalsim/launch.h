@@ -36,12 +36,6 @@ constexpr int kind_of() {
          : metal::is_signed_v<S>       ? 'i'
                                        : 'u';
 }
-template <class T>
-struct size_of : metal::integral_constant<int, sizeof(T)> {};
-template <>
-struct size_of<void> : metal::integral_constant<int, 1> {};
-template <>
-struct size_of<const void> : metal::integral_constant<int, 1> {};
 
 template <class T>
 struct argument {
@@ -51,7 +45,7 @@ struct argument {
 template <class T, int is_reference>
 struct argument_to {
   static constexpr MetalsimParameter describe(int buffer) {
-    return {buffer, is_reference, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
+    return {buffer, is_reference, kind_of<T>(), int(sizeof(scalar_of_t<T>)), int(sizeof(T)), metal::is_const_v<T>};
   }
 };
 template <class T>
