@@ -36,6 +36,8 @@ constexpr int kind_of() {
          : metal::is_signed_v<S>       ? 'i'
                                        : 'u';
 }
+template <class T>
+constexpr int size_of = sizeof(metal::conditional_t<metal::is_void_v<T>, char, T>);
 
 template <class T>
 struct argument {
@@ -45,7 +47,7 @@ struct argument {
 template <class T, int is_reference>
 struct argument_to {
   static constexpr MetalsimParameter describe(int buffer) {
-    return {buffer, is_reference, kind_of<T>(), int(sizeof(scalar_of_t<T>)), int(sizeof(T)), metal::is_const_v<T>};
+    return {buffer, is_reference, kind_of<T>(), size_of<scalar_of_t<T>>, size_of<T>, metal::is_const_v<T>};
   }
 };
 template <class T>
