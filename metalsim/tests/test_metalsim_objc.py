@@ -226,6 +226,7 @@ def test_what_metal_refuses_is_told():
         "commits_in_a_handler": "left the block: .*commit an already committed",
         "has_too_many_threads": "65 threads, must be <= 64",
         "has_no_threads": "must not have a 0",
+        "asks_for_too_long_a_buffer": "a buffer of 8589934591 bytes",
     }.items():
         assert re.search(message, program()(function)), (function, program()(function))
 

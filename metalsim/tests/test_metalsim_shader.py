@@ -753,7 +753,7 @@ def test_two_views_of_one_tensor_stay_one_memory():
     x = torch.arange(10.0)
     kernel("x[i] = y[i] * 2;", "device float* x, device const float* y")(x, x)
     assert torch.equal(x, torch.arange(10.0) * 2)
-    kernel("x[i] += y[0];", "device float* x, device const float* y")(x[2:4], x[5:])
+    kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")(x[2:4], x[5:])
     assert x[2:4].tolist() == [14, 16]
 
 

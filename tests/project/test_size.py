@@ -13,7 +13,7 @@ from metallab import paths
 LIMITS = {
     "code": (("utils", "metalsim/src"), (".py",), 23_000),
     "tests": (("tests", "metalsim/tests"), (".py",), 25_400),
-    "native": (("utils", "metalsim/src"), (".h", ".cpp", ".mm", ".metal"), 5_998),
+    "native": (("utils", "metalsim/src"), (".h", ".cpp", ".mm", ".metal"), 5_969),
 }
 """Lines of files with these suffixes below these folders, at most. A limit is only lowered."""
 

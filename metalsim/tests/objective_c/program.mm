@@ -138,6 +138,14 @@ extern "C" const char* binds_beyond_the_end() {
   });
 }
 
+extern "C" const char* asks_for_too_long_a_buffer() {
+  return told([]() -> std::string {
+    id<MTLDevice> device = MTLCreateSystemDefaultDevice();
+    [device newBufferWithLength:device.maxBufferLength + 1 options:0];
+    return "went on";
+  });
+}
+
 extern "C" const char* has_no_threads() {
   return told([]() -> std::string {
     id<MTLComputeCommandEncoder> encoder = [new_commands() computeCommandEncoder];

@@ -62,13 +62,15 @@ inline at::Generator host_generator(const at::Generator& generator) {
 
 // For CPU kernels that can draw from the process's default generator only (an LSTM with dropout between its layers):
 // lend them the device's state, and keep the CPU's. Another thread that draws on the CPU meanwhile sees the lent state.
+// What draws again from a state that it had stays without effect on the device's.
 class DrawFromDevice {
  public:
-  DrawFromDevice() : saved_(cpu_.get_state()) {
-    cpu_.set_state(device_.get_state());
+  explicit DrawFromDevice(at::Tensor again = {}) : again_(std::move(again)), saved_(cpu_.get_state()) {
+    cpu_.set_state(again_.defined() ? again_ : device_.get_state());
   }
   ~DrawFromDevice() {
-    device_.set_state(cpu_.get_state());
+    if (!again_.defined())
+      device_.set_state(cpu_.get_state());
     cpu_.set_state(saved_);
   }
   DrawFromDevice(const DrawFromDevice&) = delete;
@@ -79,7 +81,7 @@ class DrawFromDevice {
   const std::lock_guard<std::recursive_mutex> one_at_a_time_{mutex_};
   at::Generator cpu_ = at::detail::getDefaultCPUGenerator();
   at::Generator device_ = host_generator(default_generator());
-  const at::Tensor saved_;
+  const at::Tensor again_, saved_;
 };
 
 } // namespace metalsim

@@ -6,7 +6,6 @@
 #include <ATen/core/stack.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -251,8 +250,12 @@ class HostCall {
   }
 
   void results_to_device() {
-    for (auto& pair : pairs_)
-      follow(pair);
+    // a kernel may have given an argument another shape (`out=`) or more memory
+    for (const auto& [device, host] : pairs_) {
+      follow_host_storage(device.storage());
+      if (host.sizes() != device.sizes() || host.strides() != device.strides())
+        device.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+    }
     const size_t count = info_.returned_argument.size();
     const size_t first = stack_->size() - count;
     for (size_t i = 0; i < count; ++i) {
@@ -260,14 +263,6 @@ class HostCall {
       auto& value = (*stack_)[first + i];
       value = argument >= 0 ? arguments_[size_t(argument)] : to_device(value);
     }
-  }
-
-  // A kernel may have given an argument another shape (`out=`) or more memory.
-  static void follow(const Pair& pair) {
-    follow_host_storage(pair.device.storage());
-    auto* impl = pair.device.unsafeGetTensorImpl();
-    if (pair.host.sizes() != pair.device.sizes() || pair.host.strides() != pair.device.strides())
-      impl->set_sizes_and_strides(pair.host.sizes(), pair.host.strides(), pair.host.storage_offset());
   }
 
   c10::IValue to_device(const c10::IValue& value) {
@@ -333,8 +328,7 @@ struct Outcome {
   std::string words; // its message, or what PyTorch warns of, which may be nothing
 };
 
-template <typename Arguments>
-std::optional<Outcome> ask(const std::string& name, const Arguments& arguments) {
+inline std::optional<Outcome> ask(const std::string& name, at::ArrayRef<c10::IValue> arguments) {
   py::gil_scoped_acquire gil;
   py::list given;
   for (const c10::IValue& argument : arguments)
@@ -353,7 +347,7 @@ inline void throw_refusal(const Outcome& refusal) {
 }
 
 // For the operators of kernels.h, which are not called through `run_any`.
-inline void check_arguments(const char* name, std::initializer_list<c10::IValue> arguments) {
+inline void check_arguments(const char* name, at::ArrayRef<c10::IValue> arguments) {
   if (const auto found = ask(name, arguments))
     throw_refusal(*found);
 }

@@ -25,7 +25,7 @@ inline std::vector<Tensor> host_views(at::TensorList tensors) {
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-inline void copy_bytes(const Tensor& from, const Tensor& to) {
+inline Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   OnHost on_host;
   host_view(to).copy_(host_view(from));
   const bool to_device = to.is_mps();
@@ -33,23 +33,18 @@ inline void copy_bytes(const Tensor& from, const Tensor& to) {
     count_op("aten::copy_");
   else
     count_copy("aten::copy_", to_device, int64_t(to_device ? to.nbytes() : from.nbytes()));
-}
-
-inline Tensor& copy_(Tensor& self, const Tensor& source, bool) {
-  copy_bytes(source, self);
-  return self;
-}
-
-inline Tensor copy_from(const Tensor& self, const Tensor& to, bool) {
-  copy_bytes(self, to);
   return to;
+}
+
+inline Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  copy_from(source, self, non_blocking);
+  return self;
 }
 
 inline Tensor copy_from_and_resize(const Tensor& self, const Tensor& to) {
   if (to.sizes() != self.sizes())
     to.resize_(self.sizes());
-  copy_bytes(self, to);
-  return to;
+  return copy_from(self, to, false);
 }
 
 inline at::Scalar local_scalar(const Tensor& self) {
@@ -212,8 +207,7 @@ inline void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (const c10::IValue& argument : arguments.slice(0, 4))
     TORCH_CHECK(
         !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().is_mps(), kTwoDevices);
-  if (const auto found = ask("aten::_scaled_dot_product_attention_math_for_mps", arguments))
-    throw_refusal(*found);
+  check_arguments("aten::_scaled_dot_product_attention_math_for_mps", arguments);
   HostCall(on_host, stack).run();
   count_op(op);
 }
@@ -292,24 +286,12 @@ inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, 
   return {device_tensor(result), device_tensor(mask)};
 }
 
-struct LstmOptions {
-  bool has_biases;
-  int64_t layers;
-  double dropout;
-  bool train;
-  bool bidirectional;
-  bool batch_first;
-
-  bool draws() const {
-    return train && dropout > 0 && layers > 1;
-  }
-};
-
-inline std::vector<Tensor> leaves(at::TensorList tensors) {
-  return c10::fmap(tensors, [](const Tensor& tensor) { return host_view(tensor).detach().requires_grad_(); });
+// Of the options of an LSTM: whether there is dropout between its layers.
+inline bool lstm_draws(bool, int64_t layers, double dropout, bool train, bool, bool) {
+  return train && dropout > 0 && layers > 1;
 }
 
-// The operators of an LSTM, with the members of LstmOptions for their last arguments.
+// The operators of an LSTM. Options: has_biases, layers, dropout, train, bidirectional, batch_first.
 template <typename... Options>
 struct Lstm {
   // The fourth result is the state of the generator before the call: the backward pass repeats the forward pass, and
@@ -322,7 +304,7 @@ struct Lstm {
     OnHost on_host;
     const Tensor state = host_generator(default_generator()).get_state();
     std::optional<DrawFromDevice> draw;
-    if (LstmOptions{options...}.draws())
+    if (lstm_draws(options...))
       draw.emplace();
     auto [output, h, c] = at::lstm(host_view(input), host_views(hx), host_views(params), options...);
     count_op("aten::_lstm_mps");
@@ -341,29 +323,23 @@ struct Lstm {
       at::TensorList hx,
       at::TensorList params,
       Options... options) {
-    const bool draws = LstmOptions{options...}.draws();
     // below autograd nothing is recorded: let this repetition be
     const auto keys = c10::impl::tls_local_dispatch_key_set();
     c10::impl::ForceDispatchKeyGuard record(
         keys.included_, (keys.excluded_ | c10::autocast_dispatch_keyset) - c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     at::AutoGradMode grad_mode(true);
-    auto wanted = leaves({input});
-    for (at::TensorList list : {hx, params})
-      for (const auto& leaf : leaves(list))
-        wanted.push_back(leaf);
+    std::vector<Tensor> wanted{input};
+    wanted.insert(wanted.end(), hx.begin(), hx.end());
+    wanted.insert(wanted.end(), params.begin(), params.end());
+    for (Tensor& leaf : wanted)
+      leaf = host_view(leaf).detach().requires_grad_();
     std::vector<Tensor> results, grads;
     {
       std::optional<DrawFromDevice> draw;
-      at::Generator cpu = at::detail::getDefaultCPUGenerator();
-      if (draws)
-        draw.emplace();
-      const Tensor now = cpu.get_state();
-      if (draws)
-        cpu.set_state(host_view(z_state));
+      if (lstm_draws(options...))
+        draw.emplace(host_view(z_state));
       const at::TensorList all = wanted;
       auto [y, h, c] = at::lstm(all[0], all.slice(1, hx.size()), all.slice(1 + hx.size()), options...);
-      if (draws)
-        cpu.set_state(now);
       const Tensor outputs[] = {y, h, c};
       const OptionalTensor* given[] = {&grad_y, &grad_hy, &grad_cy};
       for (int i = 0; i < 3; ++i)

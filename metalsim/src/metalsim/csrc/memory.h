@@ -27,8 +27,6 @@ namespace metalsim {
 
 constexpr c10::DispatchKeySet kDeviceKeys{c10::DispatchKey::MPS};
 constexpr c10::DispatchKeySet kHostKeys{c10::DispatchKey::CPU};
-constexpr size_t kRecommendedBytes = (size_t(16) << 30) / 3 * 2; // of an entry-level Mac's 16 GiB, on macOS 15
-constexpr size_t kMaxBufferBytes = kRecommendedBytes / 4 * 3; // Metal's maxBufferLength: 36 of 48 GiB in gfx-rs/wgpu#2502
 constexpr double kDefaultFraction = 1.7; // PYTORCH_MPS_HIGH_WATERMARK_RATIO
 constexpr int64_t kMaxDims = 16;
 
@@ -212,10 +210,6 @@ inline c10::DataPtr pointer_to(Block* block) {
   return {block->length ? static_cast<MetalBuffer*>(block) : nullptr, block, &release_block, device()};
 }
 
-inline c10::DataPtr device_pointer(c10::Storage host) {
-  return pointer_to(new Block(std::move(host)));
-}
-
 struct DeviceMemory final : c10::DeviceAllocator {
   // Filled with 0xff, which reads as NaN: what nobody wrote shows in the result.
   c10::DataPtr allocate(size_t bytes) override {
@@ -224,7 +218,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
     c10::Storage host(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, true);
     if (bytes)
       std::memset(host.mutable_data(), 0xff, bytes);
-    return device_pointer(std::move(host));
+    return pointer_to(new Block(std::move(host)));
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     std::memcpy(static_cast<MetalBuffer*>(to)->contents, static_cast<const MetalBuffer*>(from)->contents, bytes);
@@ -314,10 +308,6 @@ inline Block& block_of(const c10::Storage& storage) {
   return *static_cast<Block*>(storage.data_ptr().get_context());
 }
 
-inline const c10::Storage& host_storage(const c10::Storage& storage) {
-  return block_of(storage).host;
-}
-
 // A CPU kernel may have resized the CPU storage: let the device storage follow.
 inline void follow_host_storage(const c10::Storage& storage) {
   Block& block = block_of(storage);
@@ -343,7 +333,7 @@ inline void grow_storage(const c10::Storage& storage, size_t bytes) {
     return;
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   usage.check_room(bytes - before);
-  const c10::Storage& host = host_storage(storage);
+  const c10::Storage& host = block_of(storage).host;
   at::native::resize_bytes_cpu(host.unsafeGetStorageImpl(), bytes);
   std::memset(static_cast<char*>(host.mutable_data()) + before, 0xff, bytes - before);
   follow_host_storage(storage);
@@ -363,7 +353,7 @@ inline at::Tensor host_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_mps())
     return tensor;
   settle();
-  return tensor_over(host_storage(tensor.storage()), kHostKeys, tensor);
+  return tensor_over(block_of(tensor.storage()).host, kHostKeys, tensor);
 }
 
 inline bool fills_new_memory() {
@@ -383,18 +373,16 @@ inline at::ScalarType check_dtype(at::ScalarType dtype) {
   return dtype;
 }
 
-// A device storage over a CPU storage, without a copy.
-inline c10::Storage device_storage(const c10::Storage& host) {
-  usage.check_room(host.nbytes());
-  return {c10::Storage::use_byte_size_t(), host.nbytes(), device_pointer(host), &device_memory, true};
-}
-
-// A device tensor over the bytes of a CPU tensor that nobody else holds.
+// A device tensor over the bytes of a CPU tensor that nobody else holds, without a copy.
 inline at::Tensor device_tensor(const at::Tensor& result) {
   if (!result.defined())
     return result;
   check_dtype(result.scalar_type());
-  return tensor_over(device_storage(result.storage()), kDeviceKeys, result);
+  const size_t bytes = result.storage().nbytes();
+  usage.check_room(bytes);
+  const c10::Storage storage(
+      c10::Storage::use_byte_size_t(), bytes, pointer_to(new Block(result.storage())), &device_memory, true);
+  return tensor_over(storage, kDeviceKeys, result);
 }
 
 // Under torch.use_deterministic_algorithms: elements of a new tensor get the values that they get on the CPU.

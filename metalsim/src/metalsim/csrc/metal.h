@@ -13,6 +13,9 @@
 
 namespace metalsim {
 
+constexpr size_t kRecommendedBytes = (size_t(16) << 30) / 3 * 2; // of an entry-level Mac's 16 GiB, on macOS 15
+constexpr size_t kMaxBufferBytes = kRecommendedBytes / 4 * 3; // Metal's maxBufferLength: 36 of 48 GiB in gfx-rs/wgpu#2502
+
 struct MetalBuffer {
   void* isa = nullptr;
   std::atomic<int64_t> references{1};

@@ -137,10 +137,6 @@ thread_local NSAutoreleasePool* innermost = nil;
   return self;
 }
 
-- (void)add:(id)object {
-  _objects.push_back(object);
-}
-
 - (void)drain {
   innermost = _outer;
   for (id object : _objects)
@@ -152,12 +148,13 @@ thread_local NSAutoreleasePool* innermost = nil;
   [self drain];
 }
 
-@end
-
 // Without a pool an object lives as long as its thread, on a Mac too; here for ever.
 void metalsim::add_to_pool(id object) {
-  [innermost add:object];
+  if (innermost != nil)
+    innermost->_objects.push_back(object);
 }
+
+@end
 
 // ---- strings --------------------------------------------------------------------------------------------------------
 
@@ -268,9 +265,10 @@ extern "C" void NSLog(NSString* format, ...) {
 
 @implementation NSError
 
-- (instancetype)initWithText:(const std::string&)text {
-  _text = text;
-  return self;
+NSError* metalsim::error(const std::string& text) {
+  NSError* made = [NSError new];
+  made->_text = text;
+  return [made autorelease];
 }
 
 METALSIM_PROPERTY(NSString*, localizedDescription, metalsim::string(_text))
@@ -280,16 +278,13 @@ METALSIM_PROPERTY(NSInteger, code, 3) // MTLLibraryErrorCompileFailure
 
 @end
 
-NSError* metalsim::error(const std::string& text) {
-  return [[[NSError alloc] initWithText:text] autorelease];
-}
-
 @implementation NSArray
 
-- (instancetype)initWithStrings:(const std::vector<std::string>&)texts {
+NSArray* metalsim::array(const std::vector<std::string>& texts) {
+  NSArray* made = [NSArray new];
   for (const auto& text : texts)
-    _objects.push_back(metalsim::new_string(text));
-  return self;
+    made->_objects.push_back(metalsim::new_string(text));
+  return [made autorelease];
 }
 
 - (void)dealloc {
@@ -307,7 +302,3 @@ METALSIM_PROPERTY(NSUInteger, count, _objects.size())
 }
 
 @end
-
-NSArray* metalsim::array(const std::vector<std::string>& texts) {
-  return [[[NSArray alloc] initWithStrings:texts] autorelease];
-}

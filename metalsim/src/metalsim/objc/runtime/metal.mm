@@ -37,7 +37,6 @@ namespace {
 constexpr NSUInteger kMostBuffers = 31;
 constexpr NSUInteger kMostBytes = 4096; // of setBytes
 constexpr NSUInteger kMostThreads = 1024; // in a group
-constexpr NSUInteger kMostLength = (NSUInteger(16) << 30) / 3 * 2;
 constexpr NSUInteger kSimdWidth = 32;
 
 const metalsim::Shaders* shaders = nullptr; // of Python
@@ -54,7 +53,7 @@ MetalBuffer* structure(id<MTLBuffer> buffer) {
 }
 
 id<MTLBuffer> new_buffer(NSUInteger length) {
-  if (length == 0 || length > kMostLength)
+  if (length == 0 || length > kMaxBufferBytes)
     refuse(
         "-[MTLDevice newBufferWithLength:options:]",
         "a buffer of " + std::to_string(length) + " bytes",
@@ -675,7 +674,7 @@ METALSIM_PROPERTY(NSString*, name, @"Simulated Apple GPU")
 METALSIM_PROPERTY(BOOL, hasUnifiedMemory, YES)
 METALSIM_PROPERTY(MTLSize, maxThreadsPerThreadgroup, MTLSizeMake(kMostThreads, kMostThreads, kMostThreads))
 METALSIM_PROPERTY(NSUInteger, maxThreadgroupMemoryLength, 32768)
-METALSIM_PROPERTY(NSUInteger, maxBufferLength, kMostLength)
+METALSIM_PROPERTY(NSUInteger, maxBufferLength, kMaxBufferBytes)
 
 - (id<MTLCommandQueue>)newCommandQueue {
   return [SimulatedCommandQueue new];

@@ -37,11 +37,7 @@ constexpr int kind_of() {
                                        : 'u';
 }
 template <class T>
-struct size_of : metal::integral_constant<int, sizeof(T)> {};
-template <>
-struct size_of<void> : metal::integral_constant<int, 1> {};
-template <>
-struct size_of<const void> : metal::integral_constant<int, 1> {};
+constexpr int size_of = sizeof(metal::conditional_t<metal::is_void_v<T>, char, T>);
 
 template <class T>
 struct argument {
@@ -51,7 +47,7 @@ struct argument {
 template <class T, int is_reference>
 struct argument_to {
   static constexpr MetalsimParameter describe(int buffer) {
-    return {buffer, is_reference, kind_of<T>(), size_of<scalar_of_t<T>>::value, size_of<T>::value, metal::is_const_v<T>};
+    return {buffer, is_reference, kind_of<T>(), size_of<scalar_of_t<T>>, size_of<T>, metal::is_const_v<T>};
   }
 };
 template <class T>
