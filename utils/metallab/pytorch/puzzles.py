@@ -35,16 +35,8 @@ _KINDS = {"address": "out of bounds", "race": "race", "barrier": "divergent barr
 
 @dataclass(frozen=True)
 class Score:
-    """What a kernel costs.
-
-    Attributes
-    ----------
-    reads, writes
-        Numbers read from and written to device memory, for each result.
-    barriers
-        Threadgroup barriers that a thread passes, at most.
-    shared
-        Bytes of threadgroup memory.
+    """What a kernel costs: numbers read from and written to device memory, for each result; barriers that a thread
+    passes, at most; bytes of threadgroup memory.
     """
 
     reads: float
@@ -100,7 +92,7 @@ class Puzzle:
     best
         The `Score` of the best known kernel for the first size, as a tuple.
     most_reads
-        More reads of the first input for each result than this are too slow; None: any number is accepted.
+        More reads of the first input for each result than this are too slow.
     large
         The size that is timed on a GPU.
     """
@@ -113,7 +105,7 @@ class Puzzle:
     launch: Callable[..., dict[str, Any]] = lambda *size: {}
     tolerance: float = 0.0
     best: tuple[float, ...] | None = None
-    most_reads: float | None = None
+    most_reads: float = math.inf
     large: tuple[int, ...] | None = None
 
     def check(self, source: str, on: Device | None = None) -> str:
@@ -134,34 +126,24 @@ class Puzzle:
     def grade(self, source: str, draw: bool = False) -> Verdict:
         """Return the verdict on a kernel: of the first size with a fault, the first fault in the order of `Verdict`."""
         try:
-            return self._grade(source, draw)
+            kernel, score = self._kernel(source), None
+            for size in self.sizes:
+                run = self.run(source, size, kernel)
+                if draw and score is None:
+                    run.show()
+                run.judge()
+                score = score or run.score()
         except _Wrong as wrong:
             return Verdict(*wrong.args)
-
-    def _grade(self, source: str, draw: bool) -> Verdict:
-        kernel, score = self._kernel(source), None
-        for size in self.sizes:
-            run = self.run(source, size, kernel)
-            if draw and score is None:
-                run.show()
-            run.judge()
-            score = score or run.score()
-            if self.most_reads is not None and (reads := run.moved(1, 0)) > self.most_reads:
-                raise _Wrong(
-                    "too slow",
-                    f"right, but too slow: at size {_size(size)} it reads {reads:.3g} numbers of {run.names[1]} from "
-                    f"device memory for each result, and {self.most_reads:.3g} are enough.",
-                )
         known = Score(*self.best) if self.best else score
-        best = "" if known is None or known == score else f"; best known: {known}"
+        best = "" if known == score else f"; best known: {known}"
         if not kernel_is_simulated():
             return Verdict("right", "right on this GPU; races and accesses outside of memory were not looked for.")
         return Verdict("right", f"right: {score}{best}.", score)
 
     def run(self, source: str, size: tuple[int, ...], kernel: Any = None) -> Run:
         """Run a kernel at one size. What cannot be compiled or called is raised as a verdict."""
-        inputs = [tensor.contiguous() for tensor in self.inputs(*size)]
-        return Run(self, kernel or self._kernel(source), source, size, inputs, self.reference(*inputs).contiguous())
+        return Run(self, kernel or self._kernel(source), source, size)
 
     def _on_gpu(self, source: str, on: Device) -> str:
         """The kernel on a real GPU: its result at each size, and its time. `WrongAnswer` for a wrong result there."""
@@ -207,9 +189,7 @@ class Puzzle:
     def _kernel(self, source: str) -> Any:
         try:
             library = _compile(HEADER + source)
-        except (SyntaxError, RuntimeError) as error:
-            if type(error).__name__ == "NoCompiler":
-                raise
+        except SyntaxError as error:
             first = str(error).replace("program_source:", "line ").splitlines()[0]
             raise _Wrong("does not compile", f"it does not compile: {first}") from error
         try:
@@ -236,22 +216,14 @@ def _compile(source: str) -> Any:
 class Run:
     """One run of a kernel at one size, and what can be said of it."""
 
-    def __init__(
-        self,
-        puzzle: Puzzle,
-        kernel: Any,
-        source: str,
-        size: tuple[int, ...],
-        inputs: list[torch.Tensor],
-        expected: torch.Tensor,
-    ) -> None:
+    def __init__(self, puzzle: Puzzle, kernel: Any, source: str, size: tuple[int, ...]) -> None:
         import torch
 
-        self.puzzle, self.source, self.size, self.expected = puzzle, source, size, expected
-        self.kernel = kernel
+        self.puzzle, self.kernel, self.source, self.size = puzzle, kernel, source, size
+        inputs = [tensor.contiguous() for tensor in puzzle.inputs(*size)]
+        self.expected = expected = puzzle.reference(*inputs).contiguous()
         where = "cpu" if kernel_is_simulated() else "mps"
-        nothing = math.nan if expected.is_floating_point() else torch.iinfo(expected.dtype).min
-        out = torch.full_like(expected, nothing)
+        out = torch.full_like(expected, math.nan if expected.is_floating_point() else -(2**30))
         self.arrays = [out, *inputs]
         arguments = [tensor.to(where) for tensor in self.arrays]
         self.names = _parameters(source, puzzle.name)
@@ -272,14 +244,17 @@ class Run:
         except (RuntimeError, TypeError) as error:
             raise _Wrong("wrong call", f"it cannot be called: {str(error).splitlines()[0]}") from error
 
-    # ---- what is wrong
-
     def judge(self) -> None:
         """Raise `_Wrong` for the first fault."""
         if self.accesses is not None:
             self._judge_fault()
             self._judge_uninitialised()
         self._judge_values()
+        if (reads := self.moved(1, 0)) > (most := self.puzzle.most_reads):
+            what = (
+                f"right, but too slow: at size {_size(self.size)} it reads {reads:.3g} numbers of {self.names[1]} from"
+            )
+            raise _Wrong("too slow", f"{what} device memory for each result, and {most:.3g} are enough.")
 
     def _judge_fault(self) -> None:
         fault = self.accesses.fault
@@ -293,11 +268,8 @@ class Run:
             if not (found := self._nearest(marked, fault.line)):
                 raise _Wrong(kind, f"{at}{self._thread(marked[0])} {verb} outside of every array{_line(fault.line)}.")
             one, place = found
-            if place.buffer is None:
-                length = next(length for _, length, name in self.accesses.shared if name == place.name)
-            else:
-                array = self.arrays[place.buffer] if place.buffer < len(self.arrays) else None
-                length = 8 if array is None else array.nbytes
+            shared = {name: length for _, length, name in self.accesses.shared}
+            length = shared[place.name] if place.buffer is None else self._bytes(place.buffer)[1]
             raise _Wrong(
                 kind,
                 f"{at}{self._thread(one)} {verb} {self._named(place)}{_line(fault.line)}; {self._name(place)} "
@@ -348,8 +320,7 @@ class Run:
         if bool(alike.all()):
             return
         first = int((~alike).nonzero()[0])
-        number = "{:.7g}" if self.expected.is_floating_point() else "{:.0f}"
-        got_text, wanted_text = number.format(float(got[first])), number.format(float(wanted[first]))
+        got_text, wanted_text = (f"{each[first].item():.7g}" for each in (got, wanted))
         raise _Wrong(
             "wrong value",
             f"at size {_size(self.size)} {self.names[0]}{self._index(first)} is {got_text}, and should be "
@@ -372,8 +343,6 @@ class Run:
         size = self.arrays[index].element_size()
         return float(mine["bytes"][mine["kind"] == kind].sum()) / size / self.expected.numel()
 
-    # ---- in words
-
     def _in_buffer(self, index: int) -> np.ndarray:
         """Which lines are accesses to a buffer: each has a region of its own."""
         region = next(r for r, buffers in enumerate(self.accesses.regions) if index in buffers)
@@ -390,33 +359,32 @@ class Run:
         used = max((axis for axis in range(3) if self.threads[axis] > 1), default=0)
         return f"thread {position[0]}" if not used else f"thread ({', '.join(map(str, position[: used + 1]))})"
 
+    def _bytes(self, index: int) -> tuple[int, int]:
+        """Bytes of an element and of all of a buffer."""
+        array = self.arrays[index] if index < len(self.arrays) else None
+        return (8, 8) if array is None else (array.element_size(), array.nbytes)
+
     def _width(self, place: Any) -> int:
         """Bytes of an element."""
-        if place.buffer is not None:
-            return self.arrays[place.buffer].element_size() if place.buffer < len(self.arrays) else 8
-        lines = self.accesses.lines[self.accesses.lines["region"] < 0]
-        return int(min(lines["bytes"], default=4))
+        lines = self.accesses.lines["bytes"][self.accesses.lines["region"] < 0]
+        return int(lines.min(initial=16)) if place.buffer is None else self._bytes(place.buffer)[0]
 
     def _name(self, place: Any) -> str:
         return place.name if place.buffer is None else self.names[place.buffer]
 
-    def _element(self, place: Any) -> int:
-        return place.byte // self._width(place)
-
     def _named(self, place: Any) -> str:
         shape = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source) if place.buffer is None else None
+        element = place.byte // self._width(place)
         sides = [int(side) for side in re.findall(r"\d+", shape[1])] if shape else []
         if len(sides) == 2:
-            return f"{place.name}[{self._element(place) // sides[1]}][{self._element(place) % sides[1]}]"
-        return f"{self._name(place)}[{self._element(place)}]"
+            return f"{place.name}[{element // sides[1]}][{element % sides[1]}]"
+        return f"{self._name(place)}[{element}]"
 
     def _index(self, element: int) -> str:
         shape = list(self.expected.shape)
         if len(shape) < 2:
             return f"[{element}]"
         return f"[{element}] (row {element // shape[-1]}, column {element % shape[-1]})"
-
-    # ---- as a picture
 
     def show(self) -> None:
         """Display the accesses of this run in a notebook."""
@@ -444,8 +412,7 @@ class Run:
         most = MOST_THREADS // len(intervals)
         shared = sorted({place.name for _, place in seen if place.buffer is None})
         rows = [*reversed(self.names[1 : len(self.arrays)]), "threads", *shared, self.names[0]]
-        cut = max(int(one["thread"]) for one, _ in seen) >= most
-        first = f", first {most} threads" if cut else ""
+        first = f", first {most} threads" if any(one["thread"] >= most for one, _ in seen) else ""
         with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
             size = (7.5, 0.8 + 0.6 * len(rows))
             figure, axes = plots.plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
@@ -462,7 +429,7 @@ class Run:
         middle = rows.index("threads")
         cells: dict[int, set[int]] = {row: set() for row in range(len(rows))}
         for one, place in seen:
-            thread, element = int(one["thread"]), self._element(place)
+            thread, element = int(one["thread"]), place.byte // self._width(place)
             row = rows.index(place.name if place.buffer is None else self.names[place.buffer])
             if thread < most and -2 <= element < 2 * most:
                 colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]

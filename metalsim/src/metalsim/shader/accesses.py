@@ -99,7 +99,5 @@ def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:
 
 def _name(symbol: str) -> str:
     """The last part of a mangled name, such as `tile` of _ZZ6kernelPfE4tile."""
-    for match in re.finditer(r"E(\d+)", symbol):
-        if len(name := symbol[match.end() :][: int(match[1])]) == int(match[1]):
-            return name
-    return "threadgroup"
+    match = re.search(r"E(\d+)([A-Za-z_]\w*)$", symbol)
+    return match[2][: int(match[1])] if match else "threadgroup"

@@ -328,10 +328,7 @@ class Kernel:
 
 
 def _two(extent: int | tuple[int, ...]) -> tuple[int, int]:
-    columns, *rows = [extent] if isinstance(extent, int) else extent
-    if len(rows) > 1:
-        raise TypeError(f"threads and group_size are one or two numbers, not {extent!r}")
-    return columns, *(rows or [1])
+    return tuple([*([extent] if isinstance(extent, int) else extent), 1][:2])
 
 
 def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tuple, tuple]:
