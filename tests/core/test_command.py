@@ -88,11 +88,7 @@ def _parsing_alone(parsed):
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [
-        ("report", "matplotlib", "notebooks"),
-        ("doctor", "torch", "pytorch"),
-    ],
+    ("name", "package", "extra"), [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")]
 )
 def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else asked)

@@ -162,13 +162,7 @@ GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: 
 
 @pytest.mark.parametrize(
     "script",
-    [
-        None,
-        GARBAGE,
-        "#!/bin/sh\nprintf '\\377\\376'",
-        "#!/no/such/interpreter",
-        "#!/bin/sh\nexec /bin/sleep 600",
-    ],
+    [None, GARBAGE, "#!/bin/sh\nprintf '\\377\\376'", "#!/no/such/interpreter", "#!/bin/sh\nexec /bin/sleep 600"],
     ids=["missing", "garbage", "bytes", "broken", "hanging"],
 )
 def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):

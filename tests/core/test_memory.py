@@ -81,8 +81,7 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
     """Stand-ins for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
     counts = {"current": 500, "peak": 9000}
     told = SimpleNamespace(
-        get_memory_info=lambda name: dict(counts),
-        reset_memory_stats=lambda name: counts.update(peak=counts["current"]),
+        get_memory_info=lambda name: dict(counts), reset_memory_stats=lambda name: counts.update(peak=counts["current"])
     )
     config = SimpleNamespace(experimental=told)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))

@@ -443,13 +443,7 @@ def shelf(tmp_path, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("only", "chosen"),
-    [
-        ([], [0, 1, 2, 3, 4]),
-        (["02"], [1]),
-        (["02b"], [2, 3]),
-        (["02b_more"], [2]),
-        (["12", "00"], [0, 4]),
-    ],
+    [([], [0, 1, 2, 3, 4]), (["02"], [1]), (["02b"], [2, 3]), (["02b_more"], [2]), (["12", "00"], [0, 4])],
 )
 def test_only(shelf, only, chosen):
     assert [path.stem for path in cli.choose([], only)] == [shelf[index] for index in chosen]

@@ -452,8 +452,7 @@ def test_command_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("raises", "message"),
-    [(None, "It ran, as predicted"), (IndexError("out of bounds"), "NOT predicted: out")],
+    ("raises", "message"), [(None, "It ran, as predicted"), (IndexError("out of bounds"), "NOT predicted: out")]
 )
 def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, message):
     """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""

@@ -333,11 +333,7 @@ except ValueError as error:
 def simulated():
     names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "stranger"]
     return isolated.run(
-        ON_THE_SIMULATED_GPU,
-        results=names,
-        device="mps",
-        environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
-        timeout=300,
+        ON_THE_SIMULATED_GPU, results=names, device="mps", environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"}, timeout=300
     )
 
 
