@@ -225,6 +225,9 @@ def test_one_overflow_explains_no_other_error():
     verdict = planted("mul.Tensor", lambda right, *a: right(*a) + 5, model, 10 * torch.randn(16, 8).half())
     assert verdict.culprit.direction == "forward"
     planted("tanh", lambda right, x: right(x) + torch.inf * (x > 1), After(torch.tanh), 9 * torch.randn(16, 8))
+    for wrong in (torch.nan, -torch.inf):  # the CPU has inf there
+        other = lambda right, x, wrong=wrong: right(x).masked_fill(x > 90, wrong)
+        planted("exp", other, After(lambda y: torch.exp(50 * y).clamp(0, 9)), 9 * torch.randn(16, 8))
 
 
 @on_simulated
@@ -242,6 +245,9 @@ def test_positions_are_compared_by_the_values_that_they_point_at():
     other = lambda right, *a: (lambda values, at: (values, at.flip(-1)))(*right(*a))
     planted("max_pool2d_with_indices", other, pooled, torch.randn(2, 3, 10, 10))
     planted("topk", other, After(lambda y: y.topk(3).values), torch.randn(16, 8))
+    tied = lambda right, x, *a, **named: (lambda values, at: (values, 7 - at))(*right(x.flip(1), *a, **named))
+    model = After(lambda y: y.gather(1, y.sign().sort(stable=True, dim=1).indices), 8)
+    planted("sort.stable", tied, model, torch.randn(16, 8))
     planted("argmax", lambda right, *a: 3 - right(*a), After(lambda y: y + y.argmax(1)[:, None]), torch.randn(16, 8))
     tied = wrong_calls.Call(torch.ops.aten.topk.default, (torch.ones(5), 2), {})
     for at, wrong in ((torch.tensor([4, 1]), False), (torch.tensor([4, 9]), True)):
@@ -270,6 +276,8 @@ def test_memory_that_is_not_to_be_written_is_compared():
 def test_a_result_of_another_dtype_is_wrong():
     verdict = planted("tanh", lambda right, x: right(x).bfloat16(), After(torch.tanh), torch.randn(16, 8))
     assert "bfloat16" in verdict.culprit.difference
+    planted("gt.Scalar", lambda right, *a: right(*a).byte(), After(lambda y: y * (y > 0)), torch.randn(16, 8))
+    planted("gelu", lambda right, *a, **b: right(*a, **b).float(), After(nn.GELU()).half(), torch.randn(16, 8).half())
 
 
 @on_simulated

@@ -133,6 +133,15 @@ def rated():
     return subject_of(Rated(), numbers, loss=lambda x: nn.functional.cross_entropy(x, classes))
 
 
+def around_nothing(x):
+    """Moves memory that nobody has written, and is infinite in float16, before it writes there."""
+    y = torch.empty_like(x)
+    if x.dtype == torch.float16:
+        y.numpy().fill(torch.inf)
+    y[1:].copy_(y[:1])
+    return y.copy_(x)
+
+
 def energies(x):
     """Infinite in float16, and finite again."""
     return (x * 40).pow(2).sum(-1, keepdim=True).reciprocal()
@@ -396,17 +405,17 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     answer = fast.fast(sound(), LIMITS)
     titles = [each.title for each in answer.evidence]
     assert (answer.outcome, titles) == ("attention", ["Measured, inference", "Over batches", "Measured, training step"])
+    torch.manual_seed(0)
+    dropping = subject_of(nn.Sequential(nn.Linear(4, 64), nn.Dropout()), torch.ones(8, 4))
+    assert [formats.is_random(dropping, task) for task in ("inference", "training_step")] == [False, True]
 
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
     each = subject_of(nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100))
     counted = fits.needs(each)
     weights = 4 * (100 * 200 + 200 + 200 * 10 + 10)
-    assert (counted.weights, counted.gradients, counted.training - counted.activations) == (
-        weights,
-        weights,
-        4 * weights,
-    )
+    assert counted.weights == counted.gradients == weights
+    assert counted.training - counted.activations == 4 * weights
     assert counted.row == 4 * (100 + 200)  # the input, and what ReLU gives, which it and the second layer keep
     exact = counted.training - 8 * counted.row
     assert [counted.largest(exact + 100 * counted.row - spare) for spare in (0, 1)] == [100, 99]
@@ -471,6 +480,8 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
     expected = f"infinite or NaN, first in energy, pow at {row_of('return (x * 40)')}"
     cells = in_formats(model, torch.randn(2, 4) + 20)[1]
     assert {cells[name] for name in ("float16, autocast", "float16, cast")} == {expected}
+    nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))
+    assert "float16, cast MAKES NaN, first in the model itself, div" in formats.formats(nothing, LIMITS).sentence
     large = layers(up=nn.Linear(2, 2))
     nn.init.constant_(large.up.weight, 1e6)  # not infinite before it is cast
     assert "first in up, " in in_formats(large, torch.ones(1, 2))[1]["float16, cast"]
@@ -480,6 +491,7 @@ def test_a_constant_infinity_is_no_overflow():
     bounds = layers(least=lambda x: x.clamp(min=-torch.inf), fill=lambda x: torch.full_like(x, -torch.inf).exp() + x)
     assert in_formats(bounds, torch.ones(2, 4))[0] == "good"
     assert in_formats(Attending(), torch.randn(2, 4, 8))[0] == "good"
+    assert in_formats(Function(around_nothing), torch.randn(2, 4))[0] == "good"
 
 
 def test_a_model_without_float64_is_compared_with_itself():

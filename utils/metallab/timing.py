@@ -132,14 +132,7 @@ class Budget:
 
 FULL = Budget()
 FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % noise; 10 often do not
-FAST = Budget(
-    min_samples=3,
-    max_samples=3,
-    warmup_calls=1,
-    warmup_seconds=0.0,
-    warmup_limit=0.0,
-    block_seconds=0.002,
-)
+FAST = Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0.0, warmup_limit=0.0, block_seconds=0.002)
 
 
 def measure(

@@ -51,8 +51,8 @@ def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
         what = each.name.removeprefix(f"{subject.name}, ").capitalize()
         sentences.append(f"{what}: {time_in_words(measured)}; {speed_up}.")
     settled = not any(each.withheld for each in compared)
-    if not settled and is_random(subject):
-        sentences.append("Outputs differ from call to call: seed what is random.")
+    if not settled and is_random(subject, task):
+        sentences.append("Outputs differ from call to call: seed what is random, or turn it off, such as dropout.")
     evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared)))]
     return "\n".join(sentences), evidence, settled
 

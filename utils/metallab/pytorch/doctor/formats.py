@@ -93,9 +93,9 @@ def _not_comparable(subject: Subject, exact: Sequence[Tensor]) -> str:
     return "differ from call to call, since something in it is random" if is_random(subject) else ""
 
 
-def is_random(subject: Subject) -> bool:
-    """Return True if a second call of inference gives other outputs."""
-    once, again = (_floating(subject.inference()()) for _ in range(2))
+def is_random(subject: Subject, task: str = "inference") -> bool:
+    """Return True if a second call of inference gives other outputs, or a training step another loss."""
+    once, again = (_floating(getattr(subject, task)()()) for _ in range(2))
     return any(_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
 
 
@@ -103,7 +103,8 @@ def _in_words(found: Mapping[str, Format], reference: str, unfit: str) -> list[s
     """Return sentences on overflows, errors, and the distance of the others from the ``reference``."""
     hidden = "; its outputs are finite and may be wrong all the same"
     sentences = [
-        f"{name} OVERFLOWS, first in {each.first}{hidden if each.finite else ''}."
+        f"{name} {'MAKES NaN' if each.first.endswith('(NaN)') else 'OVERFLOWS'}, "
+        f"first in {each.first}{hidden if each.finite else ''}."
         for name, each in found.items() if each.first
     ]  # fmt: skip
     sentences += [f"{name} raises ({each.refused})." for name, each in found.items() if each.refused]
@@ -166,14 +167,15 @@ class _Infinities:
             return result
         key = (below_root(self.modules.innermost()), operator.name())
         self.counts[key] += 1
+        copied = short == "copy_" and any(map(_is_infinite, _tensors(args[1:])))  # such as memory that nobody wrote
         for tensor in _tensors(result):
             self.infinite.discard(_address(tensor))
-            if _is_infinite(tensor):
+            if _is_infinite(tensor) and (inherited or not copied):
                 self.infinite.add(_address(tensor))
                 if not inherited:
                     line = calling_line(until=run_in_format.__name__)
                     words = f"{key[0] or 'the model itself'}, {short}{line and f' at {line}'}"
-                    self.born.setdefault((*key, self.counts[key]), words)
+                    self.born.setdefault((*key, self.counts[key]), words + " (NaN)" * (not tensor.isinf().any()))
         return result
 
 
@@ -244,7 +246,7 @@ def _kept(subject: Subject, on: Device) -> dict[str, str]:
         try:
             with _autocast(on, dtype):
                 kept[name] = units.size(precision.kept_for_backward(subject.model, subject.outputs))
-        except RuntimeError:  # another column reports it
+        except Exception:  # noqa: BLE001 - whatever a model raises: another column reports it
             return {}
     return kept
 
