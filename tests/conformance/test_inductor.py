@@ -50,6 +50,11 @@ def test_compiled_functions_take_any_layout():
     compiled = torch.compile(f)
     for x in (torch.randn(4, 5).t(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
         checks.assert_close(f(x), compiled(x.to("mps")).cpu(), "float32")
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(memory_format=torch.channels_last)
+    truth = layers(x).detach()
+    got = torch.compile(layers.to("mps"))(x.to("mps"))
+    got.sum().backward()
+    checks.assert_close(truth, got.detach().cpu(), "float32")
 
 
 @pytest.mark.claim(on="gpu", used_in="notebook 09, AOTInductor", seconds=300, slow=True)

@@ -242,7 +242,7 @@ def test_running_statistics_are_compared():
 @on_simulated
 def test_positions_are_compared_by_the_values_that_they_point_at():
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2))
-    other = lambda right, *a: (lambda values, at: (values, at.flip(-1)))(*right(*a))
+    other = lambda right, *a, **k: (lambda values, at: (values, at.flip(-1)))(*right(*a, **k))
     planted("max_pool2d_with_indices", other, pooled, torch.randn(2, 3, 10, 10))
     planted("topk", other, After(lambda y: y.topk(3).values), torch.randn(16, 8))
     tied = lambda right, x, *a, **named: (lambda values, at: (values, 7 - at))(*right(x.flip(1), *a, **named))
@@ -250,8 +250,8 @@ def test_positions_are_compared_by_the_values_that_they_point_at():
     planted("sort.stable", tied, model, torch.randn(16, 8))
     planted("argmax", lambda right, *a: 3 - right(*a), After(lambda y: y + y.argmax(1)[:, None]), torch.randn(16, 8))
     tied = wrong_calls.Call(torch.ops.aten.topk.default, (torch.ones(5), 2), {})
-    for at, wrong in ((torch.tensor([4, 1]), False), (torch.tensor([4, 9]), True)):
-        compared = agreement.Comparison.of(tied, tied, [torch.ones(2), at])
+    for at, wrong in (([4, 1], False), ([4, 9], True), ([4, 4], True)):
+        compared = agreement.Comparison.of(tied, tied, [torch.ones(2), torch.tensor(at)])
         assert bool(compared.fault()) == wrong
 
 

@@ -23,13 +23,15 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     import torch
 
     accepts = torch._C._mps_profilerStartTrace  # the binding that every build has: it refuses wrong types
+    layout, as_here = torch._C._conv_determine_backend_memory_format, torch._C._ConvBackend.Mkldnn
 
-    def start(mode: str, wait_until_completed: bool) -> None:
-        accepts(mode, wait_until_completed)
-        profiler.start(mode, wait_until_completed)
+    def start(*arguments: Any) -> None:
+        accepts(*arguments)
+        profiler.start(*arguments)
 
     functions = {
         "_has_mps": True,
+        "_conv_determine_backend_memory_format": lambda x, w, b: layout(x, w, as_here if x.device.type == "mps" else b),
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
         "_mps_compileShader": lambda source: Library(source, host_view, _for_generated_code()),
@@ -49,9 +51,8 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     _give_storages()
     _refuse_pointers_into_buffers()
     _refuse_other_processes()
-    backend = torch.backends.mps
     for remembered in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
-        getattr(backend, remembered).cache_clear()
+        getattr(torch.backends.mps, remembered).cache_clear()
 
 
 class Library:

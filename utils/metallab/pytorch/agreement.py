@@ -70,13 +70,10 @@ class Comparison:
         if len(self.right) != len(self.got):
             self.unjudged = f"{len(self.got)} results, and {len(self.right)} on the CPU"
             return ""
-        several = any(map(floats, self.got))
+        several, stable = any(map(floats, self.got)), self.before.settings.get("stable")
         for number, (exact, value) in enumerate(zip(self.right, self.got, strict=True)):
-            if not floats(value) and not floats(exact) and (several or self.before.name[6:] in POSITIONS):
-                fault = self.fault_of_positions(exact, value)
-            else:
-                fault = self.fault_of_values(number, exact, value)
-            if fault:
+            at = not (stable or floats(value) or floats(exact)) and (several or self.before.name[6:] in POSITIONS)
+            if fault := self.fault_of_positions(exact, value) if at else self.fault_of_values(number, exact, value):
                 return fault
         for number in self.written:
             exact, value = self.exact.tensors[number], self.after.tensors[number]
@@ -141,17 +138,18 @@ class Comparison:
             return ""
         if exact.shape != value.shape or exact.dtype != value.dtype:
             return _other_kind(exact, value)
-        if self.before.settings.get("stable"):
-            return f"{int((exact != value).sum())} of {value.numel()} positions break the order of equal values."
         try:
             meant = _picked(self.before, exact)
             if meant is None:
                 self.unjudged = "whole numbers beside its values"
                 return ""
             wrong = int((~_equal(_picked(self.before, value), meant)).sum())
+            if self.before.name[6:] in ("sort", "topk"):  # no position twice
+                dim = self.before.settings["dim"]
+                wrong += int((value.sort(dim).values.diff(dim=dim) == 0).sum())
         except (RuntimeError, IndexError):
             return "Positions lie outside of what they point into."
-        return f"{wrong} of {value.numel()} positions point at other values." if wrong else ""
+        return f"{wrong} of {value.numel()} positions point at other values, or are there twice." if wrong else ""
 
     def fault_of_values(self, number: int, exact: Tensor, value: Tensor) -> str:
         """Return how values differ by more than rounding; ``number`` is their place in `again`."""
