@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import html
-import itertools
 import re
 import reprlib
 import sys
@@ -69,6 +68,8 @@ TOLERANCES = {
     "bfloat16": Tolerance(5e-2, 5e-4),
 }
 _OF_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+# of an answer; RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
+_BUGS = AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError, StopIteration
 
 MASK_BINS = 27
 """A mask is so many bins of an eighth of an octave, a factor of 10, larger than what it does not hide."""
@@ -192,8 +193,7 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint:
         judged = accepts(answer) if callable(accepts) else _all_right(answer, accepts)
         if getattr(judged, "ndim", None) == 0:  # one number, of NumPy or a framework
             judged = judged.item()
-    except (AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
-        # RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
+    except _BUGS as error:
         raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
     if isinstance(judged, isolated.Skipped):
         return f"{name}: not judged. {judged}"
@@ -219,8 +219,7 @@ def _all_right(answers: Any, right: list) -> bool:
 
 def _same(answer: Any, wanted: Any) -> bool:
     if isinstance(wanted, tuple):
-        alike = isinstance(answer, tuple | list) and len(answer) == len(wanted)
-        return alike and all(itertools.starmap(_same, zip(answer, wanted, strict=True)))
+        return isinstance(answer, tuple | list) and len(answer) == len(wanted) and all(map(_same, answer, wanted))
     if isinstance(wanted, float):
         return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
     return bool((answer.item() if isinstance(answer, np.generic) else answer) == wanted)
