@@ -74,9 +74,10 @@ def test_a_fixed_cache_has_the_bytes_that_are_counted(small):
         decoder.FixedCache(small, 301)
 
 
-def page_15b(*names, **given):
-    """What cells of page 15b define."""
-    page = nbformat.read(paths.NOTEBOOKS / "15b_shrink_a_language_model.ipynb", as_version=4)
+def page_15b(*names, number="15b", **given):
+    """What cells of page 15b define, or of the page with this number."""
+    (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
+    page = nbformat.read(path, as_version=4)
     sources = {cell.id: cell.source for cell in page.cells}
     space = {
         "torch": torch,
@@ -203,3 +204,27 @@ def test_a_rotation_tells_distances_and_nothing_else():
     torch.testing.assert_close(product(3, 8), product(203, 208))
     torch.testing.assert_close(product(5, 5), x[0] @ x[1])
     assert abs(product(3, 8) - product(3, 9)) > 0.01
+
+
+def test_an_adapter_starts_as_nothing_and_merges(small):
+    own = page_15b("idea-code", "merge-code", number="15c")
+    tokens = torch.arange(30)[None]
+    adapted = own["adapt"](small, seed=1, rank=4)
+    assert torch.equal(adapted(tokens), small(tokens))
+    sides = 2 * (32 + 96 + 32 + 32 + 32 + 128 + 64 + 32)  # of two layers
+    assert sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad) == 4 * sides
+    for layer in [part for part in adapted.modules() if isinstance(part, own["LoRA"])]:
+        nn.init.normal_(layer.B, std=0.1)
+    merged = own["merge"](adapted)
+    assert [*merged.state_dict()] == [*small.state_dict()]
+    torch.testing.assert_close(merged(tokens), adapted(tokens), rtol=1e-5, atol=1e-4)
+    assert not torch.allclose(merged(tokens), small(tokens), rtol=0.01)
+
+
+def test_page_15c_counts_and_packs_as_pages_15_and_15b(page):
+    own = page_15b("qlora-pack", "fit-count", number="15c")
+    needs = page_15b("fit-count", number="15")["needs"]
+    linear, llama = nn.Linear(64, 16, bias=False), dict(zip(own["names"], own["llamas"]["8B"], strict=False))
+    assert torch.equal(own["Packed"](linear).weight, page["Packed"](linear, 4, 32).weight)
+    assert own["needs"](5, 512, **llama) == needs(5, 512, **llama)
+    assert own["adapters"](*own["llamas"]["1B"][1:]) == 16 * 8 * (2 * 4096 + 2 * 2560 + 3 * 10240)
