@@ -28,7 +28,7 @@ def defined():
     for page in PAGES:
         for cell in nbformat.read(page, as_version=4).cells:
             if cell.get("id") == "setup":
-                exec(cell.source[cell.source.index("def ") :], space)
+                exec(cell.source[cell.source.index("def ") : cell.source.index("\nlab = ")], space)
             elif re.match(r"(puzzle|solution)-\d$", cell.get("id", "")):
                 exec(cell.source, space)
     return space
