@@ -21,8 +21,12 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from metallab import paths
 
 MIME = "application/vnd.metallab.incomplete+json"
 """Under this type an executed notebook's output holds ``{"what": ..., "mend": ...}``: what was not run, and the fix."""
@@ -117,6 +121,16 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
 
 
+def core_ai_folder() -> Path:
+    """Return where `make setup COREAI=1` installs Core AI for this Python: an environment in front of this one."""
+    return paths.ROOT / ".venv-coreai" / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+
+
+def has_core_ai() -> bool:
+    """Return whether Core AI is installed, all of it."""
+    return (core_ai_folder().parents[2] / "complete").exists() and (core_ai_folder() / "coreai").exists()
+
+
 def _packages(wanted: str) -> str:
     """How to get what `make packages` installs."""
     if sys.platform == "darwin":
@@ -127,6 +141,9 @@ def _packages(wanted: str) -> str:
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
+CORE_AI = "make setup COREAI=1"
+"""What installs Core AI."""
+
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
@@ -136,6 +153,7 @@ TOOLS = {
         lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
+    "coreai": Tool("Apple's Core AI", has_core_ai, lambda: CORE_AI),
     "coremltools": Tool("Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
