@@ -98,8 +98,8 @@ setup: ## make .venv and install everything into it; nothing if that is done (FO
 	@$(BOOTSTRAP) $(if $(FORCE),--force)
 	$(if $(COREAI),@$(MAKE) --no-print-directory $(CORE)/complete)
 
-# In front of .venv, whose PyTorch it takes: what it lacks is looked up there. It is made anew when the lock has changed.
-$(CORE)/complete: lock-coreai.txt
+# In front of .venv, whose PyTorch it takes: what it lacks is looked up there. It is made anew when the lock or .venv has changed.
+$(CORE)/complete: lock-coreai.txt $(wildcard .venv/pyvenv.cfg)
 	rm -rf $(CORE)
 	$(UV) venv --quiet --no-project --python .venv/bin/python $(CORE)
 	$(UV) pip install --quiet --python $(CORE)/bin/python --no-deps --require-hashes -r lock-coreai.txt

@@ -9,7 +9,7 @@ from metallab import needs
 
 pytestmark = [
     pytest.mark.claim(on="cpu", seconds=290, used_in="notebook 09c"),
-    pytest.mark.skipif(not needs.has_core_ai(), reason=f"Core AI is not installed: {needs.CORE_AI}"),
+    pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="not installed: make setup COREAI=1"),
 ]
 
 

@@ -10,26 +10,24 @@ import torch
 
 from metallab import isolated, needs, notebook
 
-with_core_ai = pytest.mark.skipif(not needs.has_core_ai(), reason=f"Core AI is not installed: {needs.CORE_AI}")
+with_core_ai = pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="make setup COREAI=1")
 
 
 def test_the_page_is_skipped_where_core_ai_is_not(monkeypatch, tmp_path):
-    page = notebook.read_notebook(coreai_page.PAGE)
-    monkeypatch.setattr(needs, "core_ai_folder", lambda: tmp_path / "lib" / "python" / "site-packages")
-    assert needs.CORE_AI in notebook.skip_reason(page, "cpu")
-    for path in (tmp_path / "lib" / "python" / "site-packages" / "coreai", tmp_path / "complete"):
-        assert notebook.skip_reason(page, "cpu")  # half of it
-        path.mkdir(parents=True)
+    page, folder = notebook.read_notebook(coreai_page.PAGE), tmp_path / "lib" / "python" / "site-packages"
+    monkeypatch.setattr(needs, "CORE_AI", folder)
+    assert "make setup COREAI=1" in notebook.skip_reason(page, "cpu")
+    folder.mkdir(parents=True)
+    assert notebook.skip_reason(page, "cpu"), "half of it"
+    (folder / "main.pth").touch()
     assert notebook.skip_reason(page, "cpu") == ""
     assert notebook.skip_reason(page, "sim")
 
 
-def test_it_is_named_with_the_command_that_installs_it():
-    planted = "from metallab import needs\nneeds.has_core_ai = lambda: False\nimport metallab.coreai"
-    ran = isolated.run(planted)
+def test_importing_it_names_the_command_that_installs_it():
+    ran = isolated.run("from metallab import needs\nneeds.CORE_AI /= 'missing'\nimport metallab.coreai")
     assert ran.kinds[0] == "ImportError"
-    assert needs.CORE_AI in ran.reason
-    assert needs.missing(["coreai"]) == ([] if needs.has_core_ai() else [needs.TOOLS["coreai"]])
+    assert "make setup COREAI=1" in ran.reason
 
 
 @with_core_ai

@@ -45,6 +45,9 @@ ROWS = {
     "21 the layer that is wrong": {"13": "find find-show program-print repair-train"},
     "22 MLX beside PyTorch and JAX": {"14": "mlx-code torch-code same-code measure-code jax-same"},
     "23 a small language model": {"15": "first-write fit-count cache bound", "15b": "cost-compare time same-mps-code"},
+    "24 Core AI: convert, refusals, state, small weights": {
+        "09c": "first-code twelve-run refused-code lowering-code state-write small-code"
+    },
 }
 """Each row of the scope, with the ids of the cells that show it, by the number of the page."""
 

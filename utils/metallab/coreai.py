@@ -1,23 +1,14 @@
-"""Apple's Core AI, which wants NumPy 2: importing this puts ``.venv-coreai`` in front of this environment (page 09c).
-
-Import it before NumPy and PyTorch, which is what notebook 09c begins with. ImportError with the command that installs
-Core AI where it is missing, or where another NumPy was imported already.
-"""
+"""Put Apple's Core AI, and the NumPy that it wants, in front of this environment: import it first (notebook 09c)."""
 
 import os
 import sys
 
-from metallab import needs
+from metallab.needs import CORE_AI, TOOLS
 
-if not needs.has_core_ai():
-    raise ImportError(f"Core AI is not installed: {needs.CORE_AI}")
-if "numpy" in sys.modules and str(needs.core_ai_folder()) not in sys.path:
+if not TOOLS["coreai"].is_here():
+    raise ImportError(f"Core AI is not installed: {TOOLS['coreai'].fix()}")
+if "numpy" in sys.modules and str(CORE_AI) not in sys.path:
     raise ImportError("NumPy was imported already: restart Python, and import metallab.coreai first")
-sys.path.insert(0, str(needs.core_ai_folder()))
+sys.path.insert(0, str(CORE_AI))
 if (terminal := getattr(sys.stderr, "_original_stdstream_copy", None)) is not None:
     os.dup2(terminal, 2)  # what the run time writes with each function that it loads is not for a notebook's page
-
-import coreai.authoring  # noqa: F401  # 1.0.0b3 cannot be imported in another order
-import rich
-
-rich.get_console().quiet = True  # that a program is converted

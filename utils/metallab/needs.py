@@ -21,10 +21,8 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from metallab import paths
 
@@ -121,16 +119,6 @@ def has_compiler() -> bool:
     return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
 
 
-def core_ai_folder() -> Path:
-    """Return where `make setup COREAI=1` installs Core AI for this Python: an environment in front of this one."""
-    return paths.ROOT / ".venv-coreai" / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
-
-
-def has_core_ai() -> bool:
-    """Return whether Core AI is installed, all of it."""
-    return (core_ai_folder().parents[2] / "complete").exists() and (core_ai_folder() / "coreai").exists()
-
-
 def _packages(wanted: str) -> str:
     """How to get what `make packages` installs."""
     if sys.platform == "darwin":
@@ -141,8 +129,8 @@ def _packages(wanted: str) -> str:
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
-CORE_AI = "make setup COREAI=1"
-"""What installs Core AI."""
+CORE_AI = paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+"""Where set-up installs Core AI for this Python; ``main.pth`` is written last."""
 
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
@@ -153,7 +141,7 @@ TOOLS = {
         lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
-    "coreai": Tool("Apple's Core AI", has_core_ai, lambda: CORE_AI),
+    "coreai": Tool("Apple's Core AI", lambda: (CORE_AI / "main.pth").exists(), lambda: "make setup COREAI=1"),
     "coremltools": Tool("Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
