@@ -49,7 +49,7 @@ def test_a_decoder_with_state_writes_pytorch_s_characters(tmp_path):
 def test_gpu_and_neural_engine_answer(tmp_path, evidence):
     """With macOS 27 the file runs on CPU, GPU and Neural Engine, with answers within float16's tolerance."""
     made = "import torchvision\nresnet, x = torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)\n"
-    made += 'twelve = {"02c ResNet-18": (resnet.requires_grad_(False), x)}\nconvert(resnet, (x,), "02c ResNet-18")'
+    made += 'twelve = {"ResNet-18": (resnet.requires_grad_(False), x)}\nconvert(resnet, (x,), "ResNet-18")'
     shown = "[str(race[unit]) for race in races for unit in ('CPU', 'GPU', 'Neural Engine')]"
     (times,) = answers(tmp_path, made, "units-code", results=[shown])
     if not times:

@@ -59,8 +59,8 @@ coreai.runtime.SpecializationOptions = SimpleNamespace(
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs the page's cell")
 def test_a_mac_s_units_are_compared_in_turns(tmp_path):
     """The cell as it stands, with a small network in ResNet-18's place and Linux's run time for each unit."""
-    given = 'x = torch.randn(2, 8)\ntwelve = {"02c ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
-    made = 'convert(twelve["02c ResNet-18"][0], (x,), "02c ResNet-18")'
+    given = 'x = torch.randn(2, 8)\ntwelve = {"ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
+    made = 'convert(twelve["ResNet-18"][0], (x,), "ResNet-18")'
     shown = ['str(races[0]["Neural Engine"])', "opened"]
     ran = coreai_page.run(tmp_path, UNITS, given, made, "units-code", results=shown)
     assert ran.ok, ran.detail
