@@ -187,7 +187,8 @@ def test_help_lists_the_common_targets_and_with_all_every_one(make):
 
 
 @pytest.mark.parametrize(
-    "target", [*PHONY, *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab"))]
+    "target",
+    [*PHONY, "setup COREAI=1", *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab"))],
 )
 def test_every_target_can_be_made(make, target):
     """Set-up comes first where a target needs what it installs."""
