@@ -34,10 +34,12 @@ MUTANT ?=
 NIGHTLY ?=
 SUITE  ?=
 ALL    ?=
+COREAI ?=
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
 JAX := .venv-jax
+CORE := .venv-coreai
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
 SRC := conftest.py utils metalsim tests book classroom/*.py data/weights/*.py
@@ -68,6 +70,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ##	DEVICE=auto	run, test, bench, gate, versus, hub: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)
 ##	MODE=full	run, hub: full, or fast (small sizes, for a quick look)
 ##	FORCE=1	setup: make .venv anew
+##	COREAI=1	setup: also Apple's Core AI for notebook 09c, in an environment of its own
 ##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab
 ##	CLASS=	hub: the file with the names of a class
 ###	FOLDER=	progress, stick: where pages are, where the copy goes
@@ -93,6 +96,15 @@ help: ## this text, and with ALL=1 all targets and variables
 setup: ## make .venv and install everything into it; nothing if that is done (FORCE=1: make it anew)
 	@command -v '$(PYTHON)' > /dev/null || { echo 'There is no $(PYTHON) on PATH: install Python 3.11 or 3.12, or name any Python 3: make PYTHON=/path/to/python3'; exit 1; }
 	@$(BOOTSTRAP) $(if $(FORCE),--force)
+	$(if $(COREAI),@$(MAKE) --no-print-directory $(CORE)/complete)
+
+# In front of .venv, whose PyTorch it takes: what it lacks is looked up there. It is made anew when the lock or .venv has changed.
+$(CORE)/complete: lock-coreai.txt $(wildcard .venv/pyvenv.cfg)
+	rm -rf $(CORE)
+	$(UV) venv --quiet --no-project --python .venv/bin/python $(CORE)
+	$(UV) pip install --quiet --python $(CORE)/bin/python --no-deps --require-hashes -r lock-coreai.txt
+	for own in $(CORE)/lib/python*/site-packages; do echo "import site; site.addsitedir('$(CURDIR)/.venv/$${own#$(CORE)/}')" > $$own/main.pth; done
+	touch $@
 
 packages: ### Debian, Ubuntu: install what set-up and some tests use besides Python, with apt-get (asks for root)
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update --quiet
@@ -265,11 +277,12 @@ RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --generate-ha
 NEW = build/lock/$@
 lock.txt: WHAT := pyproject.toml --all-extras
 lock-jax.txt: WHAT := --group pyproject.toml:jax
+lock-coreai.txt: WHAT := --group pyproject.toml:coreai --no-deps
 
 lock: ### resolve lock*.txt and constraints.txt again after a change to pyproject.toml (UPGRADE=1: newest versions)
-	@$(MAKE) --no-print-directory --always-make lock.txt lock-jax.txt constraints.txt
+	@$(MAKE) --no-print-directory --always-make lock.txt lock-jax.txt lock-coreai.txt constraints.txt
 
-lock.txt lock-jax.txt:
+lock.txt lock-jax.txt lock-coreai.txt:
 	@mkdir -p build/lock
 	if test -f $@; then cp $@ $(NEW); else rm -f $(NEW); fi
 	MACOSX_DEPLOYMENT_TARGET=15.0 $(BOOTSTRAP) $(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
@@ -283,7 +296,7 @@ constraints.txt:
 	   sed -e '/^#/d' -e '/^ *--hash/d' -e 's/ *\\$$//' lock.txt; } > $@
 
 clean: ### remove build/: executed notebooks, results, reports (ALL=1: and the environments)
-	rm -rf build $(if $(ALL),.venv .venv-python $(JAX))
+	rm -rf build $(if $(ALL),.venv .venv-python $(JAX) $(CORE))
 
 only = $(if $(ONLY),--only '$(ONLY)')
 factor = $(if $(FACTOR),--factor '$(FACTOR)')

@@ -103,7 +103,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     result = run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
     if result.lacking:
         warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
-    here = lambda name: needs.has_compiler() if name == "c++" else importlib.util.find_spec(name)
+    here = lambda name: needs.TOOLS[name].is_here() if name in needs.TOOLS else importlib.util.find_spec(name)
     lacking = [name for name in without(page) if not here(name)]
     if lacking or device in skip.get("device", []):
         assert (result.status, result.reason) == ("skipped", skip.reason)

@@ -49,6 +49,9 @@ ROWS = {
         "15b": "cost-compare time same-mps-code",
         "15c": "gain-seeds which-code merge-run wrong-alpha wrong-start wrong-all qlora-train fit-table mlx-torch",
     },
+    "24 Core AI: convert, refusals, state, small weights": {
+        "09c": "first-code twelve-run refused-code lowering-code state-write small-code"
+    },
 }
 """Each row of the scope, with the ids of the cells that show it, by the number of the page."""
 

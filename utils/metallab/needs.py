@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from metallab import paths
+
 MIME = "application/vnd.metallab.incomplete+json"
 """Under this type an executed notebook's output holds ``{"what": ..., "mend": ...}``: what was not run, and the fix."""
 
@@ -127,6 +129,9 @@ def _packages(wanted: str) -> str:
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
+CORE_AI = paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+"""Where set-up installs Core AI for this Python; ``main.pth`` is written last."""
+
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
@@ -136,6 +141,7 @@ TOOLS = {
         lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
+    "coreai": Tool("Apple's Core AI", lambda: (CORE_AI / "main.pth").exists(), lambda: "make setup COREAI=1"),
     "coremltools": Tool("Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from metallab import needs, units
@@ -68,7 +68,7 @@ def title_of(notebook) -> str:
 def skip_reason(notebook, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
-    It lists devices, or in ``without`` packages and the program ``c++``, which set-up cannot bring to every machine.
+    It lists devices, or in ``without`` packages and tools (`needs.TOOLS`), which not every machine has.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
@@ -77,8 +77,7 @@ def skip_reason(notebook, device: str) -> str:
         devices, packages, reason = list(skip["device"]), list(skip.get("without", [])), skip["reason"].strip()
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        is_here = lambda name: needs.has_compiler() if name == "c++" else importlib.util.find_spec(name)
-        lacks = not all(map(is_here, packages))
+        lacks = not all(needs.TOOLS[name].is_here() if name in needs.TOOLS else find_spec(name) for name in packages)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(f"metadata.metallab.skip wants device and reason, and may have without: {error}") from None
     return reason if lacks or device in devices else ""

@@ -1,0 +1,69 @@
+"""Core AI in front of this environment, and the cell of notebook 09c that only a Mac runs, with stand-ins."""
+
+from __future__ import annotations
+
+import sys
+
+import coreai_page
+import pytest
+import torch
+
+from metallab import isolated, needs, notebook
+
+with_core_ai = pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="make setup COREAI=1")
+
+
+def test_the_page_is_skipped_where_core_ai_is_not(monkeypatch, tmp_path):
+    page, folder = notebook.read_notebook(coreai_page.PAGE), tmp_path / "lib" / "python" / "site-packages"
+    monkeypatch.setattr(needs, "CORE_AI", folder)
+    assert "make setup COREAI=1" in notebook.skip_reason(page, "cpu")
+    folder.mkdir(parents=True)
+    assert notebook.skip_reason(page, "cpu"), "half of it"
+    (folder / "main.pth").touch()
+    assert notebook.skip_reason(page, "cpu") == ""
+    assert notebook.skip_reason(page, "sim")
+
+
+def test_importing_it_names_the_command_that_installs_it():
+    ran = isolated.run("from metallab import needs\nneeds.CORE_AI /= 'missing'\nimport metallab.coreai")
+    assert ran.kinds[0] == "ImportError"
+    assert "make setup COREAI=1" in ran.reason
+
+
+@with_core_ai
+def test_it_comes_before_numpy_and_takes_our_pytorch():
+    ran = isolated.run("import metallab.coreai, torch\nfile = torch.__file__", results=["file"])
+    assert ran["file"] == torch.__file__
+    ran = isolated.run("import numpy\nimport metallab.coreai")
+    assert ran.kinds[0] == "ImportError"
+    assert "metallab.coreai first" in ran.reason
+
+
+UNITS = """
+import coreai.runtime
+from types import SimpleNamespace
+opened, kept = [], []
+async def load(path, options):  # as a Mac's run time does, which reads the file itself
+    opened.append(options)
+    kept.append(AIModelAsset.load(path).executable())
+    return await kept[-1].__aenter__()
+coreai.runtime.AIModel = SimpleNamespace(load=load)
+coreai.runtime.ComputeUnitKind = SimpleNamespace(gpu=lambda: "gpu", neural_engine=lambda: "neural engine")
+coreai.runtime.SpecializationOptions = SimpleNamespace(
+    is_supported=lambda: True, cpu_only=lambda: "cpu only", from_preferred_compute_unit_kind=lambda kind: kind
+)
+"""
+
+
+@with_core_ai
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs the page's cell")
+def test_a_mac_s_units_are_compared_in_turns(tmp_path):
+    """The cell as it stands, with a small network in ResNet-18's place and Linux's run time for each unit."""
+    given = 'x = torch.randn(2, 8)\ntwelve = {"ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
+    made = 'convert(twelve["ResNet-18"][0], (x,), "ResNet-18")'
+    shown = ['str(races[0]["Neural Engine"])', "opened"]
+    ran = coreai_page.run(tmp_path, UNITS, given, made, "units-code", results=shown)
+    assert ran.ok, ran.detail
+    measured, opened = ran["answers"]
+    assert "Neural Engine" in measured
+    assert opened == ["cpu only", "gpu", "neural engine"]
