@@ -62,7 +62,7 @@ def test_a_mac_s_units_are_compared_in_turns(tmp_path):
     given = 'x = torch.randn(2, 8)\ntwelve = {"ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
     made = 'convert(twelve["ResNet-18"][0], (x,), "ResNet-18")'
     shown = ['str(races[0]["Neural Engine"])', "opened"]
-    ran = coreai_page.run(tmp_path, UNITS, given, made, "units-code", results=shown)
+    ran = coreai_page.run(tmp_path, UNITS, given, made, "units-code", "units-run", results=shown)
     assert ran.ok, ran.detail
     measured, opened = ran["answers"]
     assert "Neural Engine" in measured

@@ -17,7 +17,7 @@ ROWS = {
     "4 the Softshrink network that falls back": {"03": "detour-network timeline-2023 cost", "04": "first"},
     "5 a custom operator in four steps": {"04b": "recipe objective-c objective-c-run network-code", "04": "template"},
     "6 automatic mixed precision": {
-        "05": "recipe-code scaler-gradients brings-run right-quality-code",
+        "05": "recipe-run scaler-gradients brings-run right-quality-code",
         "05b": "bits-code lists yours-mps-code memory-count",
     },
     "7 events and allocator": {"02": "memory", "15": "message"},
@@ -50,7 +50,7 @@ ROWS = {
         "15c": "gain-seeds which-code merge-run wrong-alpha wrong-start wrong-all qlora-train fit-table mlx-torch",
     },
     "24 Core AI: convert, refusals, state, small weights": {
-        "09c": "first-code twelve-run refused-code lowering-code state-write small-code"
+        "09c": "first-code twelve-run refused-code lowering-code state-compare small-code"
     },
 }
 """Each row of the scope, with the ids of the cells that show it, by the number of the page."""
