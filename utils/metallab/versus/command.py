@@ -51,8 +51,6 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     root = sides.repository(Path.cwd())
     file = (given.cases or default_cases(root)).resolve()
     chosen = choose(cases.load(file), given.only)
-    for one in chosen:
-        assert_tolerance(one)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
         return 0, ""
@@ -61,10 +59,9 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         raise sides.SideError(f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device")
     paths.make_output(given.out)
     report.assert_own(given.out)
-    two = [sides.parse(text, root) for text in (given.a, given.b)]
-    sides.assert_threads_are_free(dict(zip("AB", two, strict=True)), given.threads)
-    described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
-    sides.assert_comparable(described)
+    two = {"A": sides.parse(given.a, root), "B": sides.parse(given.b, root)}
+    described = {name: sides.describe(side, wish) for name, side in two.items()}
+    sides.assert_comparable(described, given.threads)
     settings = Settings(file, described["A"].device, given.seconds, given.threads, given.factor)
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
@@ -72,23 +69,20 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     threads = f"{given.threads} a side" if given.threads else "no limit"
     print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
     print(f"; about {given.seconds:g} s a case, at most twice that", flush=True)
-    before = machine.describe()
-    outcomes, ended = compare(chosen, [side.command for side in two], settings)
-    code = report.exit_code(outcomes) if ended is None else ended
-    load = report.load_average(before, machine.describe())
-    parts = [str(report.table(outcomes)), report.summary(outcomes, given.factor)]
-    if any(outcome.speed_up.ratio for outcome in outcomes):
-        parts.insert(1, load["note"])
-    summary = "\n".join(filter(None, parts))
+    load = os.getloadavg()[0]
+    outcomes, ended = compare(chosen, [side.command for side in described.values()], settings)
+    load = max(load, os.getloadavg()[0])
+    summary = f"{report.table(outcomes, load)}\n{report.summary(outcomes, given.factor)}"
     print(summary)
-    if samples := report.save(given.out / "versus.json", outcomes, described, settings):
-        print(f"The samples of both sides: {paths.shown(samples)}")
-    answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
-    print(f"Answers, intervals, what differs: {paths.shown(answers)}")
+    if report.save(given.out / "versus.json", outcomes, described, settings):
+        print(f"The samples of both sides: {paths.shown(given.out / 'versus.json')}")
+    report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
+    print(f"Answers, intervals, what differs: {paths.shown(given.out / 'answers.json')}")
     plotting = importlib.util.find_spec("matplotlib")  # not a core dependency
     if plotting and (picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device)):
         picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
+    code = report.exit_code(outcomes) if ended is None else ended
     print(f"Exit code {code}: {EXIT_CODES[code]}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
 
@@ -118,7 +112,7 @@ def compare(
         if not outcomes:
             raise
         code, reason = (130, "") if isinstance(why, KeyboardInterrupt) else (2, f": {why}")
-        whole = sum(outcome.reason != lockstep.INTERRUPTED for outcome in outcomes)
+        whole = sum(outcome.stopped != lockstep.INTERRUPTED for outcome in outcomes)
         print(f"interrupted after {whole} of {len(chosen)} cases{reason}", file=sys.stderr)
         return outcomes, code
     return outcomes, None
@@ -127,7 +121,7 @@ def compare(
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
     """Return the cases of these groups or names, with sizes or without, or else with these texts in their names.
 
-    CaseError if there is no such case.
+    CaseError if there is no such case, or no tolerance of its name.
     """
     every, names = list(all_cases.values()), set()
     for text in only:
@@ -138,15 +132,12 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
     if not chosen:
         groups = ", ".join(sorted({one.group for one in every} - {""})) or "none"
         raise cases.CaseError(f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases")
+    for one in chosen:
+        try:
+            checks.tolerance(one.tolerance)
+        except (TypeError, ValueError) as error:
+            raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
     return chosen
-
-
-def assert_tolerance(one: cases.Case) -> None:
-    """CaseError if there is no tolerance of that name."""
-    try:
-        checks.tolerance(one.tolerance)
-    except (TypeError, ValueError) as error:
-        raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

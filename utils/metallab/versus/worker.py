@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -23,6 +22,7 @@ import random
 import sys
 import time
 import traceback
+from collections import OrderedDict
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.003
@@ -37,6 +37,8 @@ ARRAYS = {
     *(("tensorflow", "EagerTensor"), ("tensorflow", "ResourceVariable"), ("mlx", "array")),
 }
 """Package and name of the array types that `Waiting` can wait for; a subclass may be lazy."""
+ITERATIONS, ITEMS = (list.__iter__, tuple.__iter__), (dict.items, OrderedDict.items)
+"""How `leaves` finds the parts of an output. What says in a way of its own what it holds may compute it then."""
 
 
 def main():
@@ -52,7 +54,7 @@ def main():
 
 
 def describe(settings):
-    """Return this side's Python, packages, files of modules and device."""
+    """Return what `metallab.versus.sides.Side` has of this Python: version, packages, files of modules, device."""
     packages = {}
     for distribution in importlib.metadata.distributions():
         if distribution.metadata["Name"]:  # left by an interrupted installation
@@ -60,9 +62,9 @@ def describe(settings):
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
     device, label = choose_device(settings["device"])
     return {
-        "python": platform.python_version(),
+        "version": platform.python_version(),
         "packages": packages,
-        "modules": {name: spec.origin if spec else None for name, spec in specs.items()},
+        "imported": {name: spec.origin if spec else None for name, spec in specs.items()},
         "device": device,
         "label": label,
     }
@@ -93,7 +95,7 @@ def serve(settings, answers):
             if "case" in asked:
                 work = None  # its memory is free before the next one's is taken
                 cases = cases or module.load(settings["file"])
-                work = Work(cases[asked["case"]], settings, asked["output"], asked["known"], chance)
+                work = Work(cases[asked["case"]], settings, asked["output"], chance)
                 answer = work.ready
             else:
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
@@ -108,7 +110,7 @@ def serve(settings, answers):
 class Work:
     """A case that is set up and warm."""
 
-    def __init__(self, case, settings, output, known, chance):
+    def __init__(self, case, settings, output, chance):
         gc.enable()
         pin(settings["cores"] and EVERY_CORE)
         self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what follows
@@ -120,15 +122,14 @@ class Work:
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
-        mark = fingerprint(result)
-        dtypes = save_output(result, output) if mark != known else {}
+        dtypes = save_output(result, output)
         del result
         pin(settings["cores"])
         gc.collect()
         gc.disable()
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
-        self.ready |= {"fingerprint": mark, "dtypes": dtypes}
+        self.ready |= {"dtypes": dtypes}
 
 
 def load_cases(path):
@@ -153,9 +154,10 @@ def describe_error(error):
 def assert_concrete(result):
     """TypeError for a part of a type that may not be computed after `Waiting`."""
     numpy = sys.modules.get("numpy")
-    known = (int, float, complex, str, bytes, list, tuple, type(None), *([numpy.generic] if numpy else []))
+    known = (int, float, complex, str, bytes, type(None), *([numpy.generic] if numpy else []))
     for name, leaf in leaves(result):
-        if array_type(leaf) not in ARRAYS and not issubclass(type(leaf), known):
+        plain = issubclass(type(leaf), known) or getattr(type(leaf), "__iter__", None) in ITERATIONS
+        if array_type(leaf) not in ARRAYS and not plain:
             raise TypeError(
                 f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
                 "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
@@ -239,13 +241,16 @@ def pin(cores):
 
 
 def leaves(result, name="result"):
-    """Yield name and value of each part of a nested result; a list of numbers is one part."""
+    """Yield name and value of each part of a nested result; a list of numbers is one part.
+
+    So is a list or a dict with an iteration of its own, which `assert_concrete` refuses.
+    """
     kind = type(result)
     if dataclasses.is_dataclass(kind):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
-    elif issubclass(kind, dict):
-        parts = result.items()
-    elif issubclass(kind, (list, tuple)) and not is_numbers(result):
+    elif getattr(kind, "items", None) in ITEMS:
+        parts = dict.items(result)
+    elif getattr(kind, "__iter__", None) in ITERATIONS and not is_numbers(result):
         parts = enumerate(result)
     else:
         yield name, result
@@ -258,17 +263,6 @@ def is_numbers(result):
     """Return whether a list holds only numbers that fit into one NumPy array."""
     numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
     return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
-
-
-def fingerprint(result):
-    """Return a hash of the names and values of an output."""
-    whole = hashlib.blake2b()
-    for name, leaf in leaves(result):
-        array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
-        whole.update(repr((name, leaf if array is None else (str(leaf.dtype), array.shape))).encode())
-        if array is not None:
-            whole.update(array.tobytes())
-    return whole.hexdigest()
 
 
 def to_numpy(leaf):
@@ -302,7 +296,7 @@ def save_output(result, path):
         if (dtype := getattr(leaf, "dtype", None)) is not None:
             dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's has no name
         arrays[name] = to_numpy(leaf)
-    np.savez(path, *arrays.values(), names=np.array(list(arrays)))
+    np.savez(path, **arrays)
     return dtypes
 
 
@@ -311,7 +305,7 @@ def load_output(path):
     import numpy as np
 
     with np.load(path, allow_pickle=False) as file:
-        return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
+        return dict(file)
 
 
 if __name__ == "__main__":
