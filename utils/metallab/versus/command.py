@@ -49,7 +49,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 def run(given: argparse.Namespace) -> tuple[int, str]:
     """Compare case by case and save the results; return the exit code and the summary for a job's page."""
     root = sides.repository(Path.cwd())
-    file = (given.cases or default_cases(root)).resolve()
+    if not given.cases and root.resolve() != paths.ROOT.resolve():
+        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
+    file = (given.cases or CASES).resolve()
     chosen = choose(cases.load(file), given.only)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
@@ -85,13 +87,6 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     code = report.exit_code(outcomes) if ended is None else ended
     print(f"Exit code {code}: {EXIT_CODES[code]}.")
     return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
-
-
-def default_cases(root: Path) -> Path:
-    """Return Metal Lab's own cases in its checkout; CaseError elsewhere."""
-    if root.resolve() != paths.ROOT.resolve():
-        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
-    return CASES
 
 
 def compare(

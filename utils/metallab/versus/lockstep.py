@@ -264,14 +264,6 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
 
-def _cores(threads: int, chance: random.Random) -> list[int]:
-    """Return the cores of both sides of a pair; none where the system cannot set them."""
-    if not threads or not hasattr(os, "sched_getaffinity"):
-        return []
-    allowed = sorted(os.sched_getaffinity(0))
-    return chance.sample(allowed, min(threads, len(allowed)))
-
-
 class _Side:
     """A live process of one side."""
 
@@ -324,8 +316,10 @@ class _Side:
 def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Random) -> Iterator[dict[str, _Side]]:
     """Start a process of each side, A and B, on the same cores, in random order."""
     with tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder, contextlib.ExitStack() as stack:
+        # where the system cannot keep processes on cores, or there is no limit, there are none
+        free = sorted(os.sched_getaffinity(0)) if settings.threads and hasattr(os, "sched_getaffinity") else []
         live, given = {}, {"cases": cases.__file__, "file": str(settings.file), "device": settings.device}
-        given["cores"] = _cores(settings.threads, chance)
+        given["cores"] = chance.sample(free, min(settings.threads, len(free)))
         for side in chance.sample("AB", 2):
             about = given | {"seed": chance.randrange(2**32)}
             padding = chance.randrange(4096)

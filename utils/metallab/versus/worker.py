@@ -25,6 +25,7 @@ import traceback
 from collections import OrderedDict
 from pathlib import Path
 
+PID = os.getpid()
 SAMPLE_SECONDS = 0.003
 """A sample takes at least so long. Longer ones are interrupted more often; many short ones have the better median."""
 WARM_UP_SECONDS = 0.05
@@ -72,23 +73,22 @@ def describe(settings):
 
 def choose_device(wish):
     """Return the device and its name; both empty if there is no such device."""
-    if wish == "cpu":
-        return "cpu", ""
-    try:
-        import torch
-    except ImportError:
-        return ("cpu", "") if wish == "auto" else ("", "")
-    if wish in ("auto", "cuda") and torch.cuda.is_available():
-        return "cuda", torch.cuda.get_device_name()
-    if wish in ("auto", "mps") and sys.platform == "darwin" and torch.backends.mps.is_available():
-        return "mps", "Apple GPU"
-    return ("cpu", "") if wish == "auto" else ("", "")
+    found = {"cpu": ""}
+    if wish != "cpu":
+        with contextlib.suppress(ImportError):
+            import torch
+
+            if torch.cuda.is_available():
+                found = {"cuda": torch.cuda.get_device_name(), **found}
+            elif sys.platform == "darwin" and torch.backends.mps.is_available():
+                found = {"mps": "Apple GPU", **found}
+    return next(((device, name) for device, name in found.items() if wish in ("auto", device)), ("", ""))
 
 
 def serve(settings, answers):
     """Answer each line: set a case up, or take a sample of the current one."""
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases, work, pid = {}, None, os.getpid()
+    cases, work = {}, None
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -101,8 +101,7 @@ def serve(settings, answers):
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
-        if os.getpid() != pid:
-            os._exit(1)  # forked by the case: its parent answers
+        end_if_forked()
         print(end="", flush=True)  # before the next case prints
         print(json.dumps(answer), file=answers)
 
@@ -122,6 +121,7 @@ class Work:
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
+        end_if_forked()
         dtypes = save_output(result, output)
         del result
         pin(settings["cores"])
@@ -130,6 +130,12 @@ class Work:
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
         self.ready |= {"dtypes": dtypes}
+
+
+def end_if_forked():
+    """End a child that a case has forked: its parent saves the output, and answers."""
+    if os.getpid() != PID:
+        os._exit(1)
 
 
 def load_cases(path):
