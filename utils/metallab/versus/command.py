@@ -25,7 +25,7 @@ EXIT_CODES = {
     2: "something could not be compared: a mistake, outputs that differ, neither side can do it, or no interval",
     130: "it was interrupted",
 }
-_REFUSALS = (cases.CaseError, sides.SideError, TurnBlocked, OSError)
+_ENDS = (KeyboardInterrupt, cases.CaseError, sides.SideError, TurnBlocked, OSError)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -33,21 +33,13 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     given = _parse(parser, arguments)
     try:
         with processes.stoppable():
-            code, text = run(given)
-    except _REFUSALS as error:
-        code, text = 2, f"versus: {error}"
-        print(text, file=sys.stderr)
-    except KeyboardInterrupt:
-        code, text = 130, "versus: interrupted"
-        print(text, file=sys.stderr)
-    if text and (file := os.environ.get("GITHUB_STEP_SUMMARY")):  # a job there only says that make failed
-        with open(file, "a", encoding="utf-8") as job:
-            job.write(f"### {EXIT_CODES[code]}\n\n```\n{text}\n```\n")
-    return code
+            return run(given)
+    except _ENDS as why:
+        return _end(why)
 
 
-def run(given: argparse.Namespace) -> tuple[int, str]:
-    """Compare case by case and save the results; return the exit code and the summary for a job's page."""
+def run(given: argparse.Namespace) -> int:
+    """Compare case by case and save the results; return the exit code."""
     root = sides.repository(Path.cwd())
     if not given.cases and root.resolve() != paths.ROOT.resolve():
         raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
@@ -55,7 +47,7 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     chosen = choose(cases.load(file), given.only)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
-        return 0, ""
+        return 0
     wish = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wish not in DEVICES:
         raise sides.SideError(f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device")
@@ -86,7 +78,11 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
     code = report.exit_code(outcomes) if ended is None else ended
     print(f"Exit code {code}: {EXIT_CODES[code]}.")
-    return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
+    if job := os.environ.get("GITHUB_STEP_SUMMARY"):
+        lines = [str(different), *map(report.sentence, outcomes), summary]
+        with open(job, "a", encoding="utf-8") as page:
+            print(f"### {EXIT_CODES[code]}", "", "```", *lines, "```", sep="\n", file=page)
+    return code
 
 
 def compare(
@@ -103,14 +99,19 @@ def compare(
             for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
                 outcomes.append(outcome)
                 print(report.sentence(outcome), flush=True)
-    except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
+    except _ENDS as why:  # minutes of measuring are not lost
         if not outcomes:
             raise
-        code, reason = (130, "") if isinstance(why, KeyboardInterrupt) else (2, f": {why}")
         whole = sum(outcome.stopped != lockstep.INTERRUPTED for outcome in outcomes)
-        print(f"interrupted after {whole} of {len(chosen)} cases{reason}", file=sys.stderr)
-        return outcomes, code
+        return outcomes, _end(why, f", after {whole} of {len(chosen)} cases")
     return outcomes, None
+
+
+def _end(why: BaseException, after: str = "") -> int:
+    """Print why it ends early; return the exit code."""
+    is_stopped = isinstance(why, KeyboardInterrupt)
+    print(f"versus: {'interrupted' if is_stopped else why}{after}", file=sys.stderr)
+    return 130 if is_stopped else 2
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:

@@ -154,7 +154,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         return None
     with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
+            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.BLACK)
             plots.speedup_row(axes, row, outcome.speed_up)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")

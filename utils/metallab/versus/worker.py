@@ -33,11 +33,8 @@ EVERY_CORE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 """The cores that this process may use during set-up."""
 SLOW_CALL = 0.5
 """Seconds of a call from which on the uncounted call before each sample costs more than it gives."""
-ARRAYS = {
-    *(("numpy", "ndarray"), ("torch", "Tensor"), ("torch", "Parameter"), ("jax", "ArrayImpl"), ("jaxlib", "ArrayImpl")),
-    *(("tensorflow", "EagerTensor"), ("tensorflow", "ResourceVariable"), ("mlx", "array")),
-}
-"""Package and name of the array types that `Waiting` can wait for; a subclass may be lazy."""
+PACKAGES = {"numpy", "torch", "jax", "jaxlib", "tensorflow", "mlx"}
+"""Those with arrays that `Waiting` can wait for; a subclass of another package may be lazy."""
 ITERATIONS, ITEMS = (list.__iter__, tuple.__iter__), (dict.items, OrderedDict.items)
 """How `leaves` finds the parts of an output. What says in a way of its own what it holds may compute it then."""
 
@@ -159,20 +156,19 @@ def describe_error(error):
 
 def assert_concrete(result):
     """TypeError for a part of a type that may not be computed after `Waiting`."""
-    numpy = sys.modules.get("numpy")
-    known = (int, float, complex, str, bytes, type(None), *([numpy.generic] if numpy else []))
     for name, leaf in leaves(result):
-        plain = issubclass(type(leaf), known) or getattr(type(leaf), "__iter__", None) in ITERATIONS
-        if array_type(leaf) not in ARRAYS and not plain:
+        kind = type(leaf)
+        is_plain = issubclass(kind, (int, float, complex, str, bytes, type(None)))
+        if not is_plain and package(leaf) not in PACKAGES and getattr(kind, "__iter__", None) not in ITERATIONS:
             raise TypeError(
                 f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
                 "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
             )
 
 
-def array_type(leaf):
-    """Return package and name of a type, without importing it."""
-    return type(leaf).__module__.partition(".")[0], type(leaf).__name__
+def package(leaf):
+    """Return the package of its type."""
+    return type(leaf).__module__.partition(".")[0]
 
 
 class Waiting:
@@ -180,14 +176,14 @@ class Waiting:
 
     def __init__(self, result, device):
         parts = [leaf for _, leaf in leaves(result)]
-        packages = {array_type(leaf)[0] for leaf in parts if array_type(leaf) in ARRAYS}
+        packages = set(map(package, parts))
         self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
         self.each = bool(self.evaluate) or any(hasattr(leaf, "block_until_ready") for leaf in parts)
         is_gpu = device in ("cuda", "mps")
         self.synchronize = []
         if is_gpu and "torch" in sys.modules:
             self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
-        for at in {leaf.device for leaf in parts if array_type(leaf)[0] == "torch"}:
+        for at in {leaf.device for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")}:
             if at.type != "cpu":
                 self.synchronize.append(synchronizer(at))
         if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
