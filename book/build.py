@@ -121,7 +121,7 @@ class Run:
     @property
     def banners(self) -> list[str]:
         """What must be read before any number."""
-        return [text for _, text in report.ReportPage(self.summary).banners]
+        return [text for _, text in self.summary.banners]
 
 
 def make(folders: Sequence[Path], book: Path = BOOK) -> Path:

@@ -122,6 +122,24 @@ def test_what_is_the_same_is_called_so_and_there_is_an_end(monkeypatch):
         assert (outcome.answer, len(outcome.pairs)) == (answer, count)
 
 
+def test_an_interruption_loses_no_pairs(monkeypatch):
+    left = iter([lockstep.Pair((1.0,), (2.0,), 1, (1.0, 1.0))] * 3)
+
+    def pair(*_):
+        if got := next(left, None):
+            return got
+        raise KeyboardInterrupt
+
+    instead(monkeypatch, lockstep, pair)
+    given = [cases.Case(name, lambda: None) for name in "ab"]
+    compared = lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=1e9))
+    kept = list(itertools.islice(compared, 2))
+    assert sorted(len(outcome.pairs) for outcome in kept) == [1, 2]
+    assert {outcome.stopped for outcome in kept} == {lockstep.INTERRUPTED}
+    with pytest.raises(KeyboardInterrupt):
+        next(compared)
+
+
 class Answering:
     """A side that notes when it is asked for a sample."""
 
@@ -133,15 +151,15 @@ class Answering:
         self.log += [self.name] if "calls" in what else []
 
     def read(self) -> dict:
-        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0, "fingerprint": "it"}
+        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0, "dtypes": {}}
 
 
 def test_a_round_is_one_sample_of_each_in_random_order(monkeypatch):
     log: list[str] = []
     live = {name: Answering(name, log) for name in "AB"}
     monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
-    known = lockstep._Progress(CASE, Path(), {"A": "it", "B": "it"})
-    pair = lockstep._pair(known, live, lockstep.Settings(Path("cases.py")), random.Random(0))
+    monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
+    pair = lockstep._pair(lockstep.Outcome(CASE), live, lockstep.Settings(Path("cases.py")), random.Random(0))
     rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
     assert len(pair.a) == len(pair.b) == 20
     assert set(rounds) == {"AB", "BA"}
@@ -178,8 +196,8 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
     assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
     monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
     live = {name: Answering(name, []) for name in "AB"}
-    known = lockstep._Progress(CASE, Path(), {"A": "it", "B": "it"}, beside=2.5)
-    lockstep._pair(known, live, lockstep.Settings(Path("cases.py")), random.Random(0))
+    monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
+    lockstep._pair(lockstep.Outcome(CASE, beside=2.5), live, lockstep.Settings(Path("cases.py")), random.Random(0))
     assert costs == [2.5]
 
 

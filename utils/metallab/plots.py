@@ -75,7 +75,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
     with picture(1.0 + 0.45 * len(answers)) as (figure, axes):
         for row, (_, answer) in enumerate(answers):
-            _speedup_row(axes, row, answer)
+            speedup_row(axes, row, answer)
         axes.axvline(1, color=BLACK, linewidth=1)
         rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
         axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
@@ -90,7 +90,8 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     return described(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
 
 
-def _speedup_row(axes: Axes, row: int, answer: Answer) -> None:
+def speedup_row(axes: Axes, row: int, answer: Answer) -> None:
+    """Draw a speed-up with its interval, and its verdict, or why there is none, right of the frame."""
     ratio, words, colour = answer.ratio, answer.short, RED
     if ratio:
         words, colour = f"{units.times(ratio.median)}, {words}", BLACK

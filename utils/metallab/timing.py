@@ -187,37 +187,23 @@ def compare(
 
     Parameters
     ----------
-    variants
-        Functions without arguments, by name.
+    variants, baseline
+        Functions without arguments, by name, and the name of the one that the others are compared with.
     on
         One device, or one for each variant.
-    baseline
-        The variant that the others are compared with.
     parity
-        ``parity(reference, result)`` gets the result of the baseline and of a variant, and raises AssertionError, or
-        returns anything but True or None, where they differ (`metallab.checks.matches` makes one); such a variant gets
-        no speed-up. A mapping has one for each variant.
-    question
-        ``latency`` or ``throughput``.
+        ``parity(reference, result)`` raises AssertionError, or returns anything but True or None, where results differ
+        (`metallab.checks.matches` makes one); such a variant gets no speed-up. A mapping has one for each variant.
+    question, budget, seed, clock
+        ``latency`` or ``throughput``; `FULL_COMPARISON`, or `FAST` in fast mode; of the order; returns nanoseconds.
     dtype, size, series, roles
-        Only recorded: the number format, of all variants or of each; the amount of work; the name of comparisons that
-        differ in size only (``series="product, n", size=64`` names the comparison ``product, n = 64``); what a variant
-        is on any machine: ``{"cuda": "GPU"}``.
-    budget
-        `FULL_COMPARISON`, or `FAST` in fast mode.
-    seed
-        Of the random order.
-    clock
-        Returns nanoseconds.
+        Only recorded: number format, of all variants or of each; amount of work; name of comparisons that differ in
+        size only (``series="product, n", size=64`` makes ``product, n = 64``); what each is: ``{"cuda": "GPU"}``.
 
     Raises
     ------
-    KeyError
-        If the baseline is not among the variants, or a variant has no device or no parity.
-    TypeError
-        If a parity or a variant cannot be called.
-    ValueError
-        For a size without a series, or a dtype that is none of `metallab.fields.Dtype`.
+    KeyError, TypeError, ValueError
+        If a variant has no device or parity, or cannot be called; for a size without a series, or an unknown dtype.
     """
     judges = _judges(variants, baseline, parity)
     devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
@@ -228,22 +214,15 @@ def compare(
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
     rows, reason, others, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
-    about = {key: {"dtype": _dtype(dtypes.get(key)), "size": size} for key in variants}
-    columns = dict(zip(samplers, zip(*rows, strict=True), strict=True))
-    return Comparison(
-        name=name,
-        question=question,
-        baseline=baseline,
-        measurements={
-            key: sampler.measurement(key, columns[key], reason, others, about[key]) for key, sampler in samplers.items()
-        },
-        paired={key: Ratio.of(key, baseline, columns[key], columns[baseline]) for key in judges if key not in refused},
-        refused=refused,
-        parity="; ".join(dict.fromkeys(map(describe_check, judges.values()))),
-        watches=tuple(Sentinel.watching),
-        series=series,
-        roles=dict(roles or {}),
-    )
+    times = dict(zip(samplers, zip(*rows, strict=True), strict=True))
+    measurements = {
+        key: sampler.measurement(key, times[key], reason, others, {"dtype": _dtype(dtypes.get(key)), "size": size})
+        for key, sampler in samplers.items()
+    }
+    paired = {key: Ratio.of(key, baseline, times[key], times[baseline]) for key in judges if key not in refused}
+    check = "; ".join(dict.fromkeys(map(describe_check, judges.values())))
+    watches, roles = tuple(Sentinel.watching), dict(roles or {})
+    return Comparison(name, question, baseline, measurements, paired, refused, check, watches, series, roles)
 
 
 def _judges(

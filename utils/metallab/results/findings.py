@@ -42,6 +42,8 @@ class Conclusion:
     """How many say so."""
     lesson: str = ""
     baseline: str = ""
+    parity: str = ""
+    """How outputs were compared."""
     role: str = ""
     baseline_role: str = ""
     """Of variant and baseline: what they are on any machine."""
@@ -100,7 +102,7 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
     compared = runs[0].comparison
     if compared is None or compared.outcome == "baseline":
         return None
-    about = {"lesson": runs[0].lesson, "baseline": compared.baseline}
+    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "parity": compared.parity}
     about |= {"role": compared.role or compared.variant, "measured": runs[0].measurement}
     base = baseline[-1] if baseline else None
     about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline

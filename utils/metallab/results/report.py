@@ -25,7 +25,7 @@ from metallab import machine, paths, private, timing, units
 from metallab.notebook import without_colours
 from metallab.outcomes import STATUSES, Status
 from metallab.paths import write_atomically
-from metallab.records import Headline, Record, RecordError, by_name, headline_of, load, read_picture
+from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
 from metallab.results import findings
 from metallab.results.findings import Conclusion, Unreadable
 
@@ -79,6 +79,12 @@ class RunSummary:
     seconds: float | None = None
     notebooks: tuple[Notebook, ...] = ()
 
+    @property
+    def banners(self) -> list[tuple[str, str]]:
+        """Style and text of the notes above all numbers."""
+        fast = [("fast", timing.FAST_MODE.words)] if self.mode == "fast" else []
+        return ([("simulated", SIMULATED)] if self.simulated else []) + fast
+
 
 def read_summary(run: Path) -> RunSummary:
     """A run's ``summary.json``, without folders of this machine. ReportError if it cannot be read."""
@@ -120,108 +126,11 @@ class Card:
     traceback: str = ""
     left: str = ""
     """Where the partial notebook of a failure lies, as a reader finds it."""
-    drift: float = 0.0
-    """How much longer the sentinel computation took after the notebook than before: 0.1 is 10 %."""
+    drifted: timing.Doubt = field(default_factory=timing.Doubt)
+    """Not empty if the machine's speed moved too far."""
     headline: Headline | None = None
     picture: str = ""
     """The headline's picture as a data URI."""
-
-    @property
-    def drifted(self) -> timing.Doubt:
-        """Not empty if the machine's speed moved too far."""
-        return timing.doubt(drift=self.drift)
-
-
-@dataclass
-class Group:
-    """A notebook's comparisons that ask one question of one baseline, in one table."""
-
-    notebook: str
-    baseline: str
-    question: str
-    parity: str
-    conclusions: list[Conclusion] = field(default_factory=list)
-
-    @property
-    def devices(self) -> list[str]:
-        """The devices of the variants, each once."""
-        return list(dict.fromkeys(conclusion.device for conclusion in self.conclusions))
-
-    @property
-    def drawn(self) -> bool:
-        """True if any variant has an interval to draw."""
-        return any(conclusion.ratio for conclusion in self.conclusions)
-
-
-@dataclass
-class ReportPage:
-    """All that the template is given."""
-
-    summary: RunSummary
-    cards: list[Card] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
-    measurements: dict[str, list[Record]] = field(default_factory=dict)
-    """The usable records of each notebook, by its name."""
-    machine: list[tuple[str, str]] = field(default_factory=list)
-    machine_from_records: bool = False
-    machines: list[findings.Column] = field(default_factory=list)
-    """This run's machine first, if it measured anything, then those whose results come with the project."""
-    problems: list[Unreadable] = field(default_factory=list)
-    trust: str = ""
-    """See `findings.trust`."""
-    doubted: bool = False
-    """True if some measurements are not reliable."""
-
-    @property
-    def banners(self) -> list[tuple[str, str]]:
-        """Style and text of the notes above all numbers."""
-        fast = [("fast", timing.FAST_MODE.words)] if self.summary.mode == "fast" else []
-        return ([("simulated", SIMULATED)] if self.summary.simulated else []) + fast
-
-    @property
-    def again(self) -> list[str]:
-        """Which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
-        sentences: dict[str, list[str]] = {}
-        for notebook in (card.notebook for card in self.cards):
-            why = "; ".join(dict.fromkeys(gap["mend"] for gap in notebook.not_run)) or notebook.reason
-            if notebook.status == "failed":
-                why = f"fix what is named below, and make run ONLY={notebook.number}"
-            if notebook.status != "passed":
-                sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(notebook.number)
-        return [f"{what}: {', '.join(numbers)}." for what, numbers in sentences.items()]
-
-    @property
-    def in_short(self) -> list[str]:
-        """The run's results in a few sentences."""
-        return findings.in_short(self.machines[0]) if self.measurements else []
-
-    @property
-    def lessons(self) -> dict[str, list[Group]]:
-        """The comparisons of each notebook."""
-        by_lesson: dict[str, list[Group]] = {}
-        for group in self.groups:
-            by_lesson.setdefault(group.notebook, []).append(group)
-        return by_lesson
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of notebooks with each status."""
-        statuses = [card.notebook.status for card in self.cards]
-        return {status: statuses.count(status) for status in STATUSES if status in statuses}
-
-    @property
-    def tables(self) -> list[tuple[str, str, list[findings.Row]]]:
-        """Title, note and rows of each table of machines, in the order of ``machines``."""
-        tables = [
-            ("What they are", "", findings.provenance(self.machines)),
-            ("Every comparison", "Speed-up, verdict and 95 % interval.", findings.every(self.machines)),
-        ]
-        return [table for table in tables if table[2]]
-
-    @property
-    def unhappy(self) -> list[Card]:
-        """The notebooks that failed, are incomplete or were skipped."""
-        return [card for card in self.cards if card.notebook.status != "passed"]
 
 
 def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]]:
@@ -229,17 +138,43 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
 
     ReportError if the run's summary, or a failed notebook, cannot be read.
     """
-    page = ReportPage(read_summary(run))
-    page.cards = [_card(notebook, run, folder) for notebook in page.summary.notebooks]
-    _add_records(page, run)
+    summary, measurements, problems = read_summary(run), {}, []
+    for path in sorted(run.glob("results/*.json")):
+        try:
+            measurements[path.stem] = load(path)
+        except RecordError as problem:
+            problems.append(Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
+    usable = [record for records in measurements.values() for record in records]
+    machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
+    problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
+    cards = [_card(each, run, folder, measurements.get(each.name, ())) for each in summary.notebooks]
+    lessons = {name: tables for name, records in measurements.items() if (tables := _tables(records))}
+    conclusions = [each for tables in lessons.values() for table in tables.values() for each in table]
+    statuses = [notebook.status for notebook in summary.notebooks]
+    text = _template().render(
+        summary=summary,
+        counts={status: statuses.count(status) for status in STATUSES if status in statuses},
+        cards=cards,
+        unhappy=[card for card in cards if card.notebook.status != "passed"],
+        again=again(summary.notebooks),
+        problems=problems,
+        measurements=measurements,
+        lessons=lessons,
+        conclusions=conclusions,
+        axis=Axis(conclusions),
+        words=timing.WORDS,
+        trust=findings.trust(usable),
+        doubted=any(findings.doubted(usable)),
+        in_short=findings.in_short(machines[0]) if usable else [],
+        machines=machines,
+        provenance=findings.provenance(machines),
+        every=findings.every(machines),
+        recorded=bool(usable),
+        machine=merged_rows([record.machine for record in usable] or [machine.describe()]),
+    )
     index = folder / "index.html"
-    write_atomically(index, render(page))
-    return index, page.problems
-
-
-def render(page: ReportPage) -> str:
-    """The page as HTML."""
-    return _template().render(page=page, axis=Axis.around(page.groups), words=timing.WORDS)
+    write_atomically(index, text)
+    return index, problems
 
 
 @functools.cache
@@ -254,15 +189,30 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.j2")
 
 
-def _card(notebook: Notebook, run: Path, folder: Path) -> Card:
-    """Return a notebook's card, with a link to its copy, and the end of its traceback if it failed."""
-    card, path = Card(notebook), run / (notebook.failed_copy or f"{notebook.name}.ipynb")
-    if not path.is_file():
-        return card
-    card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
-    if notebook.status == "failed":
-        card.left = private.without_paths(str(path))
-        card.traceback = traceback_tail(path)
+def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclusion]]:
+    """Return the comparisons of a notebook by question, baseline and parity check: a table each."""
+    tables: dict[tuple[str, str, str], list[Conclusion]] = {}
+    for each in findings.conclusions(records):
+        tables.setdefault((each.measured.question, each.baseline, each.parity), []).append(each)
+    return tables
+
+
+def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]) -> Card:
+    """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, the machine's drift."""
+    drifts = [record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"]
+    card = Card(notebook, drifted=timing.doubt(drift=max(drifts, key=abs, default=0.0)))
+    card.headline = headline_of(records) if records else None
+    path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
+    if path.is_file():
+        card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
+        if notebook.status == "failed":
+            card.left, card.traceback = private.without_paths(str(path)), traceback_tail(path)
+    if card.headline and card.headline.picture:
+        try:
+            picture = read_picture(run / "results" / f"{notebook.name}.json", card.headline)
+        except RecordError as problem:
+            raise ReportError(str(problem)) from problem
+        card.picture = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return card
 
 
@@ -282,58 +232,16 @@ def traceback_tail(path: Path) -> str:
     return "\n".join((["..."] if len(lines) > TRACEBACK_LINES else []) + lines[-TRACEBACK_LINES:])
 
 
-# --- records ---
-
-
-def _add_records(page: ReportPage, run: Path) -> None:
-    machines: list[machine.Machine] = []
-    usable: list[Record] = []
-    for path in sorted(run.glob("results/*.json")):
-        try:
-            records = load(path)
-        except RecordError as problem:
-            page.problems.append(Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
-            continue
-        usable += records
-        page.measurements[path.stem] = records
-        bases = findings.baselines(records)
-        for runs in by_name(records).values():
-            machines.append(runs[0].machine)
-            if conclusion := findings.conclusion_of(runs, bases.get(findings.comparison_of(runs[0]), ())):
-                _group(page, path.stem, runs[0]).conclusions.append(conclusion)
-        for card in page.cards:
-            if card.notebook.name == path.stem:
-                _fill(card, path, records)
-    page.machine = merged_rows(machines or [machine.describe()])
-    page.machine_from_records = bool(machines)
-    page.trust = findings.trust(usable)
-    page.doubted = any(findings.doubted(usable))
-    page.machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
-    page.problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
-
-
-def _group(page: ReportPage, notebook: str, record: Record) -> Group:
-    """The page's group that a record belongs to, made if it is the first."""
-    compared = record.comparison
-    key = (notebook, compared.baseline, record.measurement.question, compared.parity)
-    for group in page.groups:
-        if (group.notebook, group.baseline, group.question, group.parity) == key:
-            return group
-    page.groups.append(Group(*key))
-    return page.groups[-1]
-
-
-def _fill(card: Card, path: Path, records: Sequence[Record]) -> None:
-    """Put a notebook's headline on its card, and how far the machine's speed drifted, in full mode."""
-    drifts = [record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"]
-    card.drift = max(drifts, key=abs, default=0.0)
-    card.headline = headline_of(records)
-    if card.headline and card.headline.picture:
-        try:
-            picture = read_picture(path, card.headline)
-        except RecordError as problem:
-            raise ReportError(str(problem)) from problem
-        card.picture = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+def again(notebooks: Iterable[Notebook]) -> list[str]:
+    """Return which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
+    sentences: dict[str, list[str]] = {}
+    for notebook in notebooks:
+        why = "; ".join(dict.fromkeys(gap["mend"] for gap in notebook.not_run)) or notebook.reason
+        if notebook.status == "failed":
+            why = f"fix what is named below, and make run ONLY={notebook.number}"
+        if notebook.status != "passed":
+            sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(notebook.number)
+    return [f"{what}: {', '.join(numbers)}." for what, numbers in sentences.items()]
 
 
 def merged_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
@@ -343,27 +251,18 @@ def merged_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
     return [(label, "; ".join(dict.fromkeys(rows[label] for rows in described))) for label in labels]
 
 
-# --- numbers for a reader ---
-
-
-@dataclass(frozen=True)
 class Axis:
-    """A logarithmic axis of speed-ups, from one power of two to another."""
+    """A logarithmic axis of speed-ups, between two powers of two."""
 
-    low: int
-    high: int
-
-    @classmethod
-    def around(cls, groups: Iterable[Group]) -> Axis:
-        """The axis that holds 1/2 to 2 and every interval, within 1/64 to 1024."""
-        ends = [end for group in groups for each in group.conclusions for end in each.ratio or ()]
-        exponents = [math.log2(min(max(end, 2**-6), 2**10)) for end in ends]
-        return cls(math.floor(min([-1.0, *exponents])), math.ceil(max([1.0, *exponents])))
+    def __init__(self, conclusions: Iterable[Conclusion]) -> None:
+        """It holds 1/2 to 2 and every interval, within 1/64 to 1024."""
+        ends = [math.log2(min(max(end, 2**-6), 2**10)) for each in conclusions for end in each.ratio or ()]
+        self.low, self.high = math.floor(min([-1.0, *ends])), math.ceil(max([1.0, *ends]))
 
     def at(self, value: float) -> float:
-        """Where a speed-up lies on the axis, in per cent of its length."""
-        exponent = math.log2(value) if value > 0 else -math.inf
-        return round(100 * min(max((exponent - self.low) / (self.high - self.low), 0.0), 1.0), 2)
+        """Return the position of a speed-up, in per cent of the axis's length."""
+        exponent = math.log2(min(max(value, 2.0**self.low), 2.0**self.high))
+        return round(100 * (exponent - self.low) / (self.high - self.low), 2)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:

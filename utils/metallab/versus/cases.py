@@ -74,7 +74,11 @@ def case(
             if isinstance(several, str) or not isinstance(several, Iterable) or not (values := tuple(several)):
                 raise CaseError(f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: (1, 2)}}")
             rows = [row | {name: value} for row in rows for value in values]
-        set_up.versus_cases = [Case(_name(set_up.__name__, row), set_up, group, tolerance, row) for row in rows]
+        set_up.versus_cases = []
+        for row in rows:
+            inside = ",".join(f"{name}={value}" for name, value in row.items())
+            name = f"{set_up.__name__}[{inside}]" if inside else set_up.__name__
+            set_up.versus_cases.append(Case(name, set_up, group, tolerance, row))
         return set_up
 
     return mark(function) if callable(function) else mark
@@ -100,8 +104,3 @@ def load(path: Path | str) -> dict[str, Case]:
     if not cases:
         raise CaseError(f"{path}: it has no cases; mark functions with @case from metallab.versus")
     return cases
-
-
-def _name(function: str, sizes: Mapping[str, Any]) -> str:
-    inside = ",".join(f"{name}={value}" for name, value in sizes.items())
-    return f"{function}[{inside}]" if inside else function

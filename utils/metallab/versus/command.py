@@ -25,7 +25,7 @@ EXIT_CODES = {
     2: "something could not be compared: a mistake, outputs that differ, neither side can do it, or no interval",
     130: "it was interrupted",
 }
-_REFUSALS = (cases.CaseError, sides.SideError, TurnBlocked, OSError)
+_ENDS = (KeyboardInterrupt, cases.CaseError, sides.SideError, TurnBlocked, OSError)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -33,38 +33,29 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     given = _parse(parser, arguments)
     try:
         with processes.stoppable():
-            code, text = run(given)
-    except _REFUSALS as error:
-        code, text = 2, f"versus: {error}"
-        print(text, file=sys.stderr)
-    except KeyboardInterrupt:
-        code, text = 130, "versus: interrupted"
-        print(text, file=sys.stderr)
-    if text and (file := os.environ.get("GITHUB_STEP_SUMMARY")):  # a job there only says that make failed
-        with open(file, "a", encoding="utf-8") as job:
-            job.write(f"### {EXIT_CODES[code]}\n\n```\n{text}\n```\n")
-    return code
+            return run(given)
+    except _ENDS as why:
+        return _end(why)
 
 
-def run(given: argparse.Namespace) -> tuple[int, str]:
-    """Compare case by case and save the results; return the exit code and the summary for a job's page."""
+def run(given: argparse.Namespace) -> int:
+    """Compare case by case and save the results; return the exit code."""
     root = sides.repository(Path.cwd())
-    file = (given.cases or default_cases(root)).resolve()
+    if not given.cases and root.resolve() != paths.ROOT.resolve():
+        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
+    file = (given.cases or CASES).resolve()
     chosen = choose(cases.load(file), given.only)
-    for one in chosen:
-        assert_tolerance(one)
     if given.list:
         print("\n".join(f"{case.group:5}{case.name}" for case in chosen))
-        return 0, ""
+        return 0
     wish = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wish not in DEVICES:
         raise sides.SideError(f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device")
     paths.make_output(given.out)
     report.assert_own(given.out)
-    two = [sides.parse(text, root) for text in (given.a, given.b)]
-    sides.assert_threads_are_free(dict(zip("AB", two, strict=True)), given.threads)
-    described = {name: sides.describe(side, wish) for name, side in zip("AB", two, strict=True)}
-    sides.assert_comparable(described)
+    two = {"A": sides.parse(given.a, root), "B": sides.parse(given.b, root)}
+    described = {name: sides.describe(side, wish) for name, side in two.items()}
+    sides.assert_comparable(described, given.threads)
     settings = Settings(file, described["A"].device, given.seconds, given.threads, given.factor)
     device = described["A"].label or machine.describe().chip or "CPU"
     different = sides.differences(described)
@@ -72,32 +63,26 @@ def run(given: argparse.Namespace) -> tuple[int, str]:
     threads = f"{given.threads} a side" if given.threads else "no limit"
     print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
     print(f"; about {given.seconds:g} s a case, at most twice that", flush=True)
-    before = machine.describe()
-    outcomes, ended = compare(chosen, [side.command for side in two], settings)
-    code = report.exit_code(outcomes) if ended is None else ended
-    load = report.load_average(before, machine.describe())
-    parts = [str(report.table(outcomes)), report.summary(outcomes, given.factor)]
-    if any(outcome.speed_up.ratio for outcome in outcomes):
-        parts.insert(1, load["note"])
-    summary = "\n".join(filter(None, parts))
+    load = os.getloadavg()[0]
+    outcomes, ended = compare(chosen, [side.command for side in described.values()], settings)
+    load = max(load, os.getloadavg()[0])
+    summary = f"{report.table(outcomes, load)}\n{report.summary(outcomes, given.factor)}"
     print(summary)
-    if samples := report.save(given.out / "versus.json", outcomes, described, settings):
-        print(f"The samples of both sides: {paths.shown(samples)}")
-    answers = report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
-    print(f"Answers, intervals, what differs: {paths.shown(answers)}")
+    if report.save(given.out / "versus.json", outcomes, described, settings):
+        print(f"The samples of both sides: {paths.shown(given.out / 'versus.json')}")
+    report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
+    print(f"Answers, intervals, what differs: {paths.shown(given.out / 'answers.json')}")
     plotting = importlib.util.find_spec("matplotlib")  # not a core dependency
     if plotting and (picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device)):
         picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
         print(f"A picture: {paths.shown(given.out / 'versus.png')}")
+    code = report.exit_code(outcomes) if ended is None else ended
     print(f"Exit code {code}: {EXIT_CODES[code]}.")
-    return code, "\n".join([str(different), *map(report.sentence, outcomes), summary])
-
-
-def default_cases(root: Path) -> Path:
-    """Return Metal Lab's own cases in its checkout; CaseError elsewhere."""
-    if root.resolve() != paths.ROOT.resolve():
-        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
-    return CASES
+    if job := os.environ.get("GITHUB_STEP_SUMMARY"):
+        lines = [str(different), *map(report.sentence, outcomes), summary]
+        with open(job, "a", encoding="utf-8") as page:
+            print(f"### {EXIT_CODES[code]}", "", "```", *lines, "```", sep="\n", file=page)
+    return code
 
 
 def compare(
@@ -114,20 +99,25 @@ def compare(
             for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
                 outcomes.append(outcome)
                 print(report.sentence(outcome), flush=True)
-    except (KeyboardInterrupt, *_REFUSALS) as why:  # minutes of measuring are not lost
+    except _ENDS as why:  # minutes of measuring are not lost
         if not outcomes:
             raise
-        code, reason = (130, "") if isinstance(why, KeyboardInterrupt) else (2, f": {why}")
-        whole = sum(outcome.reason != lockstep.INTERRUPTED for outcome in outcomes)
-        print(f"interrupted after {whole} of {len(chosen)} cases{reason}", file=sys.stderr)
-        return outcomes, code
+        whole = sum(outcome.stopped != lockstep.INTERRUPTED for outcome in outcomes)
+        return outcomes, _end(why, f", after {whole} of {len(chosen)} cases")
     return outcomes, None
+
+
+def _end(why: BaseException, after: str = "") -> int:
+    """Print why it ends early; return the exit code."""
+    is_stopped = isinstance(why, KeyboardInterrupt)
+    print(f"versus: {'interrupted' if is_stopped else why}{after}", file=sys.stderr)
+    return 130 if is_stopped else 2
 
 
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
     """Return the cases of these groups or names, with sizes or without, or else with these texts in their names.
 
-    CaseError if there is no such case.
+    CaseError if there is no such case, or no tolerance of its name.
     """
     every, names = list(all_cases.values()), set()
     for text in only:
@@ -138,15 +128,12 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
     if not chosen:
         groups = ", ".join(sorted({one.group for one in every} - {""})) or "none"
         raise cases.CaseError(f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases")
+    for one in chosen:
+        try:
+            checks.tolerance(one.tolerance)
+        except (TypeError, ValueError) as error:
+            raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
     return chosen
-
-
-def assert_tolerance(one: cases.Case) -> None:
-    """CaseError if there is no tolerance of that name."""
-    try:
-        checks.tolerance(one.tolerance)
-    except (TypeError, ValueError) as error:
-        raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

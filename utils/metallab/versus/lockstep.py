@@ -16,7 +16,6 @@ import math
 import os
 import random
 import select
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metallab import processes, timing, turns
+from metallab import checks, processes, timing, turns
 from metallab.isolated import ONE_THREAD
 from metallab.versus import cases, intervals, worker
 from metallab.versus.cases import Case
@@ -37,9 +36,8 @@ _RESTLESS = 6.0
 """How many times as much rounds vary as processes do: 2 to 20 were measured."""
 _SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 """Otherwise JAX and TensorFlow take most of a GPU's memory for one side."""
-PATIENCE = 300.0
-"""Seconds after which a side that does not answer hangs; fewer for a small budget."""
-SHORTEST_PATIENCE = 60.0
+PATIENCE = 60.0
+"""Seconds after which a side that does not answer hangs; up to five times as many for a larger budget."""
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
 REFUSING = {"B": "only A can do it", "AB": "neither can do it", "A": "only B can do it", "": "outputs differ"}
@@ -76,11 +74,6 @@ class Settings:
     factor: float = 1 + timing.MATTERS
     """A difference is called if the whole interval is beyond this factor."""
 
-    @property
-    def patience(self) -> float:
-        """Seconds after which a side that does not answer is said to hang."""
-        return min(PATIENCE, max(SHORTEST_PATIENCE, 5 * self.seconds))
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -98,27 +91,52 @@ class Pair:
         return statistics.median(math.log(a / b) for a, b in zip(self.a, self.b, strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """The result of one case."""
+    """A case with its pairs of processes so far, and what follows from them."""
 
     case: Case
-    speed_up: timing.Answer
-    """How many times as fast B is, or why no times are compared."""
-    pairs: tuple[Pair, ...] = ()
+    factor: float = 1 + timing.MATTERS
+    pairs: list[Pair] = field(default_factory=list)
+    doubt: timing.Doubt = field(default_factory=timing.Doubt)
+    """Why no times are compared."""
     stopped: str = ""
-    """Why there are no more pairs, if they decided nothing."""
+    """Why there are no more pairs."""
     seconds: float = 0.0
+    beside: float = 0.0
+    """Seconds: its share of starting and ending the latest pair of processes."""
+    failures: int = 0
+    """Failed pairs in a row."""
+    first: Mapping[str, Any] = field(default_factory=dict)
+    """A's first output, with which all others are compared."""
+
+    @property
+    def speed_up(self) -> timing.Answer:
+        """How many times as fast B is, or why no times are compared."""
+        if self.doubt:
+            return timing.Answer("B", None, self.doubt)
+        of = intervals.interval([pair.log for pair in self.pairs])
+        return timing.Answer("B", replace(of, factor=self.factor))
 
     @property
     def reason(self) -> str:
         """Why there is no ratio, or why it is unsure."""
-        return self.speed_up.doubt.reason or self.stopped
+        return self.doubt.reason or self.stopped
 
     @property
     def answer(self) -> str:
         """The outcome as it is printed, in capitals."""
-        return IN_PRINT[self.speed_up.doubt.kind or self.speed_up.outcome]
+        return IN_PRINT[self.doubt.kind or self.speed_up.outcome]
+
+    def is_decided(self, budget: float) -> bool:
+        """Return True if the pairs decide it, or the budget in seconds is spent, twice that where pairs are few."""
+        count = len(self.pairs)
+        if self.doubt or not count:
+            return bool(self.doubt)
+        budget *= 2 if count < intervals.LOOKS[0] else 1
+        if self.seconds * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2:
+            return True
+        return count in intervals.LOOKS and self.answer != "UNSURE"
 
 
 def compare(
@@ -132,125 +150,68 @@ def compare(
     does not count. After an interruption the outcomes of all cases that have pairs come first, then it is raised.
     """
     chance = chance or random.Random()
-    kept = tempfile.TemporaryDirectory(prefix="metallab-versus-outputs-")
-    open_cases = {case.name: _Progress(case, Path(kept.name, f"{n}.npz")) for n, case in enumerate(given)}
+    open_cases = {case.name: Outcome(case, settings.factor) for case in given}
     try:
         while open_cases:
-            ran: list[_Progress] = []
-            try:
-                with turns.turn():
-                    began = time.monotonic()
-                    with _live_pair(sides, settings, chance) as live:
-                        for name in chance.sample(list(open_cases), len(open_cases)):
-                            open_cases[name].one_more(live, settings, chance)
-                            ran.append(open_cases[name])
-                            if any(side.is_gone for side in live.values()):
-                                break
-                    beside = time.monotonic() - began - sum(progress.latest for progress in ran)
-                for progress in ran:
-                    progress.share(beside / len(ran))
-            finally:  # an interruption loses nothing that was decided before
-                for outcome in filter(None, [progress.decided(settings) for progress in ran]):
-                    del open_cases[outcome.case.name]
-                    yield outcome
-    except KeyboardInterrupt:
-        yield from (progress.outcome(settings, INTERRUPTED) for progress in open_cases.values() if progress.pairs)
+            ran: dict[str, float] = {}
+            with turns.turn():
+                began = time.monotonic()
+                with _live_pair(sides, settings, chance) as live:
+                    for name in chance.sample(list(open_cases), len(open_cases)):
+                        ran[name] = _add_pair(open_cases[name], live, settings, chance)
+                        if any(side.is_gone for side in live.values()):
+                            break
+            beside = (time.monotonic() - began - sum(ran.values())) / len(ran)
+            for name, seconds in ran.items():
+                open_cases[name].beside = beside
+                open_cases[name].seconds += seconds + beside
+                if open_cases[name].is_decided(settings.seconds):
+                    open_cases[name].first = {}
+                    yield open_cases.pop(name)
+    except KeyboardInterrupt:  # what was measured is not lost
+        for outcome in open_cases.values():
+            if outcome.doubt or outcome.pairs:
+                outcome.stopped = INTERRUPTED
+                yield outcome
         raise
-    finally:
-        kept.cleanup()
 
 
-@dataclass
-class _Progress:
-    """A case that is not decided yet. Times in seconds."""
+def _add_pair(of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> float:
+    """Take the samples of another pair of processes; return the seconds.
 
-    case: Case
-    first_output: Path
-    """Where A's first output is kept."""
-    fingerprints: dict[str, str] = field(default_factory=dict)
-    """Of each side's first output."""
-    pairs: list[Pair] = field(default_factory=list)
-    spent: float = 0.0
-    latest: float = 0.0
-    """Set-up and rounds in the latest pair of processes."""
-    beside: float = 0.0
-    """Its share of starting and ending that pair."""
-    failures: int = 0
-    """Failed pairs in a row."""
-    without_ratio: Outcome | None = None
-    """The final outcome, where there is no ratio."""
-    reason: str = ""
-
-    def one_more(self, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> None:
-        """Take the samples of another pair of processes.
-
-        A pair whose process ended is tried once more, as it may have been killed for lack of memory. If that fails
-        too, the pairs so far decide. Outputs that differ are final.
-        """
-        began = time.monotonic()
-        try:
-            self.pairs.append(_pair(self, live, settings, chance))
-            self.failures, self.reason = 0, ""
-        except _NoRatioError as why:
-            self.failures += 1
-            if self.pairs and why.refusing:
-                self.reason = f"a further pair of processes failed: {why}"
-            elif self.failures == 2 or not any(side.is_gone for side in live.values()):
-                self.without_ratio = Outcome(self.case, timing.Answer("B", None, why.doubt))
-        finally:
-            self.latest = time.monotonic() - began
-            self.spent += self.latest
-
-    def share(self, seconds: float) -> None:
-        """Count a share of the time for starting and ending the latest pair of processes."""
-        self.beside = seconds
-        self.spent += seconds
-
-    def decided(self, settings: Settings) -> Outcome | None:
-        """Return the outcome if the pairs or the budget decide it, else None."""
-        if self.without_ratio:
-            return replace(self.without_ratio, seconds=self.spent)
-        count, fewest = len(self.pairs), intervals.LOOKS[0]
-        if not count:
-            return None
-        budget = settings.seconds * (2 if count < fewest else 1)
-        is_last = self.spent * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2
-        if not is_last and count not in intervals.LOOKS:
-            return None
-        too_few = f"{count} of {fewest} pairs of processes: more --seconds" if count < fewest else ""
-        outcome = self.outcome(settings, self.reason or too_few)
-        return outcome if is_last or outcome.answer != "UNSURE" else None
-
-    def outcome(self, settings: Settings, reason: str) -> Outcome:
-        """Return the outcome of the pairs so far."""
-        of = replace(intervals.interval([pair.log for pair in self.pairs]), factor=settings.factor)
-        return Outcome(self.case, timing.Answer("B", of), tuple(self.pairs), reason, self.spent)
+    A pair whose process ended is tried once more, as it may have been killed for lack of memory. If that fails too,
+    the pairs so far decide. Outputs that differ are final.
+    """
+    began = time.monotonic()
+    try:
+        of.pairs.append(_pair(of, live, settings, chance))
+        of.failures, of.stopped = 0, ""
+    except _NoRatioError as why:
+        of.failures += 1
+        if of.pairs and why.refusing:
+            of.stopped = f"a further pair of processes failed: {why}"
+        elif of.failures == 2 or not any(side.is_gone for side in live.values()):
+            of.doubt = timing.Doubt(REFUSING[why.refusing], str(why))
+            of.pairs.clear()
+    return time.monotonic() - began
 
 
 class _NoRatioError(Exception):
-    """Why the sides' times are not compared."""
+    """Why the sides' times are not compared; ``refusing`` are the sides that cannot do the case."""
 
     def __init__(self, reason: str, refusing: str = "") -> None:
         super().__init__(reason)
-        self.doubt, self.refusing = timing.Doubt(REFUSING[refusing], reason), refusing
+        self.refusing = refusing
 
 
-def _pair(of: _Progress, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Pair:
+def _pair(of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Pair:
     """Set a case up in a live process of each side, compare their outputs, and take samples in rounds."""
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
-        known = of.fingerprints.get(side, "")
-        live[side].ask({"case": of.case.name, "output": str(live[side].output), "known": known})
-    ready = {side: live[side].read() for side in "AB"}
-    _assert_both_can({side: answer["lacks"] for side, answer in ready.items() if "lacks" in answer})
+        live[side].ask({"case": of.case.name, "output": str(live[side].output)})
+    ready = _answers(live, "AB")
     starting = time.monotonic() - start
-    if not of.fingerprints:
-        _assert_outputs_agree([live[side].output for side in "AB"], [ready[side]["dtypes"] for side in "AB"], of.case)
-        shutil.move(live["A"].output, of.first_output)
-        of.fingerprints |= {side: ready[side]["fingerprint"] for side in "AB"}
-    for side in "AB":
-        if ready[side]["fingerprint"] != of.fingerprints[side]:
-            _assert_as_before(of.first_output, live[side], of.case)
+    _assert_outputs_agree(of, live, [ready[side]["dtypes"] for side in "AB"])
     calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
@@ -258,13 +219,37 @@ def _pair(of: _Progress, live: Mapping[str, _Side], settings: Settings, chance: 
         start = time.monotonic()
         for side in chance.sample("AB", 2):
             live[side].ask({"calls": calls})
-            answer = live[side].read()
-            _assert_both_can({side: answer["lacks"]} if "lacks" in answer else {})
-            samples[side].append(answer["nanoseconds"] / 1e9 / calls)
+            samples[side].append(_answers(live, side)[side]["nanoseconds"] / 1e9 / calls)
         if rounds == 1:
             rounds = _rounds(starting + of.beside, time.monotonic() - start, settings.seconds)
     first_calls = tuple(ready[side]["first_call"] for side in "AB")
     return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
+
+
+def _answers(live: Mapping[str, _Side], sides: str) -> dict[str, dict]:
+    """Return the next answer of each of these sides; raise if one cannot do the case."""
+    answers = {side: live[side].read() for side in sides}
+    if lacking := {side: answer["lacks"] for side, answer in answers.items() if "lacks" in answer}:
+        raise _NoRatioError("; ".join(f"{side}: {why}" for side, why in lacking.items()), "".join(lacking))
+    return answers
+
+
+def _assert_outputs_agree(of: Outcome, live: Mapping[str, _Side], dtypes: Sequence[Mapping[str, str]]) -> None:
+    """Raise unless both outputs have one dtype and are close to A's first one."""
+    outputs, advice = {side: worker.load_output(live[side].output) for side in "AB"}, "seed what is random in the case"
+    if not any(array.size for arrays in outputs.values() for array in arrays.values()):
+        raise _NoRatioError("the case returns nothing: let its function return what it computes", "AB")
+    if of.first:
+        advice = "in a further pair of processes: do cases that share processes leave something behind?"
+    of.first = of.first or outputs.pop("A")
+    for side, output in outputs.items():
+        try:
+            checks.assert_close(of.first, output, of.case.tolerance)
+        except AssertionError as difference:
+            raise _NoRatioError(f"{side} from A: {' '.join(str(difference).split())}; {advice}") from None
+    for name in dtypes[0].keys() & dtypes[1].keys():
+        if dtypes[0][name] != dtypes[1][name]:
+            raise _NoRatioError(f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case")
 
 
 def _rounds(starting: float, round_time: float, budget: float) -> int:
@@ -279,63 +264,32 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
 
-def _cores(threads: int, chance: random.Random) -> list[int]:
-    """Return the cores of both sides of a pair; none where the system cannot set them."""
-    if not threads or not hasattr(os, "sched_getaffinity"):
-        return []
-    allowed = sorted(os.sched_getaffinity(0))
-    return chance.sample(allowed, min(threads, len(allowed)))
-
-
-def _assert_both_can(lacking: Mapping[str, str]) -> None:
-    if not lacking:
-        return
-    reason = "; ".join(f"{side}: {why}" for side, why in lacking.items())
-    raise _NoRatioError(reason, "".join(sorted(lacking)))
-
-
-def _assert_outputs_agree(files: Sequence[Path], dtypes: Sequence[Mapping[str, str]], case: Case) -> None:
-    """Raise unless both outputs have the same structure and dtypes and are close."""
-    outputs = [worker.load_output(file) for file in files]
-    if not any(array.size for arrays in outputs for array in arrays.values()):
-        raise _NoRatioError("the case returns nothing: let its function return what it computes", "AB")
-    if only := sorted(outputs[0].keys() ^ outputs[1].keys()):
-        raise _NoRatioError(f"only {'A' if only[0] in outputs[0] else 'B'} returns {only[0]}")
-    if difference := _difference(*outputs, case):
-        raise _NoRatioError(f"B from A: {difference}; seed what is random in the case")
-    for name in dtypes[0].keys() & dtypes[1].keys():
-        if dtypes[0][name] != dtypes[1][name]:
-            reason = f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case"
-            raise _NoRatioError(reason)
-
-
-def _assert_as_before(first: Path, side: _Side, case: Case) -> None:
-    """Raise unless the output of a further pair of processes is close to A's first one."""
-    if difference := _difference(worker.load_output(first), worker.load_output(side.output), case):
-        reason = f"{side.name} returns something else in a further pair of processes: {difference}"
-        raise _NoRatioError(f"{reason}; do cases that share processes leave something behind?")
-
-
-def _difference(reference: Mapping[str, Any], result: Mapping[str, Any], case: Case) -> str:
-    from metallab import checks  # not where only measuring is installed and nothing is compared
-
-    try:
-        checks.assert_close(reference, result, case.tolerance)
-    except AssertionError as difference:
-        return " ".join(str(difference).split())
-    return ""
-
-
 class _Side:
     """A live process of one side."""
 
-    def __init__(self, process: subprocess.Popen, folder: Path, patience: float) -> None:
-        self.process, self.output, self.log = process, folder / "output.npz", folder / "log"
-        self.name, self.patience = folder.name, patience
+    def __init__(self, command: Command, settings: Settings, given: Mapping[str, Any], folder: Path, padding: int):
+        """Start it in a session of its own; `end` ends it with everything that it started."""
+        folder.mkdir()
+        self.name, self.output, self.log = f"{folder.parent.name}-{folder.name}", folder / "output.npz", folder / "log"
+        self.patience = min(max(PATIENCE, 5 * settings.seconds), 5 * PATIENCE)
         self.printed = 0
         """The size of its log before the current case."""
         self.is_gone = False
         """True if it has ended or hangs."""
+        variables = processes.marked(environment(command, settings.threads, padding), self.name)
+        with self.log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [command.python, WORKER, json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=errors, bufsize=0, cwd=command.folder, env=variables, start_new_session=True,
+            )  # fmt: skip
+        self.head = processes.find_process(self.process.pid)
+
+    def end(self) -> None:
+        """End it."""
+        self.process.stdin.close()
+        self.process.stdout.close()
+        processes.kill_family(self.head, self.name)
+        self.process.wait()
 
     def ask(self, question: Mapping[str, str | int]) -> None:
         """Ask it to set up a case, or for a sample of so many calls."""
@@ -362,37 +316,16 @@ class _Side:
 def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Random) -> Iterator[dict[str, _Side]]:
     """Start a process of each side, A and B, on the same cores, in random order."""
     with tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder, contextlib.ExitStack() as stack:
-        cores, live = _cores(settings.threads, chance), {}
+        # where the system cannot keep processes on cores, or there is no limit, there are none
+        free = sorted(os.sched_getaffinity(0)) if settings.threads and hasattr(os, "sched_getaffinity") else []
+        live, given = {}, {"cases": cases.__file__, "file": str(settings.file), "device": settings.device}
+        given["cores"] = chance.sample(free, min(settings.threads, len(free)))
         for side in chance.sample("AB", 2):
-            given = {"cases": cases.__file__, "file": str(settings.file), "device": settings.device, "cores": cores}
-            given |= {"seed": chance.randrange(2**32)}
-            command = sides["AB".index(side)]
-            variables = environment(command, settings.threads, padding=chance.randrange(4096))
-            started = _started(command, json.dumps(given), variables, Path(folder, side), settings.patience)
-            live[side] = stack.enter_context(started)
+            about = given | {"seed": chance.randrange(2**32)}
+            padding = chance.randrange(4096)
+            live[side] = _Side(sides["AB".index(side)], settings, about, Path(folder, side), padding)
+            stack.callback(live[side].end)
         yield live
-
-
-@contextlib.contextmanager
-def _started(
-    command: Command, given: str, variables: Mapping[str, str], folder: Path, patience: float
-) -> Iterator[_Side]:
-    """Start a side's process; it ends with the block, with everything that it started."""
-    folder.mkdir()
-    mark = f"{folder.parent.name}-{folder.name}"
-    with (folder / "log").open("wb") as errors:
-        process = subprocess.Popen(
-            [command.python, WORKER, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0,
-            cwd=command.folder, env=processes.marked(variables, mark), start_new_session=True,
-        )  # fmt: skip
-        head = processes.find_process(process.pid)
-        try:
-            yield _Side(process, folder, patience)
-        finally:
-            process.stdin.close()
-            process.stdout.close()
-            processes.kill_family(head, mark)
-            process.wait()
 
 
 def environment(command: Command, threads: int, padding: int = 0) -> dict[str, str]:

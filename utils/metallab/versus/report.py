@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from metallab import machine, records, units
 from metallab.records import Record
 from metallab.tables import Table
 from metallab.timing import Measurement
-from metallab.versus.lockstep import IN_PRINT, Outcome, Pair, Settings
-from metallab.versus.sides import Description, Side
+from metallab.versus.lockstep import IN_PRINT, Outcome, Settings
+from metallab.versus.sides import Side
 
 RATIO = "time A / time B: above 1 B is faster; from paired samples, so not the ratio of the medians."
 BUSY = "The load average was above the number of cores: a large ratio may be smaller than it looks."
@@ -32,13 +31,6 @@ _WRITTEN = {
 """The files of a run, and text that each of them contains."""
 
 
-def load_average(before: machine.Machine, after: machine.Machine) -> dict[str, Any]:
-    """Return the load averages at both ends, the number of cores, and a note if that is less."""
-    began, ended = ((each.load_average or [None])[0] for each in (before, after))
-    cores = after.cores_logical or 1
-    return {"began": began, "ended": ended, "cores": cores, "note": BUSY if max(began or 0, ended or 0) > cores else ""}
-
-
 def sentence(outcome: Outcome) -> str:
     """Return the line of one case."""
     told = f"{outcome.answer:8}{outcome.case.name}: {outcome.speed_up.ratio or outcome.speed_up.doubt.words}"
@@ -47,34 +39,34 @@ def sentence(outcome: Outcome) -> str:
     return "; ".join(filter(None, (told, count, outcome.stopped)))
 
 
-def table(outcomes: Iterable[Outcome]) -> Table:
-    """Return a table of all cases, the worst first."""
+def table(outcomes: Iterable[Outcome], load: float) -> Table:
+    """Return a table of all cases, the worst first; a load average above the number of cores adds a note to ratios."""
     ordered = sorted(outcomes, key=lambda outcome: list(IN_PRINT.values()).index(outcome.answer))
-    rows = [
-        [
-            outcome.answer,
-            outcome.case.name,
-            *(units.seconds(_median(outcome.pairs, side)) if outcome.pairs else "" for side in "ab"),
-            _ratio(outcome) if outcome.speed_up.ratio else "",
-            len(outcome.pairs),
-        ]
-        for outcome in ordered
-    ]
+    rows = []
+    for outcome in ordered:
+        times, of = ["", ""], outcome.speed_up.ratio
+        if of:
+            samples = ([pair.a for pair in outcome.pairs], [pair.b for pair in outcome.pairs])
+            times = [units.seconds(statistics.median(map(statistics.median, each))) for each in samples]
+        ratio = f"{of.median:.3f}" + f" ({of.low:.3f} to {of.high:.3f})" * of.has_interval if of else ""
+        rows.append([outcome.answer, outcome.case.name, *times, ratio, len(outcome.pairs)])
     headings = ["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"]
-    return Table(headings, rows, note=RATIO if any(outcome.speed_up.ratio for outcome in ordered) else "")
+    notes = (
+        [RATIO, *[BUSY] * (load > (os.cpu_count() or 1))] if any(outcome.speed_up.ratio for outcome in ordered) else []
+    )
+    return Table(headings, rows, "\n".join(notes))
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
     """Return how many cases have each answer, and what the answers mean."""
     counts = Counter(outcome.answer for outcome in outcomes)
-    answers = [(answer, means) for means, answer in IN_PRINT.items() if counts[answer]]
     counted = ", ".join(
-        f"{counts[answer]} {answer}" + f" ({means})" * (means != answer.lower()) for answer, means in answers
+        f"{counts[answer]} {answer}" + f" ({means})" * (means != answer.lower())
+        for means, answer in IN_PRINT.items()
+        if counts[answer]
     )
-    text = f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same."
-    if counts["UNSURE"]:
-        text += "\nUndecided: take more --seconds, a quieter machine or a larger --factor."
-    return text
+    undecided = "\nUndecided: take more --seconds, a quieter machine or a larger --factor." * bool(counts["UNSURE"])
+    return f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same.{undecided}"
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -98,57 +90,58 @@ def assert_own(folder: Path) -> None:
 def save_answers(
     path: Path,
     outcomes: Sequence[Outcome],
-    described: Mapping[str, Description],
+    described: Mapping[str, Side],
     different: Table,
     settings: Settings,
-    load: Mapping[str, Any],
-) -> Path:
+    load: float,
+) -> None:
     """Write the sides, their differences, and each case's answer and interval as JSON."""
+    sides, rows = {}, []
+    for name, side in described.items():
+        state = dict(zip(("git_revision", "git_dirty"), side.state, strict=True))
+        sides[name] = {"text": side.text, **state, "python": str(side.python), "variables": dict(side.variables)}
+    for outcome in outcomes:
+        of = outcome.speed_up.ratio
+        low, high = (of.low, of.high) if of and of.has_interval else (None, None)
+        row = {
+            "name": outcome.case.name,
+            "answer": outcome.answer,
+            "reason": outcome.reason,
+            "speed": of and of.median,
+        }
+        rows.append(row | {"low": low, "high": high, "pairs": len(outcome.pairs), "seconds": outcome.seconds})
     about = {
         "made_by": "metallab versus",
-        "sides": {name: _about(description.side) for name, description in described.items()},
+        "sides": sides,
         "differences": [dict(zip(different.headings, row, strict=True)) for row in different.rows],
         "factor": settings.factor,
         "threads": settings.threads,
         "device": settings.device,
-        "load_average": dict(load),
-        "cases": [_answer(outcome) for outcome in outcomes],
+        "load_average": load,
+        "cores": os.cpu_count(),
+        "cases": rows,
     }
     path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")
-    return path
 
 
-def _about(side: Side) -> dict[str, object]:
-    revision, is_dirty = side.state
-    state = {"git_revision": revision, "git_dirty": is_dirty}
-    return {"text": side.text, **state, "python": str(side.python), "variables": dict(side.variables)}
-
-
-def _answer(outcome: Outcome) -> dict[str, object]:
-    of, whole = outcome.speed_up.ratio, bool(outcome.speed_up.ratio and outcome.speed_up.ratio.has_interval)
-    return {
-        "name": outcome.case.name, "answer": outcome.answer, "reason": outcome.reason, "speed": of and of.median,
-        "low": of.low if whole else None, "high": of.high if whole else None, "pairs": len(outcome.pairs),
-        "seconds": outcome.seconds,
-    }  # fmt: skip
-
-
-def save(
-    path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Description], settings: Settings
-) -> Path | None:
+def save(path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Side], settings: Settings) -> Path | None:
     """Write the samples of both sides as pyperf's JSON, one run for each process; None where there are none.
 
     The benchmarks are ``versus/case/A`` and ``.../B``, each with its side's revision and versions.
     """
     here, start, rows = machine.describe(), datetime.now(UTC), []
-    machines = {name: _machine_of(here, description) for name, description in described.items()}
-    for outcome in outcomes:
-        for number, pair in enumerate(outcome.pairs):
+    for index, (name, its) in enumerate(described.items()):
+        revision, is_dirty = its.state
+        versions = {package: its.packages.get(package) for package in machine.PACKAGES}
+        machine_of = replace(here, versions=versions, python=its.version, git_revision=revision, git_dirty=is_dirty)
+        about = {"warmup_calls": 0, "mode": "full", "simulated": False, "device": its.label or here.chip or "CPU"}
+        about |= {"kind": settings.device, "threads": settings.threads or None}
+        about["stop_reason"] = "rounds of a pair of processes; what other programs did was not measured"
+        for case, number, pair in ((each.case.name, *row) for each in outcomes for row in enumerate(each.pairs)):
             taken = (start + timedelta(microseconds=number)).isoformat()  # each process has a moment of its own
-            for index, name in enumerate(described):
-                measured = _measurement(outcome, pair, index, settings, described[name].label or here.chip or "CPU")
-                benchmark = f"versus/{outcome.case.name}/{name}"
-                rows.append(Record("versus", benchmark, taken, measured, None, None, machines[name]))
+            samples, first = (pair.a, pair.b)[index], pair.first_calls[index]
+            measured = Measurement(case, "throughput", samples, first, pair.calls, **about)
+            rows.append(Record("versus", f"versus/{case}/{name}", taken, measured, None, None, machine_of))
     return records.write(path, rows) if rows else None
 
 
@@ -159,47 +152,17 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
     compared = [outcome for outcome in outcomes if outcome.speed_up.ratio]
     if not compared:
         return None
-    colours = {"slower": plots.RED, "faster": plots.GREEN, "same": plots.BLUE, "inconclusive": plots.ORANGE}
     with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            colour, of = colours[outcome.speed_up.ratio.verdict], outcome.speed_up.ratio
-            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.GREY)
-            if of.has_interval:
-                axes.plot([of.low, of.high], [row, row], color=colour, linewidth=3, alpha=0.6)
-            axes.plot(of.median, row, "o", color=colour)
+            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.BLACK)
+            plots.speedup_row(axes, row, outcome.speed_up)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")
         for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
             set_formatter(lambda ratio, _: f"{ratio:.3g}")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.98), max(high, 1.02))
-        names = ["\n".join([*textwrap.wrap(each.case.name, 32), each.answer]) for each in compared]
-        plots.rows(axes, names, fontsize=9)
+        plots.rows(axes, ["\n".join(textwrap.wrap(each.case.name, 32)) for each in compared], fontsize=9)
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
         plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
     return plots.described(figure, "; ".join(map(sentence, outcomes)))
-
-
-def _ratio(outcome: Outcome) -> str:
-    of = outcome.speed_up.ratio
-    return f"{of.median:.3f} ({of.low:.3f} to {of.high:.3f})" if of.has_interval else f"{of.median:.3f}"
-
-
-def _median(pairs: Sequence[Pair], side: str) -> float:
-    return statistics.median(statistics.median(getattr(pair, side)) for pair in pairs)
-
-
-def _machine_of(here: machine.Machine, description: Description) -> machine.Machine:
-    """Return this machine with a side's packages and revision."""
-    versions = {name: description.packages.get(name) for name in machine.PACKAGES}
-    revision, is_dirty = description.side.state
-    return replace(here, versions=versions, python=description.python, git_revision=revision, git_dirty=is_dirty)
-
-
-def _measurement(outcome: Outcome, pair: Pair, index: int, settings: Settings, label: str) -> Measurement:
-    return Measurement(
-        name=outcome.case.name, question="throughput", samples=(pair.a, pair.b)[index],
-        first_call=pair.first_calls[index], block=pair.calls, warmup_calls=0,
-        stop_reason="rounds of a pair of processes; what other programs did was not measured", mode="full",
-        device=label, simulated=False, kind=settings.device, threads=settings.threads or None,
-    )  # fmt: skip

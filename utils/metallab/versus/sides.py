@@ -45,6 +45,15 @@ class Side:
     variables: Mapping[str, str] = field(default_factory=dict)
     project: Path = Path()
     """The folder with ``pyproject.toml``, below the checkout."""
+    version: str = ""
+    """Of its Python. This and what follows is what `describe` asks of that Python."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    imported: Mapping[str, str | None] = field(default_factory=dict)
+    """The file that NumPy and each of its packages would be imported from."""
+    device: str = ""
+    """``cpu``, ``cuda`` or ``mps``; empty if the requested one is not there."""
+    label: str = ""
+    """The device's name; empty for a CPU."""
 
     @property
     def source(self) -> Path:
@@ -69,21 +78,6 @@ class Side:
         inherited = (self.variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
         path = os.pathsep.join(filter(None, (*folders, *inherited)))
         return Command(self.python, {**self.variables, "PYTHONPATH": path}, self.checkout)
-
-
-@dataclass(frozen=True)
-class Description:
-    """A side, with the answers of its Python."""
-
-    side: Side
-    python: str
-    packages: Mapping[str, str]
-    modules: Mapping[str, str | None]
-    """The file that each of the side's packages would be imported from."""
-    device: str
-    """``cpu``, ``cuda`` or ``mps``; empty if the requested one is not there."""
-    label: str
-    """The device's name; empty for a CPU."""
 
 
 def _source(project: Path) -> Path:
@@ -128,7 +122,7 @@ def parse(text: str, root: Path) -> Side:
     return Side(text, worktree(revision, root) if revision else root, revision, python, variables, _project(root))
 
 
-def describe(side: Side, device: str) -> Description:
+def describe(side: Side, device: str) -> Side:
     """Ask a side's Python for its packages and device. SideError if it does not answer, or has no NumPy."""
     asked = subprocess.run(
         [side.python, WORKER, json.dumps({"modules": ["numpy", *sorted(side.modules)], "device": device})],
@@ -136,61 +130,56 @@ def describe(side: Side, device: str) -> Description:
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        described = Description(side, **json.loads(asked.stdout))
+        described = replace(side, **json.loads(asked.stdout))
     except (ValueError, TypeError):
         last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
         raise SideError(f"{side.python} does not answer as Python would: {last}") from None
-    if described.modules["numpy"] is None:
+    if described.imported["numpy"] is None:
         raise SideError(f"{side.python} has no NumPy, which transfers outputs: install it there")
-    return replace(described, modules={name: described.modules[name] for name in sorted(side.modules)})
+    return described
 
 
-def assert_threads_are_free(sides: Mapping[str, Side], threads: int) -> None:
-    """SideError if a side sets its own number of threads although ``threads`` sets it for both."""
-    for name, side in sides.items():
+def assert_comparable(described: Mapping[str, Side], threads: int = 0) -> None:
+    """SideError if both sides are the same, import other code than their own, or run on different devices.
+
+    Also if a side sets its own number of threads although ``threads`` sets it for both.
+    """
+    for name, side in described.items():
         if threads and (own := sorted(ONE_THREAD.keys() & side.variables)):
             raise SideError(
                 f"{name} ({side.text}) sets {', '.join(own)}, but --threads {threads} sets it for both sides: "
                 "compare numbers of threads with --threads 0"
             )
-
-
-def assert_comparable(described: Mapping[str, Description]) -> None:
-    """SideError if both sides are the same, import other code than their own, or run on different devices."""
-    for name, description in described.items():
-        side = description.side
-        for module, file in description.modules.items():
+        for module in sorted(side.modules):
+            file = side.imported[module]
             if file is None or not Path(file).is_relative_to(side.source):
                 raise SideError(
                     f"{name} ({side.text}) imports {module} from {file}, not from {side.source}: uninstall it there"
                 )
-        if not description.device:
+        if not side.device:
             raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
     a, b = described.values()
-    if all(getattr(a.side, what) == getattr(b.side, what) for what in ("python", "source", "variables")):
+    if all(getattr(a, what) == getattr(b, what) for what in ("python", "source", "variables")):
         raise SideError("both sides are the same: name another revision, environment or variable for one of them")
     if (a.device, a.label) != (b.device, b.label):
         devices = f"A would run on {a.label or a.device} and B on {b.label or b.device}"
         raise SideError(f"{devices}: name one device that both have with --device")
 
 
-def differences(described: Mapping[str, Description]) -> Table:
+def differences(described: Mapping[str, Side]) -> Table:
     """Return what differs between the sides: revision, folder, Python, environment, variables, packages."""
-    columns = [_facts(description) for description in described.values()]
+    columns = []
+    for side in described.values():
+        facts = {"revision": (side.revision or "working tree")[:12], "folder": paths.shown(side.checkout)}
+        facts |= {"Python": side.version, "environment": paths.shown(side.python)}
+        facts |= {f"variable {name}": value for name, value in side.variables.items()}
+        columns.append(facts | {f"package {name}": version for name, version in sorted(side.packages.items())})
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, "none") for column in columns)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
     more = len(rows) - MOST_DIFFERENCES
     note = f"and {more} more" if more > 0 else "" if rows else "Nothing differs."
     return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note)
-
-
-def _facts(description: Description) -> dict[str, str]:
-    side = description.side
-    facts = {"revision": side.revision[:12] if side.revision else "working tree", "folder": paths.shown(side.checkout)}
-    facts |= {"Python": description.python, "environment": paths.shown(side.python)}
-    facts |= {f"variable {name}": value for name, value in side.variables.items()}
-    return facts | {f"package {name}": version for name, version in sorted(description.packages.items())}
 
 
 def repository(folder: Path) -> Path:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -23,8 +22,10 @@ import random
 import sys
 import time
 import traceback
+from collections import OrderedDict
 from pathlib import Path
 
+PID = os.getpid()
 SAMPLE_SECONDS = 0.003
 """A sample takes at least so long. Longer ones are interrupted more often; many short ones have the better median."""
 WARM_UP_SECONDS = 0.05
@@ -32,11 +33,10 @@ EVERY_CORE = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
 """The cores that this process may use during set-up."""
 SLOW_CALL = 0.5
 """Seconds of a call from which on the uncounted call before each sample costs more than it gives."""
-ARRAYS = {
-    *(("numpy", "ndarray"), ("torch", "Tensor"), ("torch", "Parameter"), ("jax", "ArrayImpl"), ("jaxlib", "ArrayImpl")),
-    *(("tensorflow", "EagerTensor"), ("tensorflow", "ResourceVariable"), ("mlx", "array")),
-}
-"""Package and name of the array types that `Waiting` can wait for; a subclass may be lazy."""
+PACKAGES = {"numpy", "torch", "jax", "jaxlib", "tensorflow", "mlx"}
+"""Those with arrays that `Waiting` can wait for; a subclass of another package may be lazy."""
+ITERATIONS, ITEMS = (list.__iter__, tuple.__iter__), (dict.items, OrderedDict.items)
+"""How `leaves` finds the parts of an output. What says in a way of its own what it holds may compute it then."""
 
 
 def main():
@@ -52,7 +52,7 @@ def main():
 
 
 def describe(settings):
-    """Return this side's Python, packages, files of modules and device."""
+    """Return what `metallab.versus.sides.Side` has of this Python: version, packages, files of modules, device."""
     packages = {}
     for distribution in importlib.metadata.distributions():
         if distribution.metadata["Name"]:  # left by an interrupted installation
@@ -60,9 +60,9 @@ def describe(settings):
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
     device, label = choose_device(settings["device"])
     return {
-        "python": platform.python_version(),
+        "version": platform.python_version(),
         "packages": packages,
-        "modules": {name: spec.origin if spec else None for name, spec in specs.items()},
+        "imported": {name: spec.origin if spec else None for name, spec in specs.items()},
         "device": device,
         "label": label,
     }
@@ -70,37 +70,35 @@ def describe(settings):
 
 def choose_device(wish):
     """Return the device and its name; both empty if there is no such device."""
-    if wish == "cpu":
-        return "cpu", ""
-    try:
-        import torch
-    except ImportError:
-        return ("cpu", "") if wish == "auto" else ("", "")
-    if wish in ("auto", "cuda") and torch.cuda.is_available():
-        return "cuda", torch.cuda.get_device_name()
-    if wish in ("auto", "mps") and sys.platform == "darwin" and torch.backends.mps.is_available():
-        return "mps", "Apple GPU"
-    return ("cpu", "") if wish == "auto" else ("", "")
+    found = {"cpu": ""}
+    if wish != "cpu":
+        with contextlib.suppress(ImportError):
+            import torch
+
+            if torch.cuda.is_available():
+                found = {"cuda": torch.cuda.get_device_name(), **found}
+            elif sys.platform == "darwin" and torch.backends.mps.is_available():
+                found = {"mps": "Apple GPU", **found}
+    return next(((device, name) for device, name in found.items() if wish in ("auto", device)), ("", ""))
 
 
 def serve(settings, answers):
     """Answer each line: set a case up, or take a sample of the current one."""
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases, work, pid = {}, None, os.getpid()
+    cases, work = {}, None
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             if "case" in asked:
                 work = None  # its memory is free before the next one's is taken
                 cases = cases or module.load(settings["file"])
-                work = Work(cases[asked["case"]], settings, asked["output"], asked["known"], chance)
+                work = Work(cases[asked["case"]], settings, asked["output"], chance)
                 answer = work.ready
             else:
                 answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
-        if os.getpid() != pid:
-            os._exit(1)  # forked by the case: its parent answers
+        end_if_forked()
         print(end="", flush=True)  # before the next case prints
         print(json.dumps(answer), file=answers)
 
@@ -108,7 +106,7 @@ def serve(settings, answers):
 class Work:
     """A case that is set up and warm."""
 
-    def __init__(self, case, settings, output, known, chance):
+    def __init__(self, case, settings, output, chance):
         gc.enable()
         pin(settings["cores"] and EVERY_CORE)
         self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what follows
@@ -120,15 +118,21 @@ class Work:
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
-        mark = fingerprint(result)
-        dtypes = save_output(result, output) if mark != known else {}
+        end_if_forked()
+        dtypes = save_output(result, output)
         del result
         pin(settings["cores"])
         gc.collect()
         gc.disable()
         self.seconds = warm_up(self.function, self.wait)
         self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
-        self.ready |= {"fingerprint": mark, "dtypes": dtypes}
+        self.ready |= {"dtypes": dtypes}
+
+
+def end_if_forked():
+    """End a child that a case has forked: its parent saves the output, and answers."""
+    if os.getpid() != PID:
+        os._exit(1)
 
 
 def load_cases(path):
@@ -152,19 +156,19 @@ def describe_error(error):
 
 def assert_concrete(result):
     """TypeError for a part of a type that may not be computed after `Waiting`."""
-    numpy = sys.modules.get("numpy")
-    known = (int, float, complex, str, bytes, list, tuple, type(None), *([numpy.generic] if numpy else []))
     for name, leaf in leaves(result):
-        if array_type(leaf) not in ARRAYS and not issubclass(type(leaf), known):
+        kind = type(leaf)
+        is_plain = issubclass(kind, (int, float, complex, str, bytes, type(None)))
+        if not is_plain and package(leaf) not in PACKAGES and getattr(kind, "__iter__", None) not in ITERATIONS:
             raise TypeError(
                 f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
                 "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
             )
 
 
-def array_type(leaf):
-    """Return package and name of a type, without importing it."""
-    return type(leaf).__module__.partition(".")[0], type(leaf).__name__
+def package(leaf):
+    """Return the package of its type."""
+    return type(leaf).__module__.partition(".")[0]
 
 
 class Waiting:
@@ -172,14 +176,14 @@ class Waiting:
 
     def __init__(self, result, device):
         parts = [leaf for _, leaf in leaves(result)]
-        packages = {array_type(leaf)[0] for leaf in parts if array_type(leaf) in ARRAYS}
+        packages = set(map(package, parts))
         self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
         self.each = bool(self.evaluate) or any(hasattr(leaf, "block_until_ready") for leaf in parts)
         is_gpu = device in ("cuda", "mps")
         self.synchronize = []
         if is_gpu and "torch" in sys.modules:
             self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
-        for at in {leaf.device for leaf in parts if array_type(leaf)[0] == "torch"}:
+        for at in {leaf.device for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")}:
             if at.type != "cpu":
                 self.synchronize.append(synchronizer(at))
         if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
@@ -239,13 +243,16 @@ def pin(cores):
 
 
 def leaves(result, name="result"):
-    """Yield name and value of each part of a nested result; a list of numbers is one part."""
+    """Yield name and value of each part of a nested result; a list of numbers is one part.
+
+    So is a list or a dict with an iteration of its own, which `assert_concrete` refuses.
+    """
     kind = type(result)
     if dataclasses.is_dataclass(kind):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
-    elif issubclass(kind, dict):
-        parts = result.items()
-    elif issubclass(kind, (list, tuple)) and not is_numbers(result):
+    elif getattr(kind, "items", None) in ITEMS:
+        parts = dict.items(result)
+    elif getattr(kind, "__iter__", None) in ITERATIONS and not is_numbers(result):
         parts = enumerate(result)
     else:
         yield name, result
@@ -258,17 +265,6 @@ def is_numbers(result):
     """Return whether a list holds only numbers that fit into one NumPy array."""
     numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
     return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
-
-
-def fingerprint(result):
-    """Return a hash of the names and values of an output."""
-    whole = hashlib.blake2b()
-    for name, leaf in leaves(result):
-        array = to_numpy(leaf) if hasattr(leaf, "dtype") else None  # plain numbers need no NumPy, which takes time
-        whole.update(repr((name, leaf if array is None else (str(leaf.dtype), array.shape))).encode())
-        if array is not None:
-            whole.update(array.tobytes())
-    return whole.hexdigest()
 
 
 def to_numpy(leaf):
@@ -302,7 +298,7 @@ def save_output(result, path):
         if (dtype := getattr(leaf, "dtype", None)) is not None:
             dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's has no name
         arrays[name] = to_numpy(leaf)
-    np.savez(path, *arrays.values(), names=np.array(list(arrays)))
+    np.savez(path, **arrays)
     return dtypes
 
 
@@ -311,7 +307,7 @@ def load_output(path):
     import numpy as np
 
     with np.load(path, allow_pickle=False) as file:
-        return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
+        return dict(file)
 
 
 if __name__ == "__main__":
