@@ -543,7 +543,8 @@ def _summed(outputs: Any) -> Tensor:
 
 def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
     """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
-    values = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in((inputs, named)))]
+    values = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in(inputs))]
+    values += [(name, leaf) for name, value in named.items() for leaf in tensors_in(value)]
     for module in (each for each in (model, *inputs) if isinstance(each, nn.Module)):
         values += [*module.named_parameters(), *module.named_buffers()]
     found = []
