@@ -18,6 +18,7 @@ from metallab import timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import precision
+from metallab.pytorch.agreement import has
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
@@ -50,12 +51,12 @@ def formats(subject: Subject, limits: Limits) -> Answer:
     on, within = best_device(), Allowance(limits.seconds)
     there = _cast(subject, torch.float32).to(on.torch_device)
     exact, reference = _exact(subject)
-    random = is_random(subject)
-    ways: dict[str, tuple[Subject, torch.autocast]] = {"float32": (there, _autocast(on, None))}
+    random, plain = is_random(subject), torch.autocast(on.kind, enabled=False)
+    ways: dict[str, tuple[Subject, torch.autocast]] = {"float32": (there, plain)}
     for dtype in (torch.bfloat16, torch.float16):
         name = units.dtype_name(dtype)
-        ways[f"{name}, autocast"] = there, _autocast(on, dtype)
-        ways[f"{name}, cast"] = _cast(there, dtype), _autocast(on, None)
+        ways[f"{name}, autocast"] = there, torch.autocast(on.kind, dtype)
+        ways[f"{name}, cast"] = _cast(there, dtype), plain
     found = {name: run_in_format(*way, [] if random else exact) for name, way in ways.items()}
     known = found["float32"].born
     first = {name: next((each.born[p] for p in each.born if p not in known), "") for name, each in found.items()}
@@ -142,33 +143,28 @@ class _Infinities:
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator and look at its result."""
         short = operator.name().partition("::")[2].partition(".")[0]
-        given = [t for t in _tensors((args, kwargs)) if short in COPIES or _address(t) not in self.own]
-        inherited = any(map(_is_infinite, given))
+        inherited = any(short in COPIES or _address(t) not in self.own for t in _infinite((args, kwargs)))
         result = operator(*args, **kwargs)
         if operator.is_view or short.startswith(UNWRITTEN):
             return result
         key = (below_root(self.modules.innermost()), operator.name())
         self.counts[key] += 1
-        infinite = [] if inherited else [t for t in _tensors(result) if _is_infinite(t)]
-        if infinite:
+        if not inherited and (infinite := _infinite(result)):
             line = calling_line(until=run_in_format.__name__)
             nan = "" if any(t.isinf().any() for t in infinite) else " (NaN)"
             self.born[*key, self.counts[key]] = f"{key[0] or 'the model itself'}, {short}{line and f' at {line}'}{nan}"
         return result
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    """Return the dense floating tensors of at least 16 bits among values."""
-    found = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    return [t for t in found if t.layout == torch.strided and not t.is_nested and t.itemsize > 1]
+def _infinite(values: Any) -> list[Tensor]:
+    """Return the dense tensors among values that have an infinite number or NaN."""
+    found = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    dense = (t for t in found if t.layout == torch.strided and not t.is_nested)
+    return [t for t in dense if has(t, lambda numbers: ~numbers.isfinite())]
 
 
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _is_infinite(tensor: Tensor) -> bool:
-    return not tensor.sum().isfinite() and not bool(tensor.isfinite().all())  # a sum is quick
 
 
 def _cast(subject: Subject, dtype: torch.dtype, wide: torch.dtype | None = None) -> Subject:
@@ -193,11 +189,6 @@ def _exact(subject: Subject) -> tuple[list[Tensor], str]:
         return _floating(subject.inference()()), "the model as it is, which does not run in float64,"
     finally:
         torch.set_default_dtype(default)
-
-
-def _autocast(on: Device, dtype: torch.dtype | None) -> torch.autocast:
-    """Autocast context for ``dtype``; disabled if it is None."""
-    return torch.autocast(on.kind, dtype=dtype, enabled=dtype is not None)
 
 
 def _floating(outputs: object) -> list[Tensor]:

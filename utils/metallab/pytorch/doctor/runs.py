@@ -45,7 +45,7 @@ def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
         return loss(model(*inputs, **named))
 
     tasks: dict[str, tuple[Any, ...]] = {"Inference": (copied(subject.model).eval(), {})}
-    if _may_train(subject):
+    if subject.trains:
         tasks["Training"] = train, subject.model, {"training": True, "the loss": subject.loss}
     covered, sentences = [], []
     for task, (*called, settings) in tasks.items():
@@ -56,14 +56,6 @@ def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
             why = explain(error.__cause__) if error.__cause__ else units.first_line(error)
             sentences.append(f"{task}: nothing can be predicted ({why}).")
     return covered, sentences
-
-
-def _may_train(subject: Subject) -> bool:
-    """Return False if the loss depends on nothing trainable; True if the model fails."""
-    try:
-        return subject.trains
-    except Exception:  # noqa: BLE001 - the trace reports it
-        return True
 
 
 def trial(subject: Subject, on: Device) -> Raised | None:

@@ -51,23 +51,15 @@ class Subject:
         return replace(self, model=copied(self.model))
 
     def to(self, device: torch.device | str) -> Subject:
-        """Return a copy on a device, the loss with its tensors included; this one stays where it is."""
-        return self._changed(lambda tensor: tensor.detach().to(device), lambda module: copied(module).to(device))
+        """Return a copy on a device; this one stays where it is."""
+        return self.cast(lambda tensor: tensor.to(device))
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> Subject:
         """Return a copy with each weight, buffer, input and tensor of the loss changed."""
-
-        def cast(module: nn.Module) -> nn.Module:
-            module = copied(module)
-            for tensor in (*module.parameters(), *module.buffers()):
-                tensor.data = change(tensor.data)
-            return module
-
-        return self._changed(lambda tensor: change(tensor.detach()), cast)
-
-    def _changed(self, tensor: Callable[[Tensor], Tensor], module: Callable[[nn.Module], nn.Module]) -> Subject:
-        loss, inputs, named = mapped(tensor, (self.loss, self.inputs, self.named), module)
-        return replace(self, model=module(self.model), loss=loss, inputs=inputs, named=named)
+        module = lambda module: copied(module)._apply(change)
+        parts = self.model, self.loss, self.inputs, self.named
+        model, loss, inputs, named = mapped(lambda tensor: change(tensor.detach()), parts, module)
+        return replace(self, model=model, loss=loss, inputs=inputs, named=named)
 
     def without_float64(self) -> Subject:
         """Return a copy in float32; this one if it has no float64."""
@@ -84,8 +76,11 @@ class Subject:
 
     @property
     def trains(self) -> bool:
-        """True if the loss has a gradient."""
-        return self.value().requires_grad
+        """True if the loss has a gradient; also if the model raises."""
+        try:
+            return self.value().requires_grad
+        except Exception:  # noqa: BLE001 - who asks will see it
+            return True
 
     def inference(self) -> Callable[[], Any]:
         """Return a function that computes the outputs without gradients, in evaluation mode."""
