@@ -475,7 +475,7 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, autocast"]) < 0.1
     assert "the model itself, mul" in in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))[1]["float16, cast"]
     model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))  # ends in finite numbers
-    expected = f"infinite or NaN, first in energy, pow at {row_of('return (x * 40)')}"
+    expected = f"OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}"
     cells = in_formats(model, torch.randn(2, 4) + 20)[1]
     assert {cells[name] for name in ("float16, autocast", "float16, cast")} == {expected}
     nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))

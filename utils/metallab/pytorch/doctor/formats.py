@@ -31,19 +31,24 @@ RANDOM = 1e-3
 UNWRITTEN = ("empty", "new_empty", "resize", "set_")
 """Operators that leave memory uninitialised."""
 COPIES = ("copy_", "_to_copy", "clone")
+RAISES = "raises:"
 
 
 @dataclass(frozen=True)
 class Format:
-    """A run in a number format."""
+    """A run in a number format; as text what the table says of its outputs."""
 
     error: float = math.nan
     """Largest difference from the exact outputs, over the root mean square; NaN where they cannot be compared."""
     born: Mapping[tuple, str] = field(default_factory=dict)
     """See `_Infinities.born`."""
-    refused: str = ""
-    """The error that was raised."""
+    trouble: str = ""
+    """An exception, or the first infinite number or NaN that float32 does not have."""
     seconds: float = 0.0
+    """Of the run; 0 if it raised."""
+
+    def __str__(self) -> str:
+        return self.trouble or ("not compared" if math.isnan(self.error) else f"{self.error:.1e}")
 
 
 def formats(subject: Subject, limits: Limits) -> Answer:
@@ -57,20 +62,20 @@ def formats(subject: Subject, limits: Limits) -> Answer:
         name = units.dtype_name(dtype)
         ways[f"{name}, autocast"] = there, torch.autocast(on.kind, dtype)
         ways[f"{name}, cast"] = _cast(there, dtype), plain
-    found = {name: run_in_format(*way, [] if random else exact) for name, way in ways.items()}
-    known = found["float32"].born
-    first = {name: next((each.born[p] for p in each.born if p not in known), "") for name, each in found.items()}
-    why = "differ from call to call" if random else "are NaN, of another size, or not floating"
-    sentences = _in_words(found, first, reference, why)
+    found: dict[str, Format] = {}
+    for name, way in ways.items():
+        found[name] = run_in_format(*way, [] if random else exact, found["float32"].born if found else None)
+    sentences = _in_words(found, reference, "differ from call to call" if random else "are NaN, or no floating numbers")
     if nans := sum(int(t.isnan().sum()) for t in exact):
         sentences.insert(0, f"{nans} of {sum(t.numel() for t in exact)} outputs are NaN in {reference} as well.")
-    # where a cast is refused there is autocast as well
-    refused = any(each.refused for name, each in found.items() if not name.endswith(", cast"))
     costs = {name: _costs(name, *ways[name], each, on, within) for name, each in found.items()}
-    rows = [(name, _cell(each, first[name]), *costs[name]) for name, each in found.items()]
+    rows = [(name, each, *costs[name]) for name, each in found.items()]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
     evidence = Evidence("Formats", Table(headings, rows, str(within) if within.left_out else ""))
-    status = "incomplete" if nans or refused or any(first.values()) else "passed"
+    # where a cast is refused there is autocast as well
+    minor = lambda name, trouble: name.endswith(", cast") and trouble.startswith(RAISES)
+    careful = nans or any(each.trouble and not minor(name, each.trouble) for name, each in found.items())
+    status = "incomplete" if careful else "passed"
     return Answer(QUESTIONS[5], status, "\n".join(sentences) + caveat(on), on.label, (evidence,))
 
 
@@ -80,14 +85,10 @@ def is_random(subject: Subject, task: str = "inference") -> bool:
     return any(_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
 
 
-def _in_words(found: Mapping[str, Format], first: Mapping[str, str], reference: str, why: str) -> list[str]:
-    """Return sentences on overflows, errors, and the distance of the others from the ``reference``."""
-    sentences = [
-        f"{name} {'MAKES NaN' if where.endswith('(NaN)') else 'OVERFLOWS'}, first in {where}."
-        for name, where in first.items() if where
-    ]  # fmt: skip
-    sentences += [f"{name} raises ({each.refused})." for name, each in found.items() if each.refused]
-    sound = {name: each.error for name, each in found.items() if not first[name] and not each.refused}
+def _in_words(found: Mapping[str, Format], reference: str, why: str) -> list[str]:
+    """Return sentences on troubles, and on the distance of the others from the ``reference``."""
+    sentences = [f"{name} {each.trouble}." for name, each in found.items() if each.trouble]
+    sound = {name: each.error for name, each in found.items() if not each.trouble}
     errors = {name: error for name, error in sound.items() if not math.isnan(error)}
     # where nothing is computed in it, autocast leaves float32's error
     small = {name: error for name, error in errors.items() if error != errors.get("float32")}
@@ -101,31 +102,25 @@ def _in_words(found: Mapping[str, Format], first: Mapping[str, str], reference: 
     return sentences
 
 
-def _cell(each: Format, first: str) -> str:
-    if each.refused:
-        return f"raises: {each.refused}"
-    if first:
-        return f"infinite or NaN, first in {first}"
-    return "not compared" if math.isnan(each.error) else f"{each.error:.1e}"
-
-
-def run_in_format(subject: Subject, autocast: torch.autocast, exact: Sequence[Tensor]) -> Format:
-    """Run inference, compare its outputs, and note where infinite numbers begin."""
+def run_in_format(
+    subject: Subject, autocast: torch.autocast, exact: Sequence[Tensor], known: Mapping[tuple, str] | None = None
+) -> Format:
+    """Run inference, compare its outputs, and find the first infinite number that is not ``known``."""
     there = subject.copy()
     there.model.eval()
-    watched = _Infinities(there)
-    began = time.perf_counter()
+    watched, began = _Infinities(there), time.perf_counter()
     try:
         with torch.no_grad(), autocast, watched.modules, watching(watched.see):
             outputs = there.outputs()
         outputs = _floating(outputs)
     except Exception as error:  # noqa: BLE001 - such as no kernel for this format: it is reported
-        return Format(refused=str(explain(error)))
+        return Format(trouble=f"{RAISES} {explain(error)}")
     seconds = time.perf_counter() - began
     pairs = list(zip(exact, outputs, strict=False))
     alike = all(right.shape == got.shape for right, got in pairs)
     errors = [_error(right, got) for right, got in pairs if right.numel()] if alike else []
-    return Format(max(errors, default=math.nan), watched.born, "", seconds)
+    new = [] if known is None else [words for place, words in watched.born.items() if place not in known]
+    return Format(max(errors, default=math.nan), watched.born, new[0] if new else "", seconds)
 
 
 class _Infinities:
@@ -138,7 +133,7 @@ class _Infinities:
         self.own = {_address(tensor) for tensor in own if tensor.layout == torch.strided}
         """Addresses of weights and inputs, which a cast may have made infinite."""
         self.born: dict[tuple, str] = {}
-        """The place in words, by module, operator and number of its call."""
+        """What happens where, by module, operator and number of its call."""
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator and look at its result."""
@@ -151,8 +146,9 @@ class _Infinities:
         self.counts[key] += 1
         if not inherited and (infinite := _infinite(result)):
             line = calling_line(until=run_in_format.__name__)
-            nan = "" if any(t.isinf().any() for t in infinite) else " (NaN)"
-            self.born[*key, self.counts[key]] = f"{key[0] or 'the model itself'}, {short}{line and f' at {line}'}{nan}"
+            kind = "OVERFLOWS" if any(t.isinf().any() for t in infinite) else "MAKES NaN"
+            where = f"{key[0] or 'the model itself'}, {short}{line and f' at {line}'}"
+            self.born[*key, self.counts[key]] = f"{kind}, first in {where}"
         return result
 
 
@@ -212,7 +208,7 @@ def _costs(
 ) -> tuple[str, str]:
     """Return the time of inference, as time permits, and the bytes kept for the backward pass, in words."""
     seconds, kept = "not timed", "not counted"
-    if not ran.refused and within.count(f"timings in {name}", each=max(5 * ran.seconds, 1e-6), wanted=1):
+    if ran.seconds and within.count(f"timings in {name}", each=5 * ran.seconds, wanted=1):
         budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 10)
         seconds = time_in_words(timing.measure(autocast(there.inference()), on=on, name=name, budget=budget))
     with contextlib.suppress(Exception), autocast:  # whatever a model raises: another column reports it
