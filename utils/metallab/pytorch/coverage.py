@@ -360,8 +360,7 @@ class _Recorder:
 
     def _is_on_the_cpu(self, values: Any) -> bool:
         """Return True if the model computes this on the CPU on purpose; unknown in a trace on the CPU."""
-        leaves = _leaves(values)
-        return self.device == "meta" and bool(leaves) and all(leaf.device.type == "cpu" for leaf in leaves)
+        return self.device == "meta" and {leaf.device.type for leaf in _leaves(values)} == {"cpu"}
 
     def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
