@@ -266,6 +266,27 @@ def test_tensors_are_found_however_deep_they_lie():
     assert (one.item(), len(copies.tensors_in(value))) == (0, 3)
 
 
+class Distance:
+    """A loss that is an object."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __call__(self, output):
+        return (output - self.target).square().mean()
+
+
+def test_tensors_of_a_loss_move_with_the_model():
+    target = torch.zeros(2, 3)
+    around = lambda output: (output - target).square().mean()
+    for loss in (around, Distance(target), functools.partial(nn.functional.mse_loss, target=target)):
+        each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
+        assert (each.to("meta").value().device.type, each.value().device.type) == ("meta", "cpu"), loss
+    target = target.double()
+    answer = runs.runs(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
+    assert (answer.outcome, "the loss" in answer.sentence, "input" in answer.sentence) == ("bad", True, False)
+
+
 def test_a_loss_in_float64_is_narrowed_with_its_model():
     weighted = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
     model, x = nn.Linear(2, 3).double(), torch.ones(2, 2, dtype=torch.float64)

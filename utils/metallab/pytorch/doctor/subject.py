@@ -125,12 +125,10 @@ class Subject:
         if not self.batch:
             return False
         try:
-            batches = (1, self.batch, 2 * self.batch)
-            first, once, twice = (_rows(self.with_batch(rows).inference()()) for rows in batches)
+            one, many = (_rows(self.with_batch(rows).inference()()) for rows in (1, 2 * self.batch))
         except Exception:  # noqa: BLE001 - a model may raise anything for another batch
             return False
-        larger = [self.batch * rows for rows in first] == once and twice == [2 * rows for rows in once]
-        return bool(once) and larger
+        return bool(one) and many == [2 * self.batch * rows for rows in one]
 
 
 def _rows(outputs: Any) -> list[int]:
