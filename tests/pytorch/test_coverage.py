@@ -449,27 +449,3 @@ def test_command_line(monkeypatch, capsys):
     for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories", "factories:failing"):
         assert command(["coverage", misuse]) == 2
         assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("raises", "message"), [(None, "It ran, as predicted"), (IndexError("out of bounds"), "NOT predicted: out")]
-)
-def test_confirm_runs_the_model_where_there_is_a_mac(monkeypatch, raises, message):
-    """The Mac's lines, with the CPU standing in for the device; not run on a Mac."""
-    if not torch.backends.mps.is_available():
-        with pytest.raises(RuntimeError, match="on a Mac only"):
-            coverage.confirm(coverage.Coverage("m", (), "2.15", "meta"), nn.Identity(), torch.ones(1))
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
-    monkeypatch.setattr(coverage, "_moved", lambda value, device: value)
-
-    def model(x, *, more):
-        if raises:
-            raise raises
-        return x + more
-
-    covered = coverage.Coverage("m", (), "2.15", "meta")
-    helped = coverage.Coverage("m", (coverage.Use("aten::rrelu", "missing", 1, ("",)),), "2.15", "meta")
-    monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
-    for each in (covered, helped):
-        assert message in coverage.confirm(each, model, torch.ones(1), more=torch.ones(1))

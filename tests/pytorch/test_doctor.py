@@ -32,10 +32,10 @@ import torch  # noqa: E402
 from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
-from metallab import isolated  # noqa: E402
+from metallab import device, isolated  # noqa: E402
 from metallab.__main__ import main  # noqa: E402
 from metallab.pytorch import copies, coverage, doctor  # noqa: E402
-from metallab.pytorch.doctor import asking, common, fast, fits, formats, report, right, runs, spent, subject  # noqa: E402
+from metallab.pytorch.doctor import asking, fast, fits, formats, report, right, runs, spent, subject  # noqa: E402
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence  # noqa: E402
 from metallab.tables import Table  # noqa: E402
 
@@ -46,7 +46,7 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast",
     "PYTORCH_ENABLE_MPS_FALLBACK": "0",
 }  # fmt: skip
-LIMITS = common.Limits(1800)
+LIMITS = asking.Limits(1800)
 
 
 @functools.cache
@@ -266,6 +266,27 @@ def test_tensors_are_found_however_deep_they_lie():
     assert (one.item(), len(copies.tensors_in(value))) == (0, 3)
 
 
+class Distance:
+    """A loss that is an object."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __call__(self, output):
+        return (output - self.target).square().mean()
+
+
+def test_tensors_of_a_loss_move_with_the_model():
+    target = torch.zeros(2, 3)
+    around = lambda output: (output - target).square().mean()
+    for loss in (around, Distance(target), functools.partial(nn.functional.mse_loss, target=target)):
+        each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
+        assert (each.to("meta").value().device.type, each.value().device.type) == ("meta", "cpu"), loss
+    target = target.double()
+    answer = runs.runs(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
+    assert (answer.outcome, "the loss" in answer.sentence, "input" in answer.sentence) == ("bad", True, False)
+
+
 def test_a_loss_in_float64_is_narrowed_with_its_model():
     weighted = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
     model, x = nn.Linear(2, 3).double(), torch.ones(2, 2, dtype=torch.float64)
@@ -325,7 +346,7 @@ def test_copies_are_named_as_people_write_them():
     ((operator, way, module, _, calls, size, time),) = answer.evidence[-1].table.rows
     assert (answer.outcome, operator, way, module, calls) == ("attention", "_to_copy", "to host", "1", "1")
     assert (size, time) == ("4 B", "not known here"), "no simulated time"
-    assert answer.on.startswith(common.device.cpu().label)
+    assert answer.on.startswith(device.cpu().label)
 
 
 @on_simulated
@@ -342,7 +363,7 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named():
 
 @on_simulated
 def test_what_there_was_no_time_to_compare_is_not_right():
-    answer = right.right(sound(), common.Limits(1e-9))
+    answer = right.right(sound(), asking.Limits(1e-9))
     assert (answer.outcome, answer.ended) == ("unanswered", "timeout")
 
 
@@ -412,27 +433,25 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
     each = subject_of(nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100))
-    counted = fits.needs(each)
-    weights = 4 * (100 * 200 + 200 + 200 * 10 + 10)
-    assert counted.weights == counted.gradients == weights
-    assert counted.training - counted.activations == 4 * weights
-    assert counted.row == 4 * (100 + 200)  # the input, and what ReLU gives, which it and the second layer keep
-    exact = counted.training - 8 * counted.row
-    assert [counted.largest(exact + 100 * counted.row - spare) for spare in (0, 1)] == [100, 99]
-    assert counted.largest(0) == 0
+    weights, gradients, activations = fits.counted(each)
+    assert weights == gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
+    row = 4 * (100 + 200 + 10)  # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
+    assert activations == 8 * row
+    assert [fits.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == ["100", "99"]
+    assert (fits.largest_batch(-1, activations, 8), fits.largest_batch(12345 * row, 8 * row, 8)) == ("0", "12,000")
 
 
 def test_float32_is_computed_in_full_on_nvidia_too():
     seen = []
     each = subject_of(Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2))
     assert torch.backends.cudnn.allow_tf32
-    asking.answered(6, each, common.Limits(5))
+    asking.answered(6, each, asking.Limits(5))
     assert set(seen) == {False}
 
 
 def test_what_does_not_fit_is_said_and_is_not_run(monkeypatch):
     each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
-    answer, roomy = (fits.fits(each, common.Limits(target=target)) for target in (10**7, 16 * 2**30))
+    answer, roomy = (fits.fits(each, asking.Limits(target=target)) for target in (10**7, 16 * 2**30))
     assert (answer.outcome, roomy.outcome) == ("bad", "good")
     assert "DOES NOT FIT into the 6.36 MiB" in answer.sentence, "on macOS 15"
     assert "No peak" in answer.evidence[0].table.note
@@ -452,7 +471,7 @@ def test_the_peak_has_every_tensor_that_lives_at_a_time():
 
 def in_formats(model, *inputs):
     """The outcome of question 6, and the cell of each format."""
-    answer = formats.formats(subject_of(model, *inputs), common.Limits(2))
+    answer = formats.formats(subject_of(model, *inputs), asking.Limits(2))
     return answer.outcome, {row[0]: row[1] for row in answer.evidence[0].table.rows}
 
 
@@ -470,14 +489,14 @@ def test_outputs_that_have_no_error_are_not_compared(function, outcome):
 
 
 def test_an_overflow_is_named_with_the_module_where_it_begins():
-    answer = formats.formats(examined(doctor_models.overflow), common.Limits(2))
+    answer = formats.formats(examined(doctor_models.overflow), asking.Limits(2))
     cells = {row[0]: row[1] for row in answer.evidence[0].table.rows}
     assert answer.outcome == "attention"
     assert all("first in 1, " in cells[name] for name in ("float16, autocast", "float16, cast"))
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, autocast"]) < 0.1
     assert "the model itself, mul" in in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))[1]["float16, cast"]
     model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))  # ends in finite numbers
-    expected = f"infinite or NaN, first in energy, pow at {row_of('return (x * 40)')}"
+    expected = f"OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}"
     cells = in_formats(model, torch.randn(2, 4) + 20)[1]
     assert {cells[name] for name in ("float16, autocast", "float16, cast")} == {expected}
     nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))
@@ -509,7 +528,7 @@ def test_a_model_of_whole_numbers_has_nothing_to_train():
     each = examined(doctor_models.classes)
     assert "Training" not in runs.runs(each, LIMITS).sentence
     assert each.value() == 0
-    timed = fast.fast(each, common.Limits(1e-9))
+    timed = fast.fast(each, asking.Limits(1e-9))
     assert (timed.outcome, [each.title for each in timed.evidence]) == ("attention", ["Measured, inference"])
     nothing = spent.spent(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
     assert (nothing.outcome, nothing.evidence[0].table.rows) == ("good", [])
@@ -530,7 +549,7 @@ def test_other_batches_are_left_to_models_that_take_them():
 
 def test_operators_belong_to_modules_of_the_model():
     each = rated()
-    events = spent.record(each, common.device.cpu())[0].events
+    events = spent.record(each, device.cpu())[0].events
     modules = lambda name: {event.module for event in events if event.short == name}
     assert modules("embedding_dense_backward") == {"user", "item"}
     assert modules("mm") == {"score"}
@@ -594,7 +613,7 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
 )
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
     with pytest.raises(subject.NotAModel, match=re.escape(word)):
-        subject.assert_loss(dataclasses.replace(sound(), loss=subject.Loss(loss)))
+        subject.assert_loss(dataclasses.replace(sound(), loss=loss))
 
 
 def test_named_inputs_may_be_any_mapping():
@@ -617,12 +636,10 @@ def pretended(monkeypatch, **ends):
     def run(source, **settings):
         calls.append((source, settings))
         if source == "import torch":
-            return isolated.Outcome("ok")
+            return ends.get("built", isolated.Outcome("ok"))
         if "look(" in source:
             return ends.get("look", isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")}))
         number = int(source.partition("ask(")[2][0])
-        if settings.get("device") is None and f"plain{number}" in ends:
-            return ends[f"plain{number}"]
         return ends.get(f"ask{number}", isolated.Outcome("ok", results={"result": answered(number)}))
 
     monkeypatch.setattr(isolated, "run", run)
@@ -672,9 +689,9 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
 
 def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
     gone = isolated.Outcome("raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError"))
-    plain = isolated.Outcome("ok", results={"result": answered(1)})
-    pretended(monkeypatch, ask1=gone, plain1=plain)
+    calls = pretended(monkeypatch, built=gone)
     assert doctor.examine("mine:example", progress=str).answers[0].outcome == "good"
+    assert not any(settings.get("device") for source, settings in calls if "ask(" in source)
 
 
 def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path):
@@ -740,10 +757,10 @@ def test_ctrl_c_keeps_the_answers_that_there_are(count, monkeypatch, tmp_path):
     pretended(monkeypatch)
     answering = report._answer
 
-    def interrupted(number, *rest, **apple):
+    def interrupted(number, *rest):
         if report.ORDER.index(number) >= count:
             raise KeyboardInterrupt
-        return answering(number, *rest, **apple)
+        return answering(number, *rest)
 
     monkeypatch.setattr(report, "_answer", interrupted)
     assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 130
@@ -787,7 +804,7 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
         CRASHING.format(act="held = bytearray(1 << 30); threading.Event().wait()")
     )
     monkeypatch.syspath_prepend(tmp_path)
-    crashed = report._answer(1, "aborting_model:example", 1800, 2**40, None, apple=True)
+    crashed = report._answer(1, "aborting_model:example", 1800, 2**40, None, True)
     assert (crashed.outcome, "SIGABRT" in crashed.sentence) == ("unanswered", True)
     with pytest.raises(doctor.NotAModel, match=r"it needs more than the 1 GiB that it may have"):
         report._look("greedy_model:example", 1800, 1 << 30)

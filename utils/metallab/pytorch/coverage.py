@@ -6,7 +6,7 @@ what, is found by running it once on the ``meta`` device, where shapes are compu
 ``x.device`` is ``mps``. A model that needs numbers (``nonzero``, ``nms``), or fails on ``meta`` for another reason,
 runs on the CPU instead, where tensors left there by mistake cannot be noticed.
 
-A prediction; `confirm` runs the model on an Apple GPU.
+A prediction: a kernel may compute something else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import collections
 import contextlib
 import functools
 import html
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,10 +60,9 @@ class TraceFailed(RuntimeError):
 class _Ended(BaseException):
     """Ends a trace; not an `Exception`, which a model may catch."""
 
-    def __init__(self, message: str, problem: Problem | None = None, *, on_every_device: bool = False) -> None:
+    def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
         self.problem = problem
-        self.on_every_device = on_every_device
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,11 @@ class Use:
     """The lines outside of PyTorch that call it, ``file:number``; none in a backward pass."""
 
     @property
+    def words(self) -> str:
+        """The useful part of the reason."""
+        return self.reason.partition(". ")[0]
+
+    @property
     def advice(self) -> str:
         """What to do about it; empty for what runs on the GPU."""
         name = _listed([self]).partition(".")[0]
@@ -92,8 +95,7 @@ class Use:
             way_out = f"set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the CPU, with copies"
             return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 04)"
         if self.status == "refused":
-            words = _first_sentence(self.reason)
-            return f'refuses these arguments ("{words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
+            return f'refuses these arguments ("{self.words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":
             why = f" ({self.reason})" if self.reason else ""
             return f"PyTorch runs {name} on the CPU{why}: correct, with copies there and back"
@@ -126,7 +128,6 @@ class Coverage:
 
     model: str
     uses: tuple[Use, ...]
-    torch_version: str
     traced_on: str
     problems: tuple[Problem, ...] = ()
 
@@ -149,17 +150,14 @@ class Coverage:
         if missing:
             has = "has" if len(missing) == 1 else "have"
             sentences.append(f"{_listed(missing)} {has} no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
-        sentences += [
-            f'{_listed([use])} refuses these arguments, "{_first_sentence(use.reason)}"'
-            for use in self.having("refused")
-        ]
+        sentences += [f'{_listed([use])} refuses these arguments, "{use.words}"' for use in self.having("refused")]
         if sentences:
             return f"No: {'; '.join(sentences).removesuffix('.')}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
         every = f"all {len(self.uses)} operators run" if len(self.uses) != 1 else "its one operator runs"
         unseen = " (Traced on the CPU: tensors left there, and what it does on mps alone, would not be noticed.)"
-        return f"Yes: {every} on MPS in PyTorch {self.torch_version}.{unseen if self.traced_on == 'cpu' else ''}"
+        return f"Yes: {every} on MPS in PyTorch {torch.__version__}.{unseen if self.traced_on == 'cpu' else ''}"
 
     def __str__(self) -> str:
         rows = [(use.operator, use.status, use.calls, _shortened(use.modules)) for use in self.uses]
@@ -196,26 +194,7 @@ def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False
     uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", str(model))
     problems = recorder.problems(_held_in_wide_dtypes(model, inputs, named))
-    return Coverage(name, tuple(uses), torch.__version__, traced_on, tuple(problems))
-
-
-def confirm(coverage: Coverage, model: Callable[..., Any], *inputs: Any, **named: Any) -> str:
-    """Run the forward pass on this machine's MPS device; return whether the prediction was right.
-
-    RuntimeError without an MPS device.
-    """
-    if not torch.backends.mps.is_available():
-        raise RuntimeError("there is no MPS device here; a prediction can be confirmed on a Mac only")
-    device = torch.device("mps")
-    helped = os.environ.get(FALLBACK_VARIABLE) == "1"  # which lets missing operators run
-    foretold = replace(coverage, uses=coverage.having("refused")).runs if helped else coverage.runs
-    try:
-        with torch.no_grad():
-            _moved(model, device)(*_moved(inputs, device), **_moved(named, device))
-        torch.mps.synchronize()
-    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
-        return f"It raised, {'NOT' if foretold else 'as'} predicted: {units.first_line(error)}"
-    return f"It ran, {'as' if foretold else 'NOT'} predicted."
+    return Coverage(name, tuple(uses), traced_on, tuple(problems))
 
 
 def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[str, _Recorder]:
@@ -227,13 +206,12 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
             recorder.found |= {problem: {}} if problem else {}
             return device, recorder
         except (Exception, _Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
-            if getattr(error, "on_every_device", False):
-                raise TraceFailed(f"the model {error}") from None
             failure = error  # the CPU's, which is what the model raises anywhere
             problem = getattr(error, "problem", None)
-    raise TraceFailed(
-        f"the model does not run with these inputs on the CPU: {explain(failure)}; do they fit it?"
-    ) from failure
+    if isinstance(failure, _Ended):
+        raise TraceFailed(f"the model {failure}") from None
+    why = f"the model does not run with these inputs on the CPU: {explain(failure)}; do they fit it?"
+    raise TraceFailed(why) from failure
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
@@ -246,7 +224,7 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
         torch.backends.mha.set_fastpath_enabled(False)
         math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
         try:
-            with recorder.recording(), math if device == "cpu" else contextlib.nullcontext():
+            with recorder.recording(), math:
                 outputs = subject(*arguments, **keywords)
                 if training:
                     _summed(outputs).backward()
@@ -382,8 +360,7 @@ class _Recorder:
 
     def _is_on_the_cpu(self, values: Any) -> bool:
         """Return True if the model computes this on the CPU on purpose; unknown in a trace on the CPU."""
-        leaves = _leaves(values)
-        return self.device == "meta" and bool(leaves) and all(leaf.device.type == "cpu" for leaf in leaves)
+        return self.device == "meta" and {leaf.device.type for leaf in _leaves(values)} == {"cpu"}
 
     def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
@@ -409,7 +386,8 @@ class _Recorder:
         plain = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
         if "cpu" in kinds((plain, kwargs)):
             text = f"a tensor stays on the CPU where {function.name()} meets it"
-            self.report(Problem("on the CPU", text, WAY_OUT_OF_THE_CPU, function.name(), _calling_line()))
+            way_out = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
+            self.report(Problem("on the CPU", text, way_out, function.name(), _calling_line()))
         return pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
     @contextlib.contextmanager
@@ -446,9 +424,6 @@ class _Recorder:
             nn.functional.scaled_dot_product_attention = attention
 
 
-WAY_OUT_OF_THE_CPU = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
-
-
 def _leaves(values: Any) -> list[Tensor]:
     """Return the tensors among arguments or results."""
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
@@ -479,15 +454,13 @@ def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
 def _differentiable(recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any) -> Any:
     """Call a function whose backward pass is one operator, too; its gradients have the right shapes only."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
-    positions = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
     class Whole(torch.autograd.Function):
         @staticmethod
         def forward(context, *tensors):
             context.save_for_backward(*tensors)
-            filled = list(leaves)
-            for index, tensor in zip(positions, tensors, strict=True):
-                filled[index] = tensor
+            given = iter(tensors)
+            filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             return recorder.whole(function, *pytree.tree_unflatten(filled, structure))
 
         @staticmethod
@@ -496,7 +469,7 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
             zeros = lambda: tuple(torch.zeros_like(t) if t.is_floating_point() else None for t in context.saved_tensors)
             return recorder.whole(zeros, (), {})
 
-    return Whole.apply(*(leaves[index] for index in positions))
+    return Whole.apply(*_leaves(leaves))
 
 
 def _moved(value: Any, device: Any) -> Any:
@@ -515,7 +488,7 @@ def _require_dense(values: Any, where: str) -> None:
         if leaf.is_nested or leaf.layout is not torch.strided:
             kind = "nested" if leaf.is_nested else "sparse"
             problem = f"computes with {kind} tensors, which {where}, and coverage knows kernels of dense ones alone"
-            raise _Ended(f"{problem}: try it on a Mac, or make them dense", on_every_device=True)
+            raise _Ended(f"{problem}: try it on a Mac, or make them dense")
 
 
 def _copied(tensor: Tensor, device: Any) -> Tensor:
@@ -543,7 +516,8 @@ def _summed(outputs: Any) -> Tensor:
 
 def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
     """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
-    values = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in((inputs, named)))]
+    values = [(f"input {i}", leaf) for i, leaf in enumerate(tensors_in(inputs))]
+    values += [(name, leaf) for name, value in named.items() for leaf in tensors_in(value)]
     for module in (each for each in (model, *inputs) if isinstance(each, nn.Module)):
         values += [*module.named_parameters(), *module.named_buffers()]
     found = []
@@ -552,11 +526,6 @@ def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
             way_out = "call .float() first" if dtype == "float64" else f"make it with dtype=torch.{narrower}"
             found.append(Problem(dtype, f"MPS has no {dtype}, but {_shortened(names)} is", way_out))
     return found
-
-
-def _first_sentence(words: str) -> str:
-    """Return the useful part of a Mac's message."""
-    return words.partition(". ")[0]
 
 
 def _listed(uses: Sequence[Use]) -> str:

@@ -1,31 +1,41 @@
-"""The code of the doctor's processes: look at a model, or answer one of the six questions about it."""
+"""What the doctor's processes share: they look at a model, or answer one of the six questions about it."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import psutil
+import torch
 
-from metallab import simulation, units
+from metallab import device, timing, units
+from metallab.device import Device
 from metallab.pytorch import crossover
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer
-from metallab.pytorch.doctor.common import Limits, apple_gpu, best_device, it_raises, trial
-from metallab.pytorch.doctor.fast import fast
-from metallab.pytorch.doctor.fits import fits
-from metallab.pytorch.doctor.formats import formats
-from metallab.pytorch.doctor.right import right
-from metallab.pytorch.doctor.runs import runs
-from metallab.pytorch.doctor.spent import spent
-from metallab.pytorch.doctor.subject import DOES_NOT_RUN, NotAModel, Subject, assert_loss, made
+from metallab.pytorch.doctor.subject import DOES_NOT_RUN, Subject, assert_loss, made, refusing
 
-ASKED = (runs, right, fast, spent, fits, formats)
+ASKED = ("runs", "right", "fast", "spent", "fits", "formats")
+"""For each question a module with a function of that name."""
 PLANNED = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
+NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
+MORE_TIME = "--minutes gives more time"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a question: seconds, and bytes of its process; ``target`` is the memory of a machine to ask about."""
+
+    seconds: float = 60.0
+    memory: int = 2**40
+    target: int | None = None
 
 
 def ask(number: int, factory: str, ends: float, most: int, target: int | None) -> Answer:
@@ -40,30 +50,25 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None) -
 
 def answered(number: int, subject: Subject, limits: Limits) -> Answer:
     """Answer a question; an error of the model or the device is the answer."""
+    name = ASKED[number - 1]
     try:
         with crossover.whole_float32():
-            return ASKED[number - 1](subject, limits)
-    except simulation.SimulationUnavailable:
-        raise
+            return getattr(importlib.import_module(f"metallab.pytorch.doctor.{name}"), name)(subject, limits)
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
-        on = apple_gpu() if number == 2 else best_device()
-        failed = on is not None and on.kind == "mps" and trial(subject.without_float64(), on)
-        why = f"{it_raises(on)}: see answer 1" if failed else f"No answer: {explain(error)}"
-        return Answer(QUESTIONS[number - 1], "skipped", f"{why}.", ended="raised")
+        also = "; see answer 1" if number == 2 else ""
+        return Answer(QUESTIONS[number - 1], "skipped", f"No answer: {explain(error)}{also}.", ended="raised")
 
 
 def look(factory: str, most: int) -> tuple[str, str]:
     """Return the model's class with its size, and the kind of the best device. `NotAModel` if it is none."""
     hold_memory(most)
     subject = made(factory)
-    try:
+    with refusing(DOES_NOT_RUN):
         subject.inference()()
-    except Exception as error:
-        raise NotAModel(f"{DOES_NOT_RUN}: {explain(error)}") from error
     assert_loss(subject)
     weights = sum(p.numel() for p in subject.model.parameters())
     shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in((subject.inputs, subject.named)))
-    return f"{subject.name}, {weights:,} weights, inputs {shapes}", best_device().kind
+    return f"{type(subject.model).__name__}, {weights:,} weights, inputs {shapes}", best_device().kind
 
 
 def hold_memory(most: int) -> None:
@@ -77,3 +82,38 @@ def hold_memory(most: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="memory-limit", daemon=True).start()
+
+
+def apple_gpu() -> Device | None:
+    """Return the Apple GPU, real or simulated, if this process has one."""
+    if os.environ.get("METALLAB_DEVICE") == "sim":
+        return device.pick("sim")
+    return device.pick("mps") if torch.backends.mps.is_available() else None
+
+
+def best_device() -> Device:
+    """Return the best real device."""
+    return device.cpu() if os.environ.get("METALLAB_DEVICE") == "sim" else device.pick()
+
+
+def caveat(on: Device, what: str = "an Apple GPU") -> str:
+    """Return a note on times and sizes that are not of an Apple GPU."""
+    if on.kind == "mps" and not on.simulated:
+        return ""
+    precise = "\nFloat32 is computed without TF32 here." if on.kind == "cuda" else ""
+    return f"{precise}\nThis does not predict {what}."
+
+
+def second_call(run: Callable[[], object]) -> float:
+    """Return the seconds of the second call."""
+    run()
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def time_in_words(measured: timing.Measurement) -> str:
+    """Return a time with its quartiles and flags."""
+    low, high = map(units.seconds, measured.quartiles)
+    flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
+    return f"{units.seconds(measured.median)} a call ({low} to {high}){flags}"

@@ -13,7 +13,7 @@ from metallab.device import Device
 from metallab.pytorch import crossover
 from metallab.pytorch.crossover import ONE_THREAD
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.common import MORE_TIME, Limits, best_device, caveat, second_call, time_in_words
+from metallab.pytorch.doctor.asking import MORE_TIME, Limits, best_device, caveat, second_call, time_in_words
 from metallab.pytorch.doctor.formats import is_random
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
@@ -29,50 +29,43 @@ Part = tuple[str, list[Evidence], bool]
 def fast(subject: Subject, limits: Limits) -> Answer:
     """Time inference, inference over batches, and a training step on the best device and on the CPU."""
     on, within = best_device(), Allowance(limits.seconds)
-    parts = [_task(subject, "inference", on, within.left / 3), _over_batches(subject, on, within.left / 2)]
+    # on a GPU work runs on after a call returns
+    questions = ("latency",) if on.kind == "cpu" else ("latency", "throughput")
+    parts = [_task(subject, "inference", question, on, within.left / 3 / len(questions)) for question in questions]
+    parts.append(_over_batches(subject, on, within.left / 2))
     nothing = ("It has nothing to train.", [], True)
-    parts.append(_task(subject, "training_step", on, within.left) if subject.trains else nothing)
+    parts.append(_task(subject, "training_step", "throughput", on, within.left) if subject.trains else nothing)
     sentences, evidence, settled = zip(*parts, strict=True)
     status = "passed" if all(settled) else "incomplete"
     return Answer(QUESTIONS[2], status, "\n".join(sentences) + caveat(on), on.label, tuple(chain(*evidence)))
 
 
-def _task(subject: Subject, task: str, on: Device, seconds: float) -> Part:
-    """Compare a task with the CPU; only time it where the seconds do not suffice."""
-    name, run = task.replace("_", " "), getattr(subject, task)
-    if CALLS * second_call(run()) > seconds:
+def _task(subject: Subject, task: str, question: timing.Question, on: Device, seconds: float) -> Part:
+    """Compare a GPU with the whole CPU, or that with a single thread; only time it where the seconds do not suffice."""
+    name, title = task.replace("_", " ").capitalize(), f"Measured, {task.replace('_', ' ')}"
+    if CALLS * second_call(getattr(subject, task)()) > seconds:
         measured = timing.measure(getattr(subject.to(on.torch_device), task)(), on=on, budget=timing.FAST)
-        sentence = f"{name.capitalize()}: {time_in_words(measured)}; there was no time to compare it: {MORE_TIME}."
-        return sentence, [Evidence(f"Measured, {name}", text=str(measured))], False
-    compared, sentences = _compared(subject, task, on, Allowance(max(seconds, 0.1))), []
-    for each in compared:
-        measured = each[on.kind if on.kind != "cpu" else crossover.baseline()]
-        speed_up = " ".join(sentence.removesuffix(".") for sentence in each.sentences)
-        what = each.name.removeprefix(f"{subject.name}, ").capitalize()
-        sentences.append(f"{what}: {time_in_words(measured)}; {speed_up}.")
-    settled = not any(each.withheld for each in compared)
-    if not settled and is_random(subject, task):
-        sentences.append("Outputs differ from call to call: seed what is random, or turn it off, such as dropout.")
-    evidence = [Evidence(f"Measured, {name}", text="\n".join(map(str, compared)))]
-    return "\n".join(sentences), evidence, settled
-
-
-def _compared(subject: Subject, task: str, on: Device, within: Allowance) -> list[timing.Comparison]:
-    """Compare a GPU with the whole CPU, or that with a single thread; of training the loss is compared.
-
-    On a GPU, where work runs on after a call returns, inference is timed by throughput as well.
-    """
+        sentence = f"{name}: {time_in_words(measured)}; there was no time to compare it: {MORE_TIME}."
+        return sentence, [Evidence(title, text=str(measured))], False
     devices = {name: each for name, each in crossover.devices(on).items() if on.kind == "cpu" or name != ONE_THREAD}
-    questions = ["throughput"] if task == "training_step" else ["latency", *["throughput"] * (on.kind != "cpu")]
-    alike = {"on": devices, "baseline": crossover.baseline(), "roles": crossover.roles(devices)}
-    compared: list[timing.Comparison] = []
+    within = Allowance(max(seconds, 0.1))
     with timing.sentinel(crossover.fixed_work(on), on=on):
-        for question in questions:
-            variants = {name: getattr(subject.to(each.torch_device), task)() for name, each in devices.items()}
-            part = within.budget(len(questions) - len(compared), crossover.budget_here(), variants=len(devices))
-            name, parity = f"{subject.name}, {task.replace('_', ' ')}, {question}", checks.matches("float32")
-            compared.append(timing.compare(variants, parity=parity, question=question, name=name, budget=part, **alike))
-    return compared
+        compared = timing.compare(
+            {name: getattr(subject.to(each.torch_device), task)() for name, each in devices.items()},
+            on=devices,
+            baseline=crossover.baseline(),
+            roles=crossover.roles(devices),
+            parity=checks.matches("float32"),
+            question=question,
+            name=f"{name}, {question}",
+            budget=within.budget(1, crossover.budget_here(), variants=len(devices)),
+        )
+    measured = compared[on.kind if on.kind != "cpu" else crossover.baseline()]
+    speed_up = " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
+    sentences = [f"{compared.name}: {time_in_words(measured)}; {speed_up}."]
+    if compared.withheld and is_random(subject, task):
+        sentences.append("Outputs differ from call to call: seed what is random, or turn it off, such as dropout.")
+    return "\n".join(sentences), [Evidence(title, text=str(compared))], not compared.withheld
 
 
 def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import psutil
@@ -13,102 +12,66 @@ from metallab import memory, units
 from metallab.device import Device
 from metallab.pytorch import precision
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.common import Limits, best_device
+from metallab.pytorch.doctor.asking import Limits, best_device
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
-
-ADAMW = 2
-"""Numbers that AdamW keeps for a weight."""
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Bytes of training."""
-
-    weights: int
-    gradients: int
-    activations: int
-    """Kept for the backward pass, at the given batch."""
-    row: float
-    """Activations of another row of the batch; 0 where the batch cannot be changed."""
-    batch: int
-    """Rows of the inputs' first dimension."""
-
-    @property
-    def training(self) -> int:
-        """At the given batch, with AdamW."""
-        return self.weights + (1 + ADAMW) * self.gradients + self.activations
-
-    def largest(self, usable: float) -> int:
-        """Return the largest batch that fits into so many bytes; 0 if none does."""
-        return max(0, int((usable - self.training) // self.row) + self.batch)
-
-
-def needs(subject: Subject) -> Needs:
-    """Count the bytes of a training step."""
-    weights = sum(t.nbytes for t in (*subject.model.parameters(), *subject.model.buffers()))
-    gradients = sum(p.nbytes for p in subject.model.parameters() if p.requires_grad)
-    row = 0.0
-    if subject.scales:
-        both = (subject, subject.with_batch(2 * subject.batch))
-        once, twice = (_kept(each, Subject.outputs) for each in both)
-        row = max(0.0, (twice - once) / subject.batch)
-    kept = _kept(subject, Subject.value)
-    return Needs(weights, gradients, kept, row, subject.batch)
-
-
-def _kept(subject: Subject, run: Callable[[Subject], object]) -> int:
-    """Return the bytes kept for the backward pass, counted on the meta device where possible."""
-    try:
-        there = subject.to("meta")
-        return precision.kept_for_backward(there.model, lambda: run(there))
-    except Exception:  # noqa: BLE001 - it depends on numbers
-        return precision.kept_for_backward(subject.model, lambda: run(subject))
 
 
 def fits(subject: Subject, limits: Limits) -> Answer:
     """Count and measure what training needs, and compare it with this machine's memory and another's."""
-    on, counted = best_device(), needs(subject)
+    on, size = best_device(), units.size
+    weights, gradients, activations = counted(subject)
     installed, free = memory_of(on)
     machines = {f"this machine ({on.label})": installed}
-    if limits.target is not None:
-        for macos in (15, 26):
-            name = f"a Mac with {limits.target / 2**30:.3g} GiB and macOS {macos}"
-            machines[name] = memory.metal_limit(limits.target, macos)
+    for macos in (15, 26) if limits.target else ():
+        name = f"a Mac with {limits.target / 2**30:.3g} GiB and macOS {macos}"
+        machines[name] = memory.metal_limit(limits.target, macos)
+    fixed = weights + 3 * gradients  # AdamW keeps two numbers for each
     peaks = {}
-    if 2 * counted.training <= min(limits.memory, free, *machines.values()):
+    if 2 * (fixed + activations) <= min(limits.memory, free, *machines.values()):
         peaks = _peaks(subject, on)
     # the rest of the peak, such as gradients of activations, belongs to the batch
-    more = max(0, peaks.get("a step of SGD", 0) - counted.gradients - counted.activations)
-    row = counted.row and counted.row + more / counted.batch
-    found = replace(counted, activations=counted.activations + more, row=row)
-    size, given = units.size, f"a batch of {found.batch}" if row else "the inputs"
-    sentences = [f"Training on {given} with AdamW needs {size(found.training)}, inference {size(found.weights)}."]
+    more = max(0, peaks.get("a step of SGD", 0) - gradients - activations)
+    activations += more
+    needed, batch = fixed + activations, subject.batch if activations and subject.scales else 0
+    given = f"a batch of {batch}" if batch else "the inputs"
+    sentences = [f"Training on {given} with AdamW needs {size(needed)}, inference {size(weights)}."]
     for machine, usable in machines.items():
-        verb = "fits" if found.training <= usable else "DOES NOT FIT"
+        verb = "fits" if needed <= usable else "DOES NOT FIT"
         now = f", of which {size(free)} are free now" if usable == installed else ""
-        batch = f"; the largest batch is about {_about(found.largest(usable))}" if row else ""
-        sentences.append(f"It {verb} into the {size(usable)} for it on {machine}{now}{batch}.")
-    if free < found.training <= installed:
+        most = f"; the largest batch is about {largest_batch(usable - fixed, activations, batch)}" if batch else ""
+        sentences.append(f"It {verb} into the {size(usable)} for it on {machine}{now}{most}.")
+    if free < needed <= installed:
         sentences.append("Memory that other programs hold must become free first.")
     parts = [
-        ("weights", found.weights, "counted"), ("gradients", found.gradients, "counted"),
-        ("AdamW", ADAMW * found.gradients, "counted"),
-        (f"activations, batch of {found.batch}", found.activations, "by the peak of a step" if more else "counted"),
-        ("training in all", found.training, "their sum"),
+        ("weights", weights, "counted"), ("gradients", gradients, "counted"), ("AdamW", 2 * gradients, "counted"),
+        (f"activations, batch of {subject.batch}", activations, "by the peak of a step" if more else "counted"),
+        ("training in all", needed, "their sum"),
         *((f"peak of {task}, beyond the weights", peak, "PyTorch's allocator") for task, peak in peaks.items()),
     ]  # fmt: skip
     note = "" if peaks else "No peak was measured: that may need more memory than there is for it."
     table = Table(["part", "size", "how"], [(name, size(value), how) for name, value, how in parts], note)
-    fitting = found.training <= min(machines.values())
-    status = "failed" if not fitting else "passed" if found.training <= free else "incomplete"
+    status = "failed" if needed > min(machines.values()) else "passed" if needed <= free else "incomplete"
     return Answer(QUESTIONS[4], status, "\n".join(sentences), on.label, (Evidence("Memory", table),))
 
 
-def _about(batch: int) -> str:
-    """Return an estimate with two digits."""
-    unit = 10 ** max(0, len(str(batch)) - 2)
-    return f"{batch // unit * unit:,}"
+def counted(subject: Subject) -> tuple[int, int, int]:
+    """Return the bytes of the weights, of their gradients, and of what the forward pass keeps for the backward pass."""
+    weights = sum(t.nbytes for t in (*subject.model.parameters(), *subject.model.buffers()))
+    gradients = sum(p.nbytes for p in subject.model.parameters() if p.requires_grad)
+    try:
+        there = subject.to("meta")
+        kept = precision.kept_for_backward(there.model, there.value)
+    except Exception:  # noqa: BLE001 - it depends on numbers
+        kept = precision.kept_for_backward(subject.model, subject.value)
+    return weights, gradients, kept
+
+
+def largest_batch(usable: float, activations: int, batch: int) -> str:
+    """Return about the largest batch that fits into so many bytes, where ``batch`` rows need ``activations``."""
+    most = max(0, int(usable * batch / activations))
+    unit = 10 ** max(0, len(str(most)) - 2)
+    return f"{most // unit * unit:,}"
 
 
 def memory_of(on: Device) -> tuple[int, int]:

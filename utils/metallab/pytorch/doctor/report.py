@@ -29,10 +29,6 @@ ORDER = (1, 5, 4, 2, 6, 3)
 """Of the questions: first those whose work does not depend on the time they have."""
 BUILD_SECONDS, LOOK_SECONDS = 600.0, 60.0
 """For building the simulated GPU once, which does not count, and at least for looking at the model."""
-APPLE_GPU = {"cpu": (1, 2, 4), "mps": (1, 2, 4), "cuda": (1, 2)}
-"""The questions for an Apple GPU, real or simulated, by the best device."""
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(MB|GB|TB)", re.IGNORECASE)
-UNITS = {"MB": 2**20, "GB": 2**30, "TB": 2**40}
 FINDINGS = {
     (1, "failed"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
     (1, "incomplete"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
@@ -155,7 +151,7 @@ def examine(
     began = time.monotonic()
     model, kind = _look(factory, max(60 * minutes, LOOK_SECONDS), most)
     looked = time.monotonic() - began
-    _run("import torch", 1, BUILD_SECONDS, device="mps")  # failures are in the answers
+    built = _run("import torch", BUILD_SECONDS, device="mps").ok  # the simulated GPU, if there is no other
     left, answers = 60 * minutes, {}
     with contextlib.suppress(KeyboardInterrupt):
         for number in ORDER:
@@ -163,8 +159,8 @@ def examine(
             start = min(looked, part)  # for importing and making the model, which takes long on a busy machine
             seconds, began = max(1.0, part + start), time.monotonic()
             progress(f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {seconds:.0f} s)")
-            apple = number in APPLE_GPU.get(kind, (1, 2))
-            answers[number] = _answer(number, factory, seconds, most, memory, apple)
+            on_apple_gpu = built and (number in (1, 2) or (number == 4 and kind != "cuda"))
+            answers[number] = _answer(number, factory, seconds, most, memory, on_apple_gpu)
             left -= max(0.0, time.monotonic() - began - start)
             progress("\n".join(f"   {line}" for line in answers[number].sentence.splitlines()))
     if not answers:
@@ -173,15 +169,15 @@ def examine(
     return Report(factory, model, in_order, metadata.version("torch"), interrupted=len(answers) < len(QUESTIONS))
 
 
-def _run(source: str, number: int, seconds: float, **settings: Any) -> isolated.Outcome:
-    """Run code in a process with this one's module path; from question 2 on with fallback to the CPU."""
+def _run(source: str, seconds: float, *, fallback: bool = False, **settings: Any) -> isolated.Outcome:
+    """Run code in a process with this one's module path; missing operators run on the CPU if ``fallback``."""
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if number != 1 else {}
+    variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if fallback else {}
     return isolated.run(source, environment=variables, timeout=round(seconds, 1), **settings)
 
 
 def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
-    outcome = _run(CHILD.format(call=f"look({factory!r}, {most})"), 0, seconds, results=["result"])
+    outcome = _run(CHILD.format(call=f"look({factory!r}, {most})"), seconds, results=["result"])
     if "NotAModel" in outcome.kinds:
         raise NotAModel(outcome.reason.removeprefix("NotAModel: "))
     if not outcome.ok:
@@ -189,13 +185,12 @@ def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
     return outcome["result"]
 
 
-def _answer(number: int, factory: str, seconds: float, most: int, target: int | None, apple: bool) -> Answer:
+def _answer(number: int, factory: str, seconds: float, most: int, target: int | None, on_apple_gpu: bool) -> Answer:
     """Ask a question in a process, for at most so many ``seconds``."""
     began = time.monotonic()
     source = CHILD.format(call=f"ask({number}, {factory!r}, {began + seconds}, {most}, {target})")
-    outcome = _run(source, number, seconds, results=["result"], device="mps" if apple else None)
-    if apple and "SimulationUnavailable" in outcome.kinds:
-        outcome = _run(source, number, seconds, results=["result"])
+    where = {"device": "mps" if on_apple_gpu else None, "fallback": number != 1}
+    outcome = _run(source, seconds, results=["result"], **where)
     if outcome.ok:
         answer = outcome["result"]
     else:
@@ -216,10 +211,10 @@ def _why(outcome: isolated.Outcome) -> str:
 
 def _size(text: str) -> int:
     """Return the bytes of ``16GB``, which are 16 GiB, as memory is sold."""
-    match = SIZE.fullmatch(text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", text.strip(), re.IGNORECASE)
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write it like 16GB")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    return int(float(match[1]) * 2 ** {"M": 20, "G": 30, "T": 40}[match[2].upper()])
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 
@@ -13,12 +14,13 @@ from metallab.device import Device
 from metallab.pytorch import blame
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.common import MORE_TIME, NO_APPLE_GPU, Limits, apple_gpu
+from metallab.pytorch.doctor.asking import MORE_TIME, NO_APPLE_GPU, Limits, apple_gpu
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
 NO_FLOAT64 = "\nFloat64 was replaced by float32: no Apple GPU has it."
 SWAPPED = "with their last two dimensions swapped in memory"
+NO_TIME = "no time"
 
 
 def right(subject: Subject, limits: Limits) -> Answer:
@@ -30,32 +32,41 @@ def right(subject: Subject, limits: Limits) -> Answer:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         verdicts, not_run = _compare(narrow, on, limits.seconds)
-    notes = "" if narrow is subject else NO_FLOAT64
+    no_gradient = _no_gradient(subject)
+    notes = ("" if narrow is subject else NO_FLOAT64) + no_gradient
     if any("fall back" in str(warning.message) for warning in heard):
         notes += "\nOperators without an MPS kernel ran on the CPU: see answer 1."
-    notes += (no_gradient := _no_gradient(subject))
     evidence = [Evidence("Compared", _table(verdicts, not_run))]
     if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
         evidence.append(Evidence("Not compared", Table(["operator", "why"], list(unjudged.items()))))
     way, last = list(verdicts.items())[-1]
     if last.agreement == "differs":
-        evidence.insert(0, Evidence("The first wrong operator", text=str(last)))
-        evidence[1:1] = [Evidence("A program that shows it", text=last.program)] if last.program else []
+        program = [Evidence("A program that shows it", text=last.program)] if last.program else []
+        evidence = [Evidence("The first wrong operator", text=str(last)), *program, *evidence]
         sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Workaround: {last.advice}."
         return Answer(QUESTIONS[1], "failed", sentence + notes, on.label, tuple(evidence))
-    if not any(verdict.judged for verdict in verdicts.values()):
+    judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
+    if not judged:
         sentence = f"There was no time to compare anything: {MORE_TIME}."
         return Answer(QUESTIONS[1], "skipped", sentence, on.label, ended="timeout")
-    sentence, complete = _agreement(verdicts, list(unjudged), None in not_run.values())
-    status = "passed" if complete and not (no_gradient and subject.has_loss) else "incomplete"
-    return Answer(QUESTIONS[1], status, sentence + notes, on.label, tuple(evidence))
+    late = bool(skipped) or NO_TIME in not_run.values()
+    largest = max(verdict.largest for verdict in verdicts.values())
+    sentences = [
+        f"Yes{f', as far as there was time ({MORE_TIME})' if late else ''}: {judged} of {judged + skipped} calls of "
+        f"operators agree with the CPU in float64 ({', '.join(verdicts)}), up to rounding ({largest:.1e} of the root "
+        "mean square)."
+    ]
+    sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
+    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
+    sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
+    status = "incomplete" if late or nan or (no_gradient and subject.has_loss) else "passed"
+    return Answer(QUESTIONS[1], status, " ".join(sentences) + notes, on.label, tuple(evidence))
 
 
-def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str | None]]:
+def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str]]:
     """Compare in each way until something is wrong.
 
-    Return the verdicts, and the ways that were left out: with the error that they raise (such as a .view() of another
-    layout), or None for lack of time.
+    Return the verdicts, and why others were left out: no time, or an error (such as a .view() of another layout).
     """
     within, verdicts, not_run = Allowance(seconds), {}, {}
     began = time.perf_counter()
@@ -65,10 +76,10 @@ def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, bl
     for number, (way, each) in enumerate(ways.items()):
         share = within.left / 2 if number == 0 else within.left / (len(ways) - number)
         if verdicts and within.left < once:
-            not_run[way] = None
+            not_run[way] = NO_TIME
             continue
         try:
-            given = each.model, each.named or each.inputs, each.loss
+            given = each.model, each.named or each.inputs, each.to(on.torch_device).loss
             verdicts[way] = blame.find(*given, on=on, seconds=max(0.0, share - once), layers=False)
         except Exception as error:
             if not verdicts:
@@ -95,37 +106,19 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     return ways | {"at an odd offset": subject.with_inputs(offset)}
 
 
-def _agreement(verdicts: dict[str, blame.Verdict], unjudged: list[str], late: bool) -> tuple[str, bool]:
-    """Return the answer where no operator is wrong, and whether nothing was left out for time or because of a NaN."""
-    judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
-    complete = not skipped and not late
-    largest = max(verdict.largest for verdict in verdicts.values())
-    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
-    partly = "" if complete else ", as far as there was time"
-    sentences = [
-        f"Yes{partly}: {judged} of {judged + skipped} calls of operators agree with the CPU in float64 "
-        f"({', '.join(verdicts)}), up to rounding ({largest:.1e} of the root mean square)."
-    ]
-    sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
-    sentences += [] if complete else [f"{MORE_TIME}."]
-    sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
-    return " ".join(sentences), complete and not nan
-
-
-def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str | None]) -> Table:
-    rows = [
-        (way, each.judged + each.skipped, each.judged, each.kind, f"{each.largest:.1e}")
-        for way, each in verdicts.items()
-    ]
-    left = ", ".join(f"{way} ({why or 'no time'})" for way, why in not_run.items())
+def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str]) -> Table:
+    rows = [(w, v.judged + v.skipped, v.judged, v.kind, f"{v.largest:.1e}") for w, v in verdicts.items()]
+    left = ", ".join(f"{way} ({why})" for way, why in not_run.items())
     return Table(["how", "calls", "compared", "result", "rounding"], rows, f"Not tried: {left}." if left else "")
 
 
 def _no_gradient(subject: Subject) -> str:
     """Return a line with the weights that get no gradient in a training step; empty if all have one."""
-    try:
-        names = subject.without_gradient()
-    except Exception:  # noqa: BLE001 - question 1 reports it
-        return ""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""
+    there = subject.copy()
+    with contextlib.suppress(Exception):  # question 1 reports it
+        there.value().backward()
+        weights = there.model.named_parameters()
+        names = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""
+    return ""  # of a model that raises

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from metallab import units
+from metallab.device import Device
 from metallab.pytorch import coverage
 from metallab.pytorch.copies import copied
-from metallab.pytorch.dispatch import BACKWARD, explain
+from metallab.pytorch.dispatch import BACKWARD, Raised, explain
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.common import NO_APPLE_GPU, Limits, apple_gpu, trial
+from metallab.pytorch.doctor.asking import NO_APPLE_GPU, Limits, apple_gpu
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
@@ -21,47 +23,51 @@ def runs(subject: Subject, _: Limits) -> Answer:
     """Find operators that are missing, refused or leave the GPU, in inference and training; then try the model."""
     covered, sentences = _predicted(subject)
     predicted = all(each.runs for each in covered)
-    on = apple_gpu()
-    raised = trial(subject, on) if on else None
-    if on:
-        where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
+    asked, raised = f"the operators of PyTorch {torch.__version__}", None
+    if on := apple_gpu():
+        asked += f" and {on.label}"
+        raised = trial(subject, on)
         surprise = ", which was not predicted" if bool(raised) == predicted and covered else ""
+        where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
         sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
-    if not covered and on is None:
+    elif not covered:
         return Answer(QUESTIONS[0], "skipped", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
     careful = any(each.having("falls back", "unknown") for each in covered) or not covered
     status = "failed" if not predicted or raised else "incomplete" if careful else "passed"
-    tables = f"the operators of PyTorch {torch.__version__}"
-    asked = f"{tables} and {on.label}" if on else tables
     return Answer(QUESTIONS[0], status, "\n".join(sentences), asked, _trouble(covered))
 
 
 def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
     """Return the coverage of inference and training, and a sentence for each."""
-    loss = subject.loss
-    train = lambda model, *inputs, **named: loss(model(*inputs, **named))
-    tasks: dict[str, tuple[Any, ...]] = {"Inference": (copied(subject.model).eval(),)}
-    if _may_train(subject):
-        tasks["Training"] = (train, subject.model)
-    covered, failed, names = [], [], {}
-    for task, (function, *model) in tasks.items():
+
+    def train(model: nn.Module, /, *inputs: Any, **named: Any) -> Tensor:
+        loss = named.pop("the loss")
+        return loss(model(*inputs, **named))
+
+    tasks: dict[str, tuple[Any, ...]] = {"Inference": (copied(subject.model).eval(), {})}
+    if subject.trains:
+        tasks["Training"] = train, subject.model, {"training": True, "the loss": subject.loss}
+    covered, sentences = [], []
+    for task, (*called, settings) in tasks.items():
         try:
-            training = task == "Training"
-            each = coverage.mps_coverage(function, *model, *subject.inputs, training=training, **subject.named)
-            covered.append(each)
-            names.setdefault(each.answer, []).append(task)
+            covered.append(coverage.mps_coverage(*called, *subject.inputs, **subject.named, **settings))
+            sentences.append(f"{task}: {covered[-1].answer}")
         except coverage.TraceFailed as error:
             why = explain(error.__cause__) if error.__cause__ else units.first_line(error)
-            failed.append(f"{task}: nothing can be predicted ({why}).")
-    return covered, [f"{' and '.join(same).capitalize()}: {answer}" for answer, same in names.items()] + failed
+            sentences.append(f"{task}: nothing can be predicted ({why}).")
+    return covered, sentences
 
 
-def _may_train(subject: Subject) -> bool:
-    """Return False if the loss depends on nothing trainable; True if the model fails."""
+def trial(subject: Subject, on: Device) -> Raised | None:
+    """Run the model, forward and backward, on a device; return what it raises."""
     try:
-        return subject.trains
-    except Exception:  # noqa: BLE001 - the trace reports it
-        return True
+        loss = subject.to(on.torch_device).value()
+        if loss.requires_grad:
+            loss.backward()
+        on.synchronize()
+    except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
+        return explain(error)
+    return None
 
 
 def _trouble(covered: Sequence[coverage.Coverage]) -> tuple[Evidence, ...]:

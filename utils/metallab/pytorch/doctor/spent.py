@@ -10,7 +10,7 @@ from metallab.device import Device
 from metallab.pytorch import trace
 from metallab.pytorch.dispatch import installed_package
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
-from metallab.pytorch.doctor.common import Limits, apple_gpu, best_device, caveat, it_raises
+from metallab.pytorch.doctor.asking import Limits, apple_gpu, best_device, caveat
 from metallab.pytorch.doctor.subject import Subject
 from metallab.tables import Table
 
@@ -36,7 +36,7 @@ def spent(subject: Subject, _: Limits) -> Answer:
         try:
             recorded, _ = record(subject.without_float64(), apple)
         except Exception:  # noqa: BLE001 - a model may raise anything
-            sentences.append(f"{it_raises(apple)}, so its copies are not known: see answer 1.")
+            sentences.append(f"It raises on {apple.label}, so its copies are not known: see answer 1.")
             apple, known = None, False
     moved = recorded.having("copy", "fallback")
     packages = _packages(moved, subject)
