@@ -614,6 +614,7 @@ JUDGED = {  # kernels of 64 threads in groups of 64, or of 32 for two groups, wi
     "an atomic and a write": (f"{ATOMIC} if (t == 1) x[0] = 1;", 64, "race"),
     "a vector behind the end": ("((device float4*)x)[i] = 1;", 64, "address"),
     "before the beginning": ("x[i] = x[long(i) - 1];", 64, "address"),
+    "before the guard": ("float y = x[i + 64]; if (i > 63) x[i] = y;", 64, "address"),
     "a table of constants": ("constexpr float a[4] = {1, 2, 3, 4}; x[i] = a[i % 4];", 64, None),
 }
 
@@ -659,6 +660,18 @@ def test_which_thread_touches_what_is_recorded():
     assert outside.fault.kind == "address"
     assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(outside.place, marked)]
     assert outside.source_line(marked[0]) == outside.fault.line == 5
+
+
+@pytest.mark.parametrize(("declared", "differ"), [("float y", True), ("float y[2]", True), ("float y = 1", False)])
+def test_unset_variables_are_nan_or_zero_as_asked(declared, differ):
+    value = "y[i % 2]" if "[" in declared else "y"
+    text = f"""kernel void k(device float* out, uint i [[thread_position_in_grid]]) {{
+      {declared}; if (i > 9) {value} = 2; out[i] = {value};
+    }}"""
+    kernel = shader.compile_shader(text).k
+    runs = (kernel.accesses(torch.ones(4), unset=unset) for unset in ("pattern", "zero"))
+    nans, zeros = (np.frombuffer(run.memory[0], np.float32) for run in runs)
+    assert (np.isnan(nans).all(), (zeros == 0).all()) == (differ, differ)
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metalsim.shader import Accesses
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n#line 1\n"
-SECONDS = 5.0  # for one run; a right answer takes less than one
+SECONDS = 4.0  # for one run; a right answer takes less than one
 MOST_THREADS, MOST_INTERVALS = 24, 4  # that are drawn
 _KINDS = {"address": "out of bounds", "race": "race", "barrier": "divergent barrier", "hang": "does not end"}
 
@@ -233,9 +233,10 @@ class Run:
             raise _Wrong("wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed.")
         self.threads, self.group = (_three(launch.get(key, launch["threads"])) for key in ("threads", "group_size"))
         self.accesses: Accesses | None = None
+        self.record = lambda **how: kernel.accesses(*arguments, *numbers, timeout=SECONDS, **launch, **how)
         try:
             if kernel_is_simulated():
-                self.accesses = kernel.accesses(*arguments, *numbers, timeout=SECONDS, **launch)
+                self.accesses = self.record()
                 data = self.accesses.memory.get(0)
                 self.result = out if data is None else torch.frombuffer(bytearray(data), dtype=out.dtype).view_as(out)
             else:
@@ -251,10 +252,8 @@ class Run:
             self._judge_uninitialised()
         self._judge_values()
         if (reads := self.moved(1, 0)) > (most := self.puzzle.most_reads):
-            what = (
-                f"right, but too slow: at size {_size(self.size)} it reads {reads:.3g} numbers of {self.names[1]} from"
-            )
-            raise _Wrong("too slow", f"{what} device memory for each result, and {most:.3g} are enough.")
+            slow = f"right, but too slow: at size {_size(self.size)} it reads {reads:.3g} numbers of {self.names[1]}"
+            raise _Wrong("too slow", f"{slow} from device memory for each result, and {most:.3g} are enough.")
 
     def _judge_fault(self) -> None:
         fault = self.accesses.fault
@@ -270,9 +269,10 @@ class Run:
             one, place = found
             shared = {name: length for _, length, name in self.accesses.shared}
             length = shared[place.name] if place.buffer is None else self._bytes(place.buffer)[1]
+            signed = f", which is {element} as an int" if (element := self._element(place)) < 0 <= place.byte else ""
             raise _Wrong(
                 kind,
-                f"{at}{self._thread(one)} {verb} {self._named(place)}{_line(fault.line)}; {self._name(place)} "
+                f"{at}{self._thread(one)} {verb} {self._named(place)}{_line(fault.line)}{signed}; {self._name(place)} "
                 f"ends with element {length // self._width(place) - 1}.",
             )
         if kind == "race" and len(marked) > 1:
@@ -290,9 +290,8 @@ class Run:
         text = self.source.splitlines()[line - 1] if line and line <= self.source.count("\n") + 1 else ""
         pairs = [(one, self.accesses.place(one)) for one in marked]
         named = [pair for pair in pairs if re.search(rf"\b{self._name(pair[1])}\s*\[", text)]
-        # 32-bit indices below 0 become large ones
-        far = lambda pair: min(abs(pair[1].byte - turn) for turn in (0, self._width(pair[1]) << 32))
-        return min(named or [pair for pair in pairs if far(pair) < 1 << 20], key=far, default=None)
+        far = lambda pair: abs(self._element(pair[1]))
+        return min(named or [pair for pair in pairs if far(pair) < 1 << 18], key=far, default=None)
 
     def _judge_uninitialised(self) -> None:
         at, lines = f"at size {_size(self.size)} ", self.accesses.lines
@@ -304,8 +303,8 @@ class Run:
                 written.update(keys)
             elif not written.issuperset(keys):
                 what = f"{self._named(self.accesses.place(one))}, which no thread has written"
-                where = _line(self.accesses.source_line(one))
-                raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}{where}.")
+                line = _line(self.accesses.source_line(one))
+                raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}{line}.")
         for index in range(1, len(self.arrays)):
             for one in lines[self._in_buffer(index) & (lines["kind"] == 1)][:1]:
                 place = f"{self._named(self.accesses.place(one))}{_line(self.accesses.source_line(one))}"
@@ -320,12 +319,13 @@ class Run:
         if bool(alike.all()):
             return
         first = int((~alike).nonzero()[0])
-        got_text, wanted_text = (f"{each[first].item():.7g}" for each in (got, wanted))
-        raise _Wrong(
-            "wrong value",
-            f"at size {_size(self.size)} {self.names[0]}{self._index(first)} is {got_text}, and should be "
-            f"{wanted_text}; {int((~alike).sum())} of {len(alike)} are wrong.",
-        )
+        digits = 7 if wanted.is_floating_point() else 10
+        got_text, wanted_text = (f"{each[first].item():.{digits}g}" for each in (got, wanted))
+        kind, why = "wrong value", f"{int((~alike).sum())} of {len(alike)} are wrong."
+        if self.accesses and self.record(unset="zero").memory != self.accesses.memory:
+            kind, why = "uninitialised", "a thread reads a variable of its own that it has not set."
+        place = f"{self.names[0]}{self._index(first)}"
+        raise _Wrong(kind, f"at size {_size(self.size)} {place} is {got_text}, and should be {wanted_text}; {why}")
 
     def score(self) -> Score:
         """What the kernel costs at this size; zeros where accesses were not recorded."""
@@ -355,9 +355,9 @@ class Run:
         return tuple(g * s + t for g, s, t in zip(group, self.group, thread, strict=True))
 
     def _thread(self, one: np.void) -> str:
-        position = self._position(one)
-        used = max((axis for axis in range(3) if self.threads[axis] > 1), default=0)
-        return f"thread {position[0]}" if not used else f"thread ({', '.join(map(str, position[: used + 1]))})"
+        axes = max((axis + 1 for axis in range(3) if self.threads[axis] > 1), default=1)
+        position = ", ".join(map(str, self._position(one)[:axes]))
+        return f"thread {position}" if axes == 1 else f"thread ({position})"
 
     def _bytes(self, index: int) -> tuple[int, int]:
         """Bytes of an element and of all of a buffer."""
@@ -368,6 +368,11 @@ class Run:
         """Bytes of an element."""
         lines = self.accesses.lines["bytes"][self.accesses.lines["region"] < 0]
         return int(lines.min(initial=16)) if place.buffer is None else self._bytes(place.buffer)[0]
+
+    def _element(self, place: Any) -> int:
+        """Which element a place is; a large one that an unsigned index below 0 became is below 0."""
+        element = place.byte // self._width(place)
+        return element - (1 << 32) if element >> 31 == 1 else element
 
     def _name(self, place: Any) -> str:
         return place.name if place.buffer is None else self.names[place.buffer]
@@ -421,36 +426,37 @@ class Run:
                 if len(intervals) > 1:
                     axis.set_title(f"after {interval} barrier{'' if interval == 1 else 's'}")
             axes[0][0].set_yticks(range(len(rows)), rows)
+            outside = ", or outside (red)" if any(one["kind"] == 2 for one, _ in seen) else ""
             heading = f"{self.puzzle.name}, size {_size(self.size)}{first}: who reads (blue) and writes (orange) what"
-            plots.title(figure, heading, [])
+            plots.title(figure, heading + outside, [])
         return plots.described(figure, self._in_words(seen))
 
     def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]], most: int) -> None:
         middle = rows.index("threads")
-        cells: dict[int, set[int]] = {row: set() for row in range(len(rows))}
+        cells: dict[int, dict[int, str]] = {row: {} for row in range(len(rows))}
         for one, place in seen:
-            thread, element = int(one["thread"]), place.byte // self._width(place)
-            row = rows.index(place.name if place.buffer is None else self.names[place.buffer])
+            thread, element = int(one["thread"]), self._element(place)
+            row = rows.index(self._name(place))
             if thread < most and -2 <= element < 2 * most:
                 colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
                 step = 0.2 if row > middle else -0.2
                 axis.plot([thread, element], [middle + step, row - step], color=colour, linewidth=0.9, alpha=0.8)
-                cells[row].add(element)
-                cells[middle].add(thread)
+                cells[row][element] = str(element)
+                cells[middle][thread] = re.sub(r"[^\d,]", "", self._thread(one))
         for row, elements in cells.items():
             marker = "o" if row == middle else "s"
             axis.plot(
                 [*elements], [row] * len(elements), marker, color="white", markeredgecolor=plots.GREY, markersize=11
             )
-            for element in elements:
-                axis.text(element, row, str(element), ha="center", va="center", fontsize=7)
+            for element, text in elements.items():
+                axis.text(element, row, text, ha="center", va="center", fontsize=7 - (len(text) > 2))
         axis.set_ylim(-0.5, len(rows) - 0.5)
         axis.set_xticks([])
         axis.spines[["left", "bottom"]].set_visible(False)
 
     def _in_words(self, seen: list[tuple[np.void, Any]]) -> str:
         verbs = ("reads", "writes", "goes outside at")
-        said = [f"thread {one['thread']} {verbs[one['kind']]} {self._named(place)}" for one, place in seen]
+        said = [f"{self._thread(one)} {verbs[one['kind']]} {self._named(place)}" for one, place in seen]
         more = f", and {len(said) - 12} more accesses" if len(said) > 12 else ""
         return f"Accesses of the first threadgroup of {self.puzzle.name}: {', '.join(said[:12])}{more}."
 

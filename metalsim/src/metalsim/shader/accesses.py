@@ -68,11 +68,11 @@ class Accesses:
         return int(number) or None
 
 
-def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
+def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -> Accesses:
     """Run a kernel once in a process of its own and return its accesses; `timeout` in seconds."""
-    regions = binding.regions(call.buffers)
-    outcome = program.run("accesses", call, timeout)
-    shared = _shared(program)
+    regions, built = binding.regions(call.buffers), program.build(tool := f"accesses, {unset}")
+    outcome = program.run(tool, call, timeout)
+    shared = _shared(built)
     lines = np.frombuffer(outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize).copy()
     lines["region"] -= bool(shared)  # threadgroup memory, where there is some, is the first span
     if outcome.status is None:
@@ -85,14 +85,12 @@ def accesses(program: Program, call: binding.Call, timeout: float) -> Accesses:
         for index, offset in region.buffers.items()
     }
     first = min(faults, key=lambda fault: fault.kind != "address", default=None)
-    return Accesses(
-        lines, first, memory, tuple(region.buffers for region in regions), shared, program.build("accesses")
-    )
+    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), shared, built)
 
 
-def _shared(program: Program) -> tuple[tuple[int, int, str], ...]:
+def _shared(built: Path) -> tuple[tuple[int, int, str], ...]:
     """Offset, bytes and name of each variable in threadgroup memory."""
-    table = [one for one in elf.symbols(program.build("accesses")) if one.section == "metalsim_shared" and one.bytes]
+    table = [one for one in elf.symbols(built) if one.section == "metalsim_shared" and one.bytes]
     start = min((one.address for one in table), default=0)
     return tuple(sorted((one.address - start, one.bytes, _name(one.name)) for one in table))
 

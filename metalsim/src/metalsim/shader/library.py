@@ -199,13 +199,14 @@ class Kernel:
         return check(self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
 
     def accesses(
-        self, *args: object, threads=None, group_size=None, arg_casts=None, timeout: float = 120.0
+        self, *args: object, threads=None, group_size=None, arg_casts=None, timeout: float = 120.0, unset="pattern"
     ) -> Accesses:
         """Run the kernel once in another process, as `check` does, and return which thread read and wrote what.
 
-        The arguments keep their values; `Accesses.memory` has what the run made of them.
+        The arguments keep their values; `Accesses.memory` has what the run made of them. A thread's variables begin
+        with NaN, or where ``unset="zero"`` with 0: if the two differ, one is read before it is set.
         """
-        return accesses(self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
+        return accesses(self._program(), self._bind(args, threads, group_size, arg_casts), timeout, unset)
 
     def _program(self) -> Program:
         return Program(self._library._code, self._number, self._library._described[self.name]["meets"])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from metalsim.shader import binding, compiler
 
-_HOOKED = (
-    ("-fsanitize=thread", "-mllvm", "-tsan-instrument-read-before-write"),
+_HOOKED = (  # without sinking an access stays before the `if` that it was written before
+    ("-fsanitize=thread", *("-mllvm", "-tsan-instrument-read-before-write", "-mllvm", "-instcombine-code-sinking=0")),
     ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
 )
 TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runtime/hooks.h answers the calls
@@ -23,7 +23,10 @@ TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runt
         ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
     ),
     "race": _HOOKED,
-    "accesses": _HOOKED,  # which also records them
+    **{  # these record accesses as well; a variable of a thread begins with NaN, or with 0
+        f"accesses, {unset}": ((*_HOOKED[0], f"-ftrivial-auto-var-init={unset}"), _HOOKED[1])
+        for unset in ("pattern", "zero")
+    },
 }
 
 
@@ -65,17 +68,12 @@ class Program:
         memory = binding.regions(call.buffers)
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record"
-            job = self._job(
-                Path(folder), memory, call, f"{int(self.meets or TOOLS[tool] is _HOOKED)} {order} {garbage}"
-            )
+            fibers = self.meets or TOOLS[tool][1] == _HOOKED[1]
+            job = self._job(Path(folder), memory, call, f"{int(fibers)} {order} {garbage}")
+            command = [program, job, *([record] if tool.startswith("accesses") else [])]
             try:
                 result = subprocess.run(
-                    [str(program), str(job), *([str(record)] if tool == "accesses" else [])],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=timeout,
-                    env=_environment(),
+                    command, capture_output=True, text=True, check=False, timeout=timeout, env=_environment()
                 )
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())
