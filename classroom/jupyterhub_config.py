@@ -225,6 +225,7 @@ c.Spawner.poll_interval = 5  # seconds until a server that died is seen
 # A kernel with PyTorch takes about 1 GB, and students leave pages open: kernels that have done nothing for half an hour
 # end, servers after two. The notebooks stay, variables are lost.
 c.Spawner.args = [
+    "--KernelManager.transport_encryption=required",  # else any account of the machine listens to what a kernel prints
     "--MappingKernelManager.cull_idle_timeout=1800",
     "--MappingKernelManager.cull_interval=60",
     "--MappingKernelManager.cull_connected=True",

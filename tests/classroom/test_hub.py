@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import runpy
 import shutil
@@ -175,6 +176,24 @@ def test_a_student_sees_nobody_elses_work(hub):
     accounts_ = {hub.file(name, TIMING).stat().st_uid for name in CLASS[:2]}
     assert len(accounts_) == 2
     assert 0 not in accounts_
+
+
+@accounts
+def test_nobody_listens_to_another_students_kernel(hub):
+    """Its ports are open to every account of the machine, so a connection without its key has to be refused."""
+    ada, bob = (hub.student(name) for name in CLASS[:2])
+    with ada.kernel("") as kernel:
+        (file,) = hub.file(ada.name, "").rglob(f"kernel-{kernel.number}.json")
+        source = f"""
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+socket = zmq.Context().socket(zmq.SUB)
+ended = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+monitor = socket.get_monitor_socket(ended)
+socket.connect("tcp://127.0.0.1:{json.loads(file.read_text())["iopub_port"]}")
+print(recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+"""
+        assert bob.run(source) == "True\n"
 
 
 @accounts
