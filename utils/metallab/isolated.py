@@ -434,6 +434,14 @@ def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
     return outcome
 
 
+def run_again(source: str, *, results: Sequence[str], device: Literal["mps"] | None, timeout: float) -> Outcome:
+    """As `run`, in the second kernel with this process's module path: what it has imported stays."""
+    source = f"import sys; sys.path[:] = {[path or os.getcwd() for path in sys.path]}\n{source}"
+    quiet = ("KINETO_LOG_LEVEL=5",)  # the profiler's own log
+    given = argparse.Namespace(device=device, threads=None, set=quiet, results=results, timeout=timeout)
+    return _run_in_kernel(source, given)
+
+
 def load_ipython_extension(shell) -> None:
     """``%load_ext metallab.isolated`` in a notebook: the cell magic ``%%isolated``."""
     shell.register_magic_function(functools.partial(_cell, shell), "cell", "isolated")

@@ -53,6 +53,7 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     if order != ["exercise", "solution"] * (len(order) // 2):
         raise Unpaired(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
     copy = nbformat.from_dict(notebook)
+    copy.cells = [_folded(cell) if "worked" in cell.metadata.get("tags", []) else cell for cell in copy.cells]
     for step in (TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True), ClearOutputPreprocessor()):
         copy, _ = step.preprocess(copy, {})
     cells, copy.cells = copy.cells, []
@@ -66,6 +67,12 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             cell.source = SOLUTIONS.sub("", cell.source)
         copy.cells.append(cell)
     return copy
+
+
+def _folded(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """A solution tagged ``worked`` as text to unfold: an example, where a student's own answer is another one."""
+    text = f"<details><summary>In the worked example</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
+    return nbformat.v4.new_markdown_cell(text, id=cell.id.replace("solution", "worked"))
 
 
 def _hint(check: str) -> str:

@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import psutil
 import torch
@@ -19,7 +19,7 @@ from metallab.pytorch import crossover
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer
-from metallab.pytorch.doctor.subject import DOES_NOT_RUN, Subject, assert_loss, made, refusing
+from metallab.pytorch.doctor.subject import DOES_NOT_RUN, Subject, assert_loss, forget, made, refusing
 
 ASKED = ("runs", "right", "fast", "spent", "fits", "formats")
 """For each question a module with a function of that name."""
@@ -46,6 +46,23 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None) -
     hold_memory(most)
     subject = made(factory)
     return answered(number, subject, Limits(max(0.1, PLANNED * (ends - time.monotonic())), most, target))
+
+
+def ask_together(
+    numbers: Sequence[int], factory: str, seconds: float, most: int, target: int | None
+) -> tuple[str, dict[int, Answer]]:
+    """Look at a model and answer questions, each in an equal part of the time; beside CUDA only what it cannot."""
+    forget(factory)
+    (model, _), subject = look(factory, most), made(factory)
+    if os.environ.get("METALLAB_DEVICE") == "sim" and torch.cuda.is_available():
+        numbers = [number for number in numbers if number in (1, 2)]
+    began, answers = time.monotonic(), {}
+    for asked, number in enumerate(numbers):
+        start = time.monotonic()
+        part = PLANNED * (began + seconds - start) / (len(numbers) - asked)
+        answer = answered(number, subject, Limits(max(0.1, part), most, target))
+        answers[number] = replace(answer, seconds=round(time.monotonic() - start, 1))
+    return model, answers
 
 
 def answered(number: int, subject: Subject, limits: Limits) -> Answer:

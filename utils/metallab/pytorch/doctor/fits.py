@@ -11,6 +11,7 @@ import torch
 from metallab import memory, units
 from metallab.device import Device
 from metallab.pytorch import precision
+from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
 from metallab.pytorch.doctor.asking import Limits, best_device
 from metallab.pytorch.doctor.subject import Subject
@@ -30,12 +31,17 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     peaks = {}
     if 2 * (fixed + activations) <= min(limits.memory, free, *machines.values()):
         peaks = _peaks(subject, on)
+    if not gradients:  # nothing to train: a call, with its inputs
+        held = sum(t.nbytes for t in tensors_in((subject.inputs, subject.named)))
+        activations = held + peaks.get("inference", 0)
     # the rest of the peak, such as gradients of activations, belongs to the batch
     more = max(0, peaks.get("a step of SGD", 0) - gradients - activations)
     activations += more
     needed, batch = fixed + activations, subject.batch if activations and subject.scales else 0
     given = f"a batch of {batch}" if batch else "the inputs"
     sentences = [f"Training on {given} with AdamW needs {size(needed)}, inference {size(weights)}."]
+    if not gradients:
+        sentences = [f"It has nothing to train; a call with its inputs needs {size(needed)}."]
     for machine, usable in machines.items():
         verb = "fits" if needed <= usable else "DOES NOT FIT"
         now = f", of which {size(free)} are free now" if usable == installed else ""

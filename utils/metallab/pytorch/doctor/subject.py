@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +24,18 @@ from metallab.pytorch.doctor.answer import NotAModel
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+
+class Function(nn.Module):
+    """A function of tensors as a module without weights."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Call the function."""
+        return self.function(*inputs, **named)
 
 
 @dataclass
@@ -167,6 +180,12 @@ def refusing(words: str) -> Iterator[None]:
         raise NotAModel(f"{words}: {explain(error)}") from error
 
 
+def forget(factory: str) -> None:
+    """Import the module of a factory anew the next time: it may have been edited."""
+    importlib.invalidate_caches()
+    sys.modules.pop(factory.partition(":")[0], None)
+
+
 def made(factory: str) -> Subject:
     """Call ``package.module:factory``. NotAModel if its result cannot be examined."""
     module, _, name = factory.partition(":")
@@ -183,10 +202,13 @@ def made(factory: str) -> Subject:
 
 def checked(result: Any, factory: str) -> Subject:
     """Return a factory's result as a subject. NotAModel if it is none."""
-    if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], nn.Module):
+    if not isinstance(result, tuple) or len(result) not in (2, 3) or not callable(result[0]):
         kinds = ", ".join(type(part).__name__ for part in (result if isinstance(result, tuple) else (result,)))
-        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module")
+        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module or a function")
     model, inputs, loss = (*result, None)[:3]
+    if not isinstance(model, nn.Module):
+        name = getattr(model, "__name__", type(model).__name__)
+        model = type(name, (Function,), {})(model)
     if loss is not None and not callable(loss):
         raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
     named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch traverses no other mapping

@@ -1,0 +1,374 @@
+"""Page 17: what the tools report of a script of one's own, step by step, and a page of report.
+
+::
+
+    work = project.Project("build/project", on=lab)
+    checks.exercise("Step 1", "my_project:example", work.step(1), hint)
+    work.save()  # report.html and report.md
+
+A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metallab import checks, device, mode, paths, records, timing, units
+from metallab.device import Device
+from metallab.pytorch import blame, crossover, doctor
+from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.dispatch import explain
+from metallab.pytorch.doctor.answer import QUESTIONS
+from metallab.pytorch.doctor.asking import Limits, answered
+from metallab.pytorch.doctor.formats import is_random
+from metallab.pytorch.doctor.report import rendered
+from metallab.pytorch.doctor.subject import Subject, checked, forget, made
+
+STEPS = (
+    "Coverage", "Move", "Parity", "NaN and wrong layers", "Time line", "A kernel or a way around", "Number format",
+    "Memory", "One sentence",
+)  # fmt: skip
+DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
+"""The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
+IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
+SPEED = re.compile(r"\b(?:fast|slow|quick|speed|sooner|times|twice)\w*|\bhalf the time\b", re.IGNORECASE)
+NEGATED = re.compile(r"\b(?:no|not|nothing|never|whether)\b[^,;.]*", re.IGNORECASE)
+NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
+ON_A_MAC = re.compile(r"\bon (?:a|my|this|the) (?:mac\w*|apple\b)", re.IGNORECASE)
+
+
+class Refused(ValueError):
+    """What a step was given is not supported by what the tools report; the message says by what."""
+
+
+class Project:
+    """The nine steps of one project."""
+
+    def __init__(self, folder: Path | str, *, on: Device, minutes: float = 3.0) -> None:
+        self.folder, self.on, self.minutes = Path(folder), on, minutes
+        self.on_a_mac = on.kind == "mps" and not on.simulated
+        self.kept: dict[str, Any] = {"examined": {}, "steps": {}}  # in steps.json
+        self.comparisons: list[timing.Comparison] = []  # of step 6, for records.save
+        with contextlib.suppress(FileNotFoundError):
+            self.kept = json.loads((self.folder / "steps.json").read_text("utf-8"))
+
+    def step(self, number: int) -> Callable[[Any], bool]:
+        """Return a function that judges what a step was given, from 1 to 9; see `metallab.checks.exercise`."""
+        asked = (
+            self._script, self._moved, self._agrees, self._finite, self._longest, self._compared, self._format,
+            self._fits, self._sentence,
+        )[number - 1]  # fmt: skip
+
+        def judge(given: Any) -> bool:
+            shown = repr(getattr(given, "__name__", given))
+            entry = {"given": shown[:300], "outcome": REFUSED, "found": ["It was interrupted."], "files": {}}
+            self.kept["steps"][str(number)] = entry
+            try:
+                entry["found"] = [line.replace(f"{self.folder}/", "") for line in asked(given)]
+                entry["outcome"] = DONE
+            except (Refused, doctor.NotAModel) as refused:
+                entry["found"] = [str(refused)]
+                raise
+            except Exception as error:
+                entry["found"] = [f"It raised {explain(error)}"]
+                raise Refused(entry["found"][0]) from error
+            finally:
+                factories = [each["factory"] for each in self.kept["examined"].values()]
+                entry["files"] = {name: _digest(name) for name in factories}
+                paths.write_atomically(self.folder / "steps.json", json.dumps(self.kept, indent=1) + "\n")
+            print("\n".join(entry["found"]))
+            return True
+
+        return judge
+
+    # ---- the steps: each returns what the tools found, or raises Refused ---------------------------------------------
+
+    def _script(self, factory: Any) -> list[str]:
+        report = self.kept["examined"]["script"] = self._examined(factory, "script")
+        return [f"{each['question']} {each['outcome']}: {_first(each)}" for each in report["answers"]]
+
+    def _moved(self, given: Any) -> list[str]:
+        factory, changed = _pair(given, "name the factory of what you moved, and say in a sentence what you changed")
+        if not isinstance(changed, str) or len(changed.split()) < 2:
+            raise Refused("say in a sentence what you changed")
+        if SPEED.search(changed):
+            raise Refused(f"{SPEED.search(changed)[0]!r} is for step 6 to find: say what you changed, not what for")
+        before, report = self._answer(1, "script"), self._examined(factory, "moved")
+        after = report["answers"][0]
+        if after["outcome"] in (REFUSED, OPEN):
+            raise Refused(f"it does not run on MPS yet: {_first(after)}")
+        self.kept["examined"]["moved"] = report
+        return [f"Changed: {changed}", f"Before: {_first(before)}", f"Now: {_first(after)}", f"Asked of {after['on']}."]
+
+    def _agrees(self, dtype: Any) -> list[str]:
+        script, moved = self._subject("script"), self._subject("moved")
+        outputs = moved.inference()()
+        own = next((units.dtype_name(t.dtype) for t in tensors_in(outputs) if t.is_floating_point()), "float32")
+        if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
+            raise Refused(f"name the number format to compare in: {', '.join(checks.TOLERANCES)}")
+        if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
+            raise Refused(f"outputs are in {own}: {dtype} would let too much pass")
+        if is_random(script) or is_random(moved):
+            raise Refused("outputs differ from call to call: seed what is random, or turn it off, such as dropout")
+        try:
+            checks.assert_close(tensors_in(script.inference()()), tensors_in(outputs), dtype)
+            if self.on.kind != "cpu":
+                there = moved.to(self.on.torch_device).inference()()
+                checks.assert_close(tensors_in(outputs), tensors_in(there), dtype)
+        except checks.Mismatch as difference:
+            raise Refused(f"outputs differ from the script's: {difference}") from None
+        where = "" if self.on.kind == "cpu" else f" and on {self.on.label}"
+        judged = self._answer(2, "moved")
+        if judged["outcome"] == REFUSED:
+            raise Refused(_first(judged))
+        allowed = checks.tolerance(dtype)
+        return [f"Outputs agree with the script's on the CPU{where} ({dtype}: within {allowed}).", _first(judged)]
+
+    def _finite(self, worst: Any) -> list[str]:
+        moved, where = self._subject("moved"), [device.cpu(), *([self.on] if self.on.kind != "cpu" else [])]
+        if not callable(worst):
+            raise Refused("give a function that is called with the inputs of your factory and returns worse ones")
+        given = worst(*moved.inputs, **moved.named)
+        hard = checked((moved.model, given, moved.loss), "your function")
+        old, new = (tensors_in((each.inputs, each.named)) for each in (moved, hard))
+        if len(old) == len(new) and all(map(torch.equal, old, new)):
+            raise Refused("these are the inputs of your factory: give some that you fear, such as equal numbers")
+        for what, each in (("its inputs", moved), ("yours", hard)):
+            for on in where:
+                _assert_finite(each, on, what)
+        judged, places = self._answer(2, "moved"), " and on ".join(on.label for on in where)
+        counted = sum(1 for weight in moved.model.parameters() if weight.requires_grad)
+        gradients = f", and the gradients of {counted} tensors of weights," * bool(counted and moved.trains)
+        return [f"Outputs{gradients} are finite for its inputs and for yours, on {places}.", _first(judged)]
+
+    def _longest(self, name: Any) -> list[str]:
+        if not isinstance(name, str) or not name.strip():
+            raise Refused("name one operator, copy or fallback of answer 4, such as 'aten::exp'")
+        wanted, lines, there = _plain(name), [], []
+        for which in ("script", "moved"):
+            answer = self._answer(4, which)
+            lines.append(f"{which.capitalize()}: {_first(answer)}")
+            for each in answer["evidence"]:
+                for row in each["rows"]:
+                    there.append(row[0])
+                    if _plain(row[0]) == wanted:
+                        last = dict(zip(each["headings"], row, strict=True))
+                        amount = last.get("share") or f"{last['bytes']} {last['which way']}"
+                        lines.append(f"{which.capitalize()}: {row[0]}, calls: {last['calls']}, {amount}.")
+        if not there:
+            raise Refused(f"answer 4 knows no operator: {lines[-1]}")
+        if wanted not in map(_plain, there):
+            raise Refused(f"{name} is not among what takes the time; {', '.join(dict.fromkeys(there[:4]))} are")
+        return [*lines, *(line for line in answer["sentence"].splitlines() if "between" in line.lower())]
+
+    def _compared(self, task: Any) -> list[str]:
+        tasks = {"inference": "inference", "training step": "training_step"}
+        if not isinstance(task, str) or task not in tasks:
+            raise Refused(f"name what to time: {' or '.join(tasks)}")
+        script, moved, cpu = self._subject("script"), self._subject("moved"), device.cpu()
+        if task == "training step" and not (script.trains and moved.trains):
+            raise Refused("the loss has no gradient, so there is no training step: take inference")
+        ways = {"script on the CPU": (script, cpu), "moved on the CPU": (moved, cpu)}
+        if self.on.kind != "cpu":
+            ways[f"moved on {self.on.kind.upper()}"] = (moved, self.on)
+        timed = {name: getattr(each.to(on.torch_device), tasks[task])() for name, (each, on) in ways.items()}
+        with crossover.whole_float32(), timing.sentinel(crossover.fixed_work(self.on), on=self.on):
+            compared = timing.compare(
+                {name: lambda run=run: tensors_in(run()) for name, run in timed.items()},
+                on={name: on for name, (_, on) in ways.items()}, baseline="script on the CPU",
+                parity=checks.matches("float32"), name=task, budget=crossover.budget_here(),
+            )  # fmt: skip
+        self.comparisons = [compared]
+        records.save("results", compared, on=self.on, folder=self.folder)
+        if differing := [str(why) for why in compared.refused.values() if "differ" in str(why)]:
+            raise Refused(f"no time is compared: {differing[0]}")
+        return [*compared.headlines, *map(str, compared.measurements.values())]
+
+    def _format(self, given: Any) -> list[str]:
+        name, accepted = _pair(given, "name a format of answer 6, and the largest error that you accept, such as 1e-3")
+        answer = self._answer(6, "moved")
+        rows = {row[0]: row for each in answer["evidence"] for row in each.get("rows", ())}
+        if name not in rows:
+            raise Refused(f"answer 6 has {', '.join(rows) or 'no format: ' + _first(answer)}")
+        if not isinstance(accepted, int | float) or not 0 < accepted < 1:
+            raise Refused("the error is relative to the outputs' root mean square: accept one between 0 and 1")
+        if not re.match(r"\d", rows[name][1]):
+            raise Refused(f"{name} is not sound: {rows[name][1]}")
+        if float(rows[name][1]) > accepted:
+            raise Refused(f"{name} has an error of {rows[name][1]}, and you accept {accepted:g}")
+        _, _, time, kept = rows[name]
+        error = f"{name}: error {rows[name][1]} of the outputs' root mean square, where {accepted:g} is accepted"
+        return [f"{error}; inference {time}; kept for the backward pass {kept}.", f"Asked of {answer['on']}."]
+
+    def _fits(self, gigabytes: Any) -> list[str]:
+        if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 1 <= gigabytes <= 2048:
+            raise Refused("give the memory of a Mac in GB, such as 16")
+        with crossover.whole_float32():
+            answer = answered(5, self._subject("moved"), Limits(target=int(gigabytes * 2**30)))
+        lines = answer.sentence.splitlines()
+        if answer.status in ("failed", "skipped"):
+            raise Refused(next((line for line in lines if "NOT FIT" in line), lines[0]))
+        return lines
+
+    def _sentence(self, text: Any) -> list[str]:
+        if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
+            raise Refused("write one sentence, in which a colleague reads what you found")
+        steps = self.kept["steps"]
+        shown = " ".join(line for number, each in steps.items() if number != "9" for line in each["found"])
+        if unknown := {*NUMBER.findall(text)} - {*NUMBER.findall(shown)}:
+            raise Refused(f"{unknown.pop()} is in no result: copy a number of the report as printed, or give none")
+        verdicts, rest = self._verdicts(), text
+        for sentence in verdicts:
+            rest = rest.replace(sentence, "")
+        word = SPEED.search(NEGATED.sub("", rest))
+        if word and ("slower" if word[0].lower().startswith("slow") else "faster") not in verdicts.values():
+            instead = next(iter(verdicts), "no time was compared")
+            raise Refused(f"{word[0]!r} is not established: leave it out, or write {instead!r}")
+        if ON_A_MAC.search(text) and not self.on_a_mac and not re.search("simulated|tables|no Mac", text):
+            raise Refused("no Mac has run it: write what PyTorch's tables or the simulated GPU say of one")
+        return [text.strip()]
+
+    # ---- what steps know of each other -------------------------------------------------------------------------------
+
+    def _examined(self, factory: Any, which: str) -> dict[str, Any]:
+        """Return the doctor's report as plain values; asked again only if the file has changed."""
+        if not isinstance(factory, str):
+            raise Refused("give the name of your factory as a text, file:function, such as 'my_project:example'")
+        known = self.kept["examined"].get(which, {})
+        asked = {"factory": factory, "digest": _digest(factory), "minutes": self.minutes}
+        if any(known.get(name) != value for name, value in asked.items()):
+            report = doctor.examine(factory, minutes=self.minutes, progress=lambda _: None, together=True)
+            page = report.save(self.folder / which)
+            print(f"{report.headline}\nAll six answers: {paths.shown(page)}")
+            known = json.loads((page.parent / "doctor.json").read_text("utf-8"))
+            known |= asked
+        return known
+
+    def _answer(self, number: int, which: str) -> dict[str, Any]:
+        if which not in self.kept["examined"]:
+            raise Refused(f"do step {1 if which == 'script' else 2} first")
+        return self.kept["examined"][which]["answers"][number - 1]
+
+    def _subject(self, which: str) -> Subject:
+        self._answer(1, which)
+        factory = self.kept["examined"][which]["factory"]
+        forget(factory)
+        return made(factory)
+
+    def _verdicts(self) -> dict[str, str]:
+        """Return the sentences of the file of results with their verdicts, computed again from its samples."""
+        if self.rows[5]["outcome"] != DONE:
+            return {}
+        answers = [each.answer for each in records.load(self.folder / "results.json")]
+        return {str(answer): answer.outcome for answer in answers if answer}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The steps in their order: number, name, outcome, given, found."""
+        rows = []
+        for number, name in enumerate(STEPS, 1):
+            kept = self.kept["steps"].get(str(number), {"outcome": OPEN, "given": "", "found": [], "files": {}})
+            old = any(_digest(factory) != digest for factory, digest in kept["files"].items())
+            outcome = OLD if old and kept["outcome"] == DONE else kept["outcome"]
+            rows.append({"number": number, "name": name, **kept, "outcome": outcome, "words": IN_WORDS[outcome]})
+        return rows
+
+    @property
+    def unknown(self) -> list[str]:
+        """What the report does not know."""
+        lines = [
+            f"Step {each['number']} ({each['name']}): {each['words']}." for each in self.rows if each["outcome"] != DONE
+        ]
+        if not self.on_a_mac:
+            lines.append(
+                "How fast it is on an Apple GPU, and whether it is right on a real one: steps 1 to 4 and 6 on a Mac."
+            )
+        if mode.current() == "fast":
+            lines.append("Fast mode: the doctor had little time, and no time is compared.")
+        for each in self.kept["examined"].get("moved", {}).get("answers", ()):
+            if each["outcome"] != DONE:
+                lines.append(f"{each['question']} {each['outcome']}: {_first(each)}")
+        return lines + [
+            sentence for sentence, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")
+        ]
+
+    def _page(self) -> dict[str, Any]:
+        """Return what the report says, beside the steps."""
+        known = self.kept["examined"].get("moved") or self.kept["examined"].get("script")
+        last, system = self.rows[-1], f"Python {platform.python_version()}, {platform.platform(terse=True)}"
+        kind = "" if self.on_a_mac else "SIMULATED: " if self.on.simulated else "No Mac has run it: "
+        apple = "" if self.on_a_mac else ", and an Apple GPU was simulated"
+        return {
+            "title": f"{known['factory']}: {known['model']}" if known else "Nothing yet",
+            "said": last["found"][0] if last["outcome"] == DONE else "No sentence yet.",
+            "where": f"{kind}it ran on {self.on.label}{apple}.",
+            "rows": self.rows,
+            "unknown": self.unknown,
+            "versions": f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}",
+        }
+
+    def save(self) -> Path:
+        """Write ``report.html`` and ``report.md`` into the folder; return the page."""
+        said, page = self._page(), self.folder / "report.html"
+        lines = [f"# {said['title']}", said["said"], said["where"]]
+        for row in said["rows"]:
+            given = [f"Given: `{row['given']}`"] * bool(row["given"])
+            found = (f"- {line}" for line in row["found"])
+            lines += [f"## {row['number']}. {row['name']}: {row['words']}", *given, *found]
+        lines += ["## Not known", *(f"- {line}" for line in said["unknown"]), said["versions"]]
+        paths.write_atomically(self.folder / "report.md", "\n\n".join(lines) + "\n")
+        paths.write_atomically(page, rendered("project.html.j2", page=True, **said))
+        return page
+
+    def _repr_html_(self) -> str:
+        return rendered("project.html.j2", page=False, **self._page())
+
+
+def _assert_finite(subject: Subject, on: Device, what: str) -> None:
+    """Refused, with the place of the first NaN, unless outputs and gradients are finite on a device."""
+    there = subject.to(on.torch_device)
+    value, outputs = there.value(), there.inference()()
+    blame.backward(value)
+    gradients = {name: p.grad for name, p in there.model.named_parameters() if p.grad is not None}
+    bad = [name for name, grad in gradients.items() if not grad.isfinite().all()]
+    if bad or not all(t.isfinite().all() for t in (value, *tensors_in(outputs)) if t.is_floating_point()):
+        found = blame.find(subject.model, subject.named or subject.inputs, subject.loss, on=on, layers=False)
+        where = found.headline if found.culprit else f"in {', '.join(bad) or 'the outputs'}"
+        raise Refused(f"with {what} there is NaN or infinity on {on.label}: {where}")
+
+
+def _first(answer: dict[str, Any]) -> str:
+    """The first point of an answer; of the first question, whose points are of different tasks, all."""
+    lines = answer["sentence"].splitlines()
+    return " ".join(lines) if answer["question"] == QUESTIONS[0] else lines[0]
+
+
+def _pair(given: Any, wanted: str) -> tuple[Any, Any]:
+    if not isinstance(given, list | tuple) or len(given) != 2 or None in given:
+        raise Refused(wanted)
+    return given[0], given[1]
+
+
+def _plain(name: str) -> str:
+    """An operator's name without namespace and overload."""
+    return name.strip().removeprefix("aten::").partition(".")[0] or name.strip(". ")
+
+
+def _digest(factory: str) -> str:
+    """A digest of the file of a factory; '' where there is none."""
+    try:
+        found = find_spec(factory.partition(":")[0])
+        return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest() if found and found.origin else ""
+    except (ImportError, ValueError, OSError):
+        return ""
