@@ -29,6 +29,15 @@ def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
     assert original.cells[1].outputs
 
 
+def test_a_worked_example_stays_as_text_to_unfold():
+    original = lesson("exercise", "solution")
+    original.cells[2].metadata["tags"].append("worked")
+    stub, worked = workshop.student_copy(original).cells[1:]
+    assert (stub.cell_type, worked.cell_type) == ("code", "markdown")
+    assert "<details>" in worked.source
+    assert "print('solution')" in worked.source
+
+
 @pytest.mark.parametrize("tags", [("solution",), ("exercise",), ("solution", "exercise"), ("exercise", "exercise")])
 def test_exercises_and_solutions_must_pair_up(tags):
     with pytest.raises(workshop.Unpaired, match="must be followed"):
