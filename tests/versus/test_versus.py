@@ -104,6 +104,14 @@ def finds_something():
     return work({"found": len(left), "array": __import__("numpy").arange(3.0)})
 
 @case
+def light():
+    def go():
+        assert "numpy" not in sys.modules
+        now[0] += TAKES
+        return 1.0
+    return go
+
+@case
 def parts():
     return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
@@ -173,6 +181,10 @@ def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason
     compared = outcome(file, name, side(), side(TAKES=takes))
     assert (compared.answer, compared.speed_up.ratio) == (answer, None)
     assert reason in compared.reason
+
+
+def test_plain_numbers_need_no_numpy_in_a_side(file):
+    assert outcome(file, "light", side(), side()).pairs
 
 
 @dataclasses.dataclass
