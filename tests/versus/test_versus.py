@@ -105,11 +105,8 @@ def finds_something():
 
 @case
 def light():
-    def go():
-        assert "numpy" not in sys.modules
-        now[0] += TAKES
-        return 1.0
-    return go
+    go = work(1.0)
+    return lambda: go() if "numpy" not in sys.modules else 1 / 0
 
 @case
 def parts():
@@ -202,18 +199,9 @@ class Lazy:
         return [1.0, 2.0, 3.0]
 
 
-class Liar(list):
-    """It gives other parts than it holds."""
-
-    def __iter__(self):
-        return iter((1, 3))
-
-
-class Items(dict):
-    """The same of a dict."""
-
-    def items(self):
-        return {"a": 2}.items()
+# they give other parts than they hold
+Liar = type("Liar", (list,), {"__iter__": lambda self: iter((1, 3))})
+Items = type("Items", (dict,), {"items": lambda self: {"a": 2}.items()})
 
 
 @pytest.mark.parametrize(
