@@ -104,6 +104,11 @@ def finds_something():
     return work({"found": len(left), "array": __import__("numpy").arange(3.0)})
 
 @case
+def light():
+    go = work(1.0)
+    return lambda: go() if "numpy" not in sys.modules else 1 / 0
+
+@case
 def parts():
     return work({"one": 1, "two": 2} if TAKES == 1000000 else {"one": 1})
 """
@@ -175,6 +180,10 @@ def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason
     assert reason in compared.reason
 
 
+def test_plain_numbers_need_no_numpy_in_a_side(file):
+    assert outcome(file, "light", side(), side()).pairs
+
+
 @dataclasses.dataclass
 class Output:
     part: object
@@ -190,18 +199,9 @@ class Lazy:
         return [1.0, 2.0, 3.0]
 
 
-class Liar(list):
-    """It gives other parts than it holds."""
-
-    def __iter__(self):
-        return iter((1, 3))
-
-
-class Items(dict):
-    """The same of a dict."""
-
-    def items(self):
-        return {"a": 2}.items()
+# they give other parts than they hold
+Liar = type("Liar", (list,), {"__iter__": lambda self: iter((1, 3))})
+Items = type("Items", (dict,), {"items": lambda self: {"a": 2}.items()})
 
 
 @pytest.mark.parametrize(

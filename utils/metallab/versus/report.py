@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import textwrap
@@ -51,10 +50,8 @@ def table(outcomes: Iterable[Outcome], load: float) -> Table:
         ratio = f"{of.median:.3f}" + f" ({of.low:.3f} to {of.high:.3f})" * of.has_interval if of else ""
         rows.append([outcome.answer, outcome.case.name, *times, ratio, len(outcome.pairs)])
     headings = ["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"]
-    notes = (
-        [RATIO, *[BUSY] * (load > (os.cpu_count() or 1))] if any(outcome.speed_up.ratio for outcome in ordered) else []
-    )
-    return Table(headings, rows, "\n".join(notes))
+    note = f"{RATIO}\n{BUSY}" if load > (os.cpu_count() or 1) else RATIO
+    return Table(headings, rows, note if any(outcome.speed_up.ratio for outcome in ordered) else "")
 
 
 def summary(outcomes: Sequence[Outcome], factor: float) -> str:
@@ -154,7 +151,7 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         return None
     with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            axes.plot([math.exp(pair.log) for pair in outcome.pairs], [row] * len(outcome.pairs), "|", color=plots.BLACK)
+            axes.plot(outcome.speed_up.ratio.pairs, [row] * len(outcome.pairs), "|", color=plots.BLACK)
             plots.speedup_row(axes, row, outcome.speed_up)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")

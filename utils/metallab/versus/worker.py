@@ -15,6 +15,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import json
+import marshal
 import math
 import os
 import platform
@@ -22,6 +23,7 @@ import random
 import sys
 import time
 import traceback
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -289,23 +291,29 @@ def to_numpy(leaf):
 
 def save_output(result, path):
     """Write an output for `load_output`; return the dtype of each array. Python's numbers have none."""
+    parts = {}
+    for name, leaf in leaves(result):
+        if name in parts:
+            raise TypeError(f"two parts of the output are called {name}: give its keys other names")
+        parts[name] = leaf
+    dtypes = {name: leaf.dtype for name, leaf in parts.items() if getattr(leaf, "dtype", None) is not None}
+    if not dtypes:  # plain numbers need no NumPy, which takes time to be imported
+        with contextlib.suppress(ValueError), open(path, "wb") as file:
+            marshal.dump(parts, file)
+            return {}
     import numpy as np
 
-    arrays, dtypes = {}, {}
-    for name, leaf in leaves(result):
-        if name in arrays:
-            raise TypeError(f"two parts of the output are called {name}: give its keys other names")
-        if (dtype := getattr(leaf, "dtype", None)) is not None:
-            dtypes[name] = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]  # PyTorch's has no name
-        arrays[name] = to_numpy(leaf)
-    np.savez(path, **arrays)
-    return dtypes
+    np.savez(path, **{name: to_numpy(leaf) for name, leaf in parts.items()})
+    # PyTorch's dtype has no name
+    return {name: getattr(each, "name", None) or str(each).rpartition(".")[2] for name, each in dtypes.items()}
 
 
 def load_output(path):
     """Return the parts of an output that `save_output` wrote, by name."""
     import numpy as np
 
+    if not zipfile.is_zipfile(path):
+        return {name: to_numpy(leaf) for name, leaf in marshal.loads(Path(path).read_bytes()).items()}
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 
