@@ -24,7 +24,7 @@ import pytest
 import requests
 from students import LoginRefused, Student
 
-from metallab import paths
+from metallab import paths, workshop
 
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
@@ -201,7 +201,7 @@ def test_what_a_page_builds_lies_in_the_students_folder(hub):
     """Weights and extensions (notebooks 04 and 08) and the simulated GPU: the checkout is not for students to write."""
     ada = hub.student(CLASS[0])
     source = """
-from metallab import paths
+from metallab import paths, workshop
 from metalsim import building
 for folder in (paths.BUILD, building.cache()):
     folder.mkdir(parents=True, exist_ok=True)
@@ -314,7 +314,8 @@ def test_one_account_for_all_over_tls_and_the_next_day():
         )
         files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
         subprocess.run(["openssl", *make_certificate.split(), *files], check=True, capture_output=True)
-        hub = Hub(room, ["ada"], METALLAB_HUB_TLS=str(room), HOME=str(room))
+        workshop.make(LESSONS, room / "pages")  # a hub that was root's has closed the checkout to this account
+        hub = Hub(room, ["ada"], METALLAB_HUB_TLS=str(room), METALLAB_LESSONS=str(room / "pages"), HOME=str(room))
         if unprivileged:
             for path in (room, *room.rglob("*")):
                 os.chown(path, 60599, 60599)

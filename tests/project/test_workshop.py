@@ -240,7 +240,8 @@ def test_other_accounts_read_no_solutions(tmp_path):
     files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/project/test_notebooks.py", "docs/teaching.md"]
     files += [".git/HEAD", "workshop/01.ipynb", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
     needed = ["utils/metallab/__init__.py", "data/results/a.json", ".venv/bin/python", "pyproject.toml"]
-    needed += ["lessons/01.ipynb", "classroom/student_server.py"]
+    needed += ["lessons/01.ipynb", "classroom/student_server.py", "metalsim/src/metalsim/__init__.py"]
+    needed += [".venv-coreai/lib/main.pth"]
     for name in [*files, *needed]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -28,7 +28,10 @@ from metallab import paths, units
 WORKSHOP = paths.ROOT / "workshop"
 LINKED = ("README.md", "docs", "metalsim", "utils")
 """What pages link to, and JupyterLab shows beside the copies; none of it holds solutions."""
-FOR_STUDENTS = (".venv", ".venv-python", "classroom", "constraints.txt", "data", "pyproject.toml", "utils")
+FOR_STUDENTS = (
+    *(".venv", ".venv-coreai", ".venv-python"),
+    *("classroom", "constraints.txt", "data", "metalsim", "pyproject.toml", "utils"),
+)
 """What a student's account reads of the checkout, besides the copies."""
 CHECK = re.compile(r"check-\d")
 """The id of a cell that checks an exercise."""
