@@ -318,6 +318,25 @@ def test_a_missing_operator_is_named_with_module_and_line():
     assert traced.outcome == "attention"
 
 
+class Padded(nn.TransformerEncoder):
+    """An encoder whose padding makes nested tensors in evaluation mode alone, which MPS has not."""
+
+    def __init__(self):
+        super().__init__(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 1)
+
+    def forward(self, x):
+        return super().forward(x, src_key_padding_mask=x[..., 0] < 0)
+
+
+@on_simulated
+def test_an_error_of_evaluation_alone_is_found():
+    words = torch.randn(2, 4, 8)
+    words[:, :3, 0], words[:, 3, 0] = 1.0, -1.0
+    answer = asking.answered(1, subject_of(Padded(), words), LIMITS)
+    assert answer.outcome == "bad"
+    assert "nested" in answer.sentence
+
+
 @on_simulated
 def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
     lines = {True: row_of("return x + torch.linspace(0, 1, 8)"), False: row_of("return x * self.scales[0]")}

@@ -39,6 +39,12 @@ def root():
         def forward(self, x):
             return (self.weight * x).sqrt()
     return Root(), (torch.ones(4),)
+
+def detached():
+    class Detached(type(root()[0])):
+        def forward(self, x):
+            return super().forward(x) + 3 * (self.weight - self.weight.detach())
+    return Detached(), root()[1]
 """
 LONGEST = Evidence("The longest", Table(["operator", "calls", "share"], [("aten::roll", 1, "60%")]))
 ROWS = [("float32", "1.0e-07", "2 ms", "1 KiB"), ("float16, cast", "NaN", "not timed", "1 KiB")]
@@ -132,6 +138,27 @@ def test_parity_is_refused_where_outputs_differ(work):
     assert "let too much pass" in refusal(work, 3, "bfloat16")
 
 
+def test_parity_is_refused_where_gradients_differ(work):
+    work.step(1)("heat:root")
+    work.step(2)(["heat:detached", "one more term"])
+    assert "the gradient of weight differs" in refusal(work, 3, "float32")
+
+
+def test_one_number_and_gradients_not_compared_are_named(work, tmp_path):
+    (tmp_path / "heat.py").write_text(SCRIPT + "def total():\n    return lambda heat: heat.sum(), example()[1]\n")
+    work.step(1)("heat:total")
+    work.step(2)(["heat:total", "nothing to change"])
+    assert work.step(3)("float32") is True
+    assert "So few hide much" in work.rows[2]["found"][0]
+    assert any(line.startswith("Not compared: gradients") for line in work.unknown)
+
+
+def test_a_moved_file_that_changed_wants_step_2_again(work, tmp_path):
+    begun(work)
+    (tmp_path / "heat.py").write_text(SCRIPT + "# edited\n")
+    assert "repeat step 2" in refusal(work, 3, "float32")
+
+
 def test_inputs_that_are_the_same_or_make_nan_are_refused(work):
     begun(work, "heat:root")
     assert "factory" in refusal(work, 4, lambda x: (x.clone(),))
@@ -155,6 +182,8 @@ def test_what_the_tools_do_not_report_is_refused(work, number, given):
         "It is faster than the script.",
         "It needs 77 MiB for each step.",
         "It runs on my Mac as it is.",
+        "It works on Apple computers.",
+        "A step takes 8 ms where the script takes 9.",
         "Good work.",
         None,
     ],

@@ -49,11 +49,16 @@ ROWS = {
         "15b": "cost-compare time same-mps-code",
         "15c": "gain-seeds which-code merge-run wrong-alpha wrong-start wrong-all qlora-train fit-table mlx-torch",
     },
-    "26 a project of one's own": {
-        "17": "check-1 check-2 check-3 check-4 check-5 check-6 check-7 check-8 check-9 report-save"
-    },
     "24 Core AI: convert, refusals, state, small weights": {
         "09c": "first-code twelve-run refused-code lowering-code state-compare small-code"
+    },
+    "25 Metal puzzles, graded without a Mac": {
+        "16": "wrong check-1 check-7",
+        "16b": "wrong check-1 check-8",
+        "16c": "wrong check-1 check-6",
+    },
+    "26 a project of one's own": {
+        "17": "check-1 check-2 check-3 check-4 check-5 check-6 check-7 check-8 check-9 report-save"
     },
 }
 """Each row of the scope, with the ids of the cells that show it, by the number of the page."""

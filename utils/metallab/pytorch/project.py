@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import platform
 import re
+import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -42,10 +44,14 @@ STEPS = (
 DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
 """The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
-SPEED = re.compile(r"\b(?:fast|slow|quick|speed|sooner|times|twice)\w*|\bhalf the time\b", re.IGNORECASE)
+SPEED = re.compile(
+    r"\b(?:fast|slow|quick|speed|sooner|times|twice)\w*|\bhalf the time\b|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b",
+    re.IGNORECASE,
+)
 NEGATED = re.compile(r"\b(?:no|not|nothing|never|whether)\b[^,;.]*", re.IGNORECASE)
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
-ON_A_MAC = re.compile(r"\bon (?:a|my|this|the) (?:mac\w*|apple\b)", re.IGNORECASE)
+OF_A_MAC = re.compile(r"\b(?:mac\w*|apple\w*|mps|m[1-9])\b", re.IGNORECASE)
+NOT_COMPARED = re.compile(r"Not (?:compared|tried): .*?\.(?= |$)")
 
 
 class Refused(ValueError):
@@ -71,8 +77,7 @@ class Project:
         )[number - 1]  # fmt: skip
 
         def judge(given: Any) -> bool:
-            shown = repr(getattr(given, "__name__", given))
-            entry = {"given": shown[:300], "outcome": REFUSED, "found": ["It was interrupted."], "files": {}}
+            entry = {"given": _shown(given)[:300], "outcome": REFUSED, "found": ["It was interrupted."], "files": {}}
             self.kept["steps"][str(number)] = entry
             try:
                 entry["found"] = [line.replace(f"{self.folder}/", "") for line in asked(given)]
@@ -132,8 +137,27 @@ class Project:
         judged = self._answer(2, "moved")
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
-        allowed = checks.tolerance(dtype)
-        return [f"Outputs agree with the script's on the CPU{where} ({dtype}: within {allowed}).", _first(judged)]
+        count = sum(t.numel() for t in tensors_in(outputs))
+        within = f"{dtype}: within {checks.tolerance(dtype)}"
+        few = "So few hide much: let both factories return what they are made of, too."
+        return [
+            f"{count:,} numbers agree with the script's on the CPU{where} ({within}). {few * (count < 10)}".strip(),
+            self._gradients_agree(script, moved, dtype),
+            _first(judged),
+        ]
+
+    def _gradients_agree(self, script: Subject, moved: Subject, dtype: str) -> str:
+        """Compare the gradients of weights of the same names, in evaluation mode; Refused if one differs."""
+        wanted, got = _gradients(script), _gradients(moved)
+        both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
+        try:
+            for name in both:
+                checks.assert_close(wanted[name], got[name], dtype)
+        except checks.Mismatch as difference:
+            raise Refused(f"the gradient of {name} differs from the script's: {difference}") from None
+        if not both:
+            return f"Not compared: gradients, {'as weights have other names' if wanted else 'of which there are none'}."
+        return f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
 
     def _finite(self, worst: Any) -> list[str]:
         moved, where = self._subject("moved"), [device.cpu(), *([self.on] if self.on.kind != "cpu" else [])]
@@ -147,18 +171,18 @@ class Project:
         for what, each in (("its inputs", moved), ("yours", hard)):
             for on in where:
                 _assert_finite(each, on, what)
-        judged, places = self._answer(2, "moved"), " and on ".join(on.label for on in where)
+        places = " and on ".join(on.label for on in where)
         counted = sum(1 for weight in moved.model.parameters() if weight.requires_grad)
         gradients = f", and the gradients of {counted} tensors of weights," * bool(counted and moved.trains)
-        return [f"Outputs{gradients} are finite for its inputs and for yours, on {places}.", _first(judged)]
+        return [f"Outputs{gradients} are finite for its inputs and for yours, on {places}."]
 
     def _longest(self, name: Any) -> list[str]:
         if not isinstance(name, str) or not name.strip():
             raise Refused("name one operator, copy or fallback of answer 4, such as 'aten::exp'")
-        wanted, lines, there = _plain(name), [], []
+        wanted, lines, firsts, there = _plain(name), [], [], []
         for which in ("script", "moved"):
             answer = self._answer(4, which)
-            lines.append(f"{which.capitalize()}: {_first(answer)}")
+            firsts.append(f"{which.capitalize()}: {_first(answer)}")
             for each in answer["evidence"]:
                 for row in each["rows"]:
                     there.append(row[0])
@@ -167,10 +191,11 @@ class Project:
                         amount = last.get("share") or f"{last['bytes']} {last['which way']}"
                         lines.append(f"{which.capitalize()}: {row[0]}, calls: {last['calls']}, {amount}.")
         if not there:
-            raise Refused(f"answer 4 knows no operator: {lines[-1]}")
+            raise Refused(f"answer 4 knows no operator: {firsts[-1]}")
         if wanted not in map(_plain, there):
             raise Refused(f"{name} is not among what takes the time; {', '.join(dict.fromkeys(there[:4]))} are")
-        return [*lines, *(line for line in answer["sentence"].splitlines() if "between" in line.lower())]
+        copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
+        return [*lines, *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -192,7 +217,8 @@ class Project:
         self.comparisons = [compared]
         records.save("results", compared, on=self.on, folder=self.folder)
         if differing := [str(why) for why in compared.refused.values() if "differ" in str(why)]:
-            raise Refused(f"no time is compared: {differing[0]}")
+            dropout = "; a training step is compared without dropout: turn it off in both factories"
+            raise Refused(f"no time is compared: {differing[0]}{dropout * ('itself' in differing[0])}")
         return [*compared.headlines, *map(str, compared.measurements.values())]
 
     def _format(self, given: Any) -> list[str]:
@@ -226,6 +252,7 @@ class Project:
             raise Refused("write one sentence, in which a colleague reads what you found")
         steps = self.kept["steps"]
         shown = " ".join(line for number, each in steps.items() if number != "9" for line in each["found"])
+        shown += " ".join(each["model"] for each in self.kept["examined"].values())
         if unknown := {*NUMBER.findall(text)} - {*NUMBER.findall(shown)}:
             raise Refused(f"{unknown.pop()} is in no result: copy a number of the report as printed, or give none")
         verdicts, rest = self._verdicts(), text
@@ -235,8 +262,8 @@ class Project:
         if word and ("slower" if word[0].lower().startswith("slow") else "faster") not in verdicts.values():
             instead = next(iter(verdicts), "no time was compared")
             raise Refused(f"{word[0]!r} is not established: leave it out, or write {instead!r}")
-        if ON_A_MAC.search(text) and not self.on_a_mac and not re.search("simulated|tables|no Mac", text):
-            raise Refused("no Mac has run it: write what PyTorch's tables or the simulated GPU say of one")
+        if OF_A_MAC.search(text) and not self.on_a_mac and not re.search("simulated|tables|no Mac", text):
+            raise Refused("no Mac has run it: write what PyTorch's tables or the simulated Apple GPU say of one")
         return [text.strip()]
 
     # ---- what steps know of each other -------------------------------------------------------------------------------
@@ -258,7 +285,10 @@ class Project:
     def _answer(self, number: int, which: str) -> dict[str, Any]:
         if which not in self.kept["examined"]:
             raise Refused(f"do step {1 if which == 'script' else 2} first")
-        return self.kept["examined"][which]["answers"][number - 1]
+        known = self.kept["examined"][which]
+        if which == "moved" and known["digest"] != _digest(known["factory"]):
+            raise Refused(f"the file of {known['factory']} has changed since: repeat step 2")
+        return known["answers"][number - 1]
 
     def _subject(self, which: str) -> Subject:
         self._answer(1, which)
@@ -299,6 +329,7 @@ class Project:
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
             if each["outcome"] != DONE:
                 lines.append(f"{each['question']} {each['outcome']}: {_first(each)}")
+        lines += NOT_COMPARED.findall(" ".join(self.rows[2]["found"]))
         return lines + [
             sentence for sentence, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")
         ]
@@ -307,14 +338,14 @@ class Project:
         """Return what the report says, beside the steps."""
         known = self.kept["examined"].get("moved") or self.kept["examined"].get("script")
         last, system = self.rows[-1], f"Python {platform.python_version()}, {platform.platform(terse=True)}"
-        kind = "" if self.on_a_mac else "SIMULATED: " if self.on.simulated else "No Mac has run it: "
-        apple = "" if self.on_a_mac else ", and an Apple GPU was simulated"
+        kind = "" if self.on_a_mac else "SIMULATED, no Mac has run it: " if self.on.simulated else "No Mac has run it: "
+        apple = "" if self.on_a_mac or self.on.simulated else ", and an Apple GPU was simulated"
         return {
             "title": f"{known['factory']}: {known['model']}" if known else "Nothing yet",
             "said": last["found"][0] if last["outcome"] == DONE else "No sentence yet.",
             "where": f"{kind}it ran on {self.on.label}{apple}.",
-            "rows": self.rows,
-            "unknown": self.unknown,
+            "rows": [row | {"found": _short(row["found"][: 6 if row["number"] == 1 else 3])} for row in self.rows],
+            "unknown": _short(self.unknown),
             "versions": f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}",
         }
 
@@ -323,7 +354,7 @@ class Project:
         said, page = self._page(), self.folder / "report.html"
         lines = [f"# {said['title']}", said["said"], said["where"]]
         for row in said["rows"]:
-            given = [f"Given: `{row['given']}`"] * bool(row["given"])
+            given = [f"Given:\n\n```python\n{row['given'].rstrip()}\n```"] * bool(row["given"])
             found = (f"- {line}" for line in row["found"])
             lines += [f"## {row['number']}. {row['name']}: {row['words']}", *given, *found]
         lines += ["## Not known", *(f"- {line}" for line in said["unknown"]), said["versions"]]
@@ -352,6 +383,27 @@ def _first(answer: dict[str, Any]) -> str:
     """The first point of an answer; of the first question, whose points are of different tasks, all."""
     lines = answer["sentence"].splitlines()
     return " ".join(lines) if answer["question"] == QUESTIONS[0] else lines[0]
+
+
+def _short(lines: list[str]) -> list[str]:
+    """Lines for a page; steps.json has them whole."""
+    return [textwrap.shorten(line, 240, placeholder=" ... (whole in steps.json)") for line in lines]
+
+
+def _shown(given: Any) -> str:
+    """What a step was given: of a function its source, if there is one."""
+    if inspect.isfunction(given):
+        with contextlib.suppress(OSError):
+            return inspect.getsource(given)
+    return repr(getattr(given, "__name__", given))
+
+
+def _gradients(subject: Subject) -> dict[str, torch.Tensor]:
+    """Gradients of the loss by the names of the weights, in evaluation mode."""
+    there = subject.copy()
+    there.model.eval()
+    blame.backward(there.value())
+    return {name: weight.grad for name, weight in there.model.named_parameters() if weight.grad is not None}
 
 
 def _pair(given: Any, wanted: str) -> tuple[Any, Any]:

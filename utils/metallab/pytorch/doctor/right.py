@@ -53,8 +53,8 @@ def right(subject: Subject, limits: Limits) -> Answer:
     largest = max(verdict.largest for verdict in verdicts.values())
     sentences = [
         f"Yes{f', as far as there was time ({MORE_TIME})' if late else ''}: {judged} of {judged + skipped} calls of "
-        f"operators agree with the CPU in float64 ({', '.join(verdicts)}), up to rounding ({largest:.1e} of the root "
-        "mean square)."
+        f"operators agree with the CPU in float64 ({', '.join(w for w, v in verdicts.items() if v.judged)}), up to "
+        f"rounding ({largest:.1e} of the root mean square)."
     ]
     sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
     nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
@@ -107,7 +107,10 @@ def _ways(subject: Subject) -> dict[str, Subject]:
 
 
 def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str]) -> Table:
-    rows = [(w, v.judged + v.skipped, v.judged, v.kind, f"{v.largest:.1e}") for w, v in verdicts.items()]
+    rows = [
+        (w, v.judged + v.skipped, v.judged, v.kind if v.judged else "not compared", f"{v.largest:.1e}")
+        for w, v in verdicts.items()
+    ]
     left = ", ".join(f"{way} ({why})" for way, why in not_run.items())
     return Table(["how", "calls", "compared", "result", "rounding"], rows, f"Not tried: {left}." if left else "")
 

@@ -59,11 +59,12 @@ def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
 
 
 def trial(subject: Subject, on: Device) -> Raised | None:
-    """Run the model, forward and backward, on a device; return what it raises."""
+    """Run the model on a device: forward and backward, then without gradients; return what it raises."""
     try:
-        loss = subject.to(on.torch_device).value()
-        if loss.requires_grad:
+        there = subject.to(on.torch_device)
+        if (loss := there.value()).requires_grad:
             loss.backward()
+        there.inference()()
         on.synchronize()
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
         return explain(error)

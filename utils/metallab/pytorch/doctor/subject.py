@@ -191,6 +191,7 @@ def made(factory: str) -> Subject:
     module, _, name = factory.partition(":")
     if not module or not name or module.endswith(".py") or os.sep in module:
         raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
+    torch.set_default_dtype(torch.float32)  # another script of this process may have changed it
     with refusing(f"{module} cannot be imported"):
         function = getattr(importlib.import_module(module), name, None)
     if not callable(function):
