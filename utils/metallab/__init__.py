@@ -8,6 +8,7 @@ import os
 
 # ONNX Runtime would send usage data and keep a device id in the home folder, from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # PyTorch's profiler prints its starts and stops
 
 from metallab import interrupts as interrupts
 from metallab.mode import by_mode

@@ -437,8 +437,7 @@ def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
 def run_again(source: str, *, results: Sequence[str], device: Literal["mps"] | None, timeout: float) -> Outcome:
     """As `run`, in the second kernel with this process's module path: what it has imported stays."""
     source = f"import sys; sys.path[:] = {[path or os.getcwd() for path in sys.path]}\n{source}"
-    quiet = ("KINETO_LOG_LEVEL=5",)  # the profiler's own log
-    given = argparse.Namespace(device=device, threads=None, set=quiet, results=results, timeout=timeout)
+    given = argparse.Namespace(device=device, threads=None, set=(), results=results, timeout=timeout)
     return _run_in_kernel(source, given)
 
 

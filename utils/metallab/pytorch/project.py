@@ -41,6 +41,11 @@ STEPS = (
     "Coverage", "Move", "Parity", "NaN and wrong layers", "Time line", "A kernel or a way around", "Number format",
     "Memory", "One sentence",
 )  # fmt: skip
+GIVEN = (
+    "the script", "what was moved, and how it was changed", "compared in", "inputs that are feared", "looked into",
+    "timed", "number format, and the error that is accepted", "a Mac's memory in GB", "the sentence",
+)  # fmt: skip
+"""What each step is given."""
 DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
 """The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
@@ -143,7 +148,7 @@ class Project:
         return [
             f"{count:,} numbers agree with the script's on the CPU{where} ({within}). {few * (count < 10)}".strip(),
             self._gradients_agree(script, moved, dtype),
-            _first(judged),
+            f"{judged['question']} {_first(judged)} Asked of {judged['on']}.",
         ]
 
     def _gradients_agree(self, script: Subject, moved: Subject, dtype: str) -> str:
@@ -174,7 +179,7 @@ class Project:
         places = " and on ".join(on.label for on in where)
         counted = sum(1 for weight in moved.model.parameters() if weight.requires_grad)
         gradients = f", and the gradients of {counted} tensors of weights," * bool(counted and moved.trains)
-        return [f"Outputs{gradients} are finite for its inputs and for yours, on {places}."]
+        return [f"Outputs{gradients} are finite for its own inputs and for those that are feared, on {places}."]
 
     def _longest(self, name: Any) -> list[str]:
         if not isinstance(name, str) or not name.strip():
@@ -321,9 +326,7 @@ class Project:
             f"Step {each['number']} ({each['name']}): {each['words']}." for each in self.rows if each["outcome"] != DONE
         ]
         if not self.on_a_mac:
-            lines.append(
-                "How fast it is on an Apple GPU, and whether it is right on a real one: steps 1 to 4 and 6 on a Mac."
-            )
+            lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
         if mode.current() == "fast":
             lines.append("Fast mode: the doctor had little time, and no time is compared.")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
@@ -339,9 +342,14 @@ class Project:
         known = self.kept["examined"].get("moved") or self.kept["examined"].get("script")
         last, system = self.rows[-1], f"Python {platform.python_version()}, {platform.platform(terse=True)}"
         kind = "" if self.on_a_mac else "SIMULATED, no Mac has run it: " if self.on.simulated else "No Mac has run it: "
-        apple = "" if self.on_a_mac or self.on.simulated else ", and an Apple GPU was simulated"
+        apple = (
+            ""
+            if self.on_a_mac or self.on.simulated
+            else ", and an Apple GPU was simulated, which refuses what a Mac's refuses and knows no speed"
+        )
         return {
             "title": f"{known['factory']}: {known['model']}" if known else "Nothing yet",
+            "asked": GIVEN,
             "said": last["found"][0] if last["outcome"] == DONE else "No sentence yet.",
             "where": f"{kind}it ran on {self.on.label}{apple}.",
             "rows": [row | {"found": _short(row["found"][: 6 if row["number"] == 1 else 3])} for row in self.rows],
@@ -354,7 +362,9 @@ class Project:
         said, page = self._page(), self.folder / "report.html"
         lines = [f"# {said['title']}", said["said"], said["where"]]
         for row in said["rows"]:
-            given = [f"Given:\n\n```python\n{row['given'].rstrip()}\n```"] * bool(row["given"])
+            given = [f"Given, {GIVEN[row['number'] - 1]}:\n\n```python\n{row['given'].rstrip()}\n```"] * bool(
+                row["given"]
+            )
             found = (f"- {line}" for line in row["found"])
             lines += [f"## {row['number']}. {row['name']}: {row['words']}", *given, *found]
         lines += ["## Not known", *(f"- {line}" for line in said["unknown"]), said["versions"]]

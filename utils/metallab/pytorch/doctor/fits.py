@@ -39,7 +39,7 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     activations += more
     needed, batch = fixed + activations, subject.batch if activations and subject.scales else 0
     given = f"a batch of {batch}" if batch else "the inputs"
-    sentences = [f"Training on {given} with AdamW needs {size(needed)}, inference {size(weights)}."]
+    sentences = [f"Training on {given} with AdamW needs {size(needed)}; the weights alone are {size(weights)}."]
     if not gradients:
         sentences = [f"It has nothing to train; a call with its inputs needs {size(needed)}."]
     for machine, usable in machines.items():
