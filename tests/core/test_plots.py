@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import math
 
 import numpy as np
@@ -99,30 +101,18 @@ def test_a_notebook_keeps_the_words_beside_the_picture():
     assert metadata["image/png"]["alt"] == "Work, Chip X. time a call over n: a: 2 ms at 8 [unreliable, few samples]"
 
 
-def test_a_slider_leaves_a_picture_where_nobody_moves_it(monkeypatch):
-    """Someone at a notebook gets the widget; a page that is executed headlessly the picture it starts with."""
-    drawn = []
-
+def test_multiples_are_one_picture_with_the_words_of_all():
     def draw(scale):
-        drawn.append(scale)
-        return plots.losses({"a": [[scale, 1.0]]}, device="Chip X")
+        return plots.losses({"a": [[scale, 1.0]]}, device="Chip X") if scale else plots.plt.subplots(figsize=(2, 1))[0]
 
-    monkeypatch.setenv("METALLAB_OUT", "somewhere")
-    slider = plots.Slider("scale", [1.0, 8.0], draw, 8.0)
-    data, metadata = DisplayFormatter().format(slider)
-    assert data.keys() == {"image/png", "text/plain"}
-    assert drawn == [8.0]
-    assert data["image/png"].startswith("iVBORw0KGgo"), "a PNG file, in base64"
-    assert "Chip X" in metadata["image/png"]["alt"]
-    _, metadata = DisplayFormatter().format(plots.Slider("n", [3, 4], lambda n: plots.plt.subplots()[0]))
-    assert metadata["image/png"]["alt"] == "n: 3", "a picture without words has its value"
-    monkeypatch.delenv("METALLAB_OUT")
-    data, _ = DisplayFormatter().format(slider)
-    assert {"image/png", "application/vnd.jupyter.widget-view+json"} <= data.keys()
-    slider.widget().children[0].value = 1.0
-    assert drawn[-1] == 1.0, "the picture follows the slider"
-    with pytest.raises(ValueError, match="5 is not among the values of n"):
-        plots.Slider("n", [3, 4], draw, 5)
+    data, metadata = DisplayFormatter().format(plots.multiples(draw, [8.0, 0, 1.0]))
+    made = plots.plt.imread(io.BytesIO(base64.b64decode(data["image/png"])))
+    (height, width, _), ink = made.shape, made[..., :3].min(axis=2) < 0.9
+    assert ink[: height // 2, : width // 2].any()
+    assert ink[height // 2 :, : width // 2].any()
+    assert not ink[height // 2 :, width // 2 :].any(), "there is no fourth"
+    words = "median training loss at the end: a: 1"
+    assert metadata["image/png"]["alt"] == f"{words}; 0; {words}"
 
 
 def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
@@ -155,15 +145,12 @@ def test_losses_are_a_line_and_a_band_over_seeds():
     assert "Chip X" in figure.get_suptitle()
 
 
-def test_a_picture_of_what_was_not_made_says_why(monkeypatch):
+def test_a_picture_of_what_was_not_made_says_why():
     missing = isolated.Skipped("no GPU")
     words = "Nothing to show: no GPU."
     assert plots.losses({"CPU": [missing], "GPU": [missing]}, device=missing).get_label() == words
     some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [missing]}, device="Chip X")
     assert some.get_label() == "median training loss at the end: CPU: 1"
-    monkeypatch.setenv("METALLAB_OUT", "somewhere")
-    data, _ = DisplayFormatter().format(plots.Slider("batch", [1, 2], lambda batch: missing[batch].draw()))
-    assert data["text/plain"] == words
 
 
 @pytest.mark.parametrize("nowhere", [0, -4, math.nan])

@@ -53,7 +53,7 @@ def cells(name: str, title: str, following: str) -> list:
         stub, right, wrong = (f"def double{number}(n):\n    return {value}" for value in ("...", "2 * n", "n + 2"))
         made += [
             v4.new_code_cell(stub, id=f"exercise-{number}", metadata={"tags": ["exercise"]}),
-            v4.new_code_cell(right, id=f"solution-{number}", metadata={"tags": ["solution"]}),
+            v4.new_code_cell(f"# a solution\n{right}", id=f"solution-{number}", metadata={"tags": ["solution"]}),
             v4.new_code_cell(CHECK.format(number=number), id=f"check-{number}"),
             v4.new_code_cell(wrong, id=f"wrong-{number}", metadata={"tags": ["wrong"]}),
         ]

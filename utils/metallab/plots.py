@@ -7,15 +7,14 @@ Every function that draws returns the figure, with the device in its title and a
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import io
 import itertools
 import math
-import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -28,6 +27,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from metallab import units
 from metallab.isolated import Skipped
 from metallab.verdicts import BUSY, Answer, Comparison, Measurement
+
+if TYPE_CHECKING:
+    from IPython.display import Image
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
@@ -208,52 +210,25 @@ def losses(
     return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
 
 
-class Slider:
-    """A picture of one of several values, with a slider to choose which.
+def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Image:
+    """Return one picture of several: what ``draw`` returns for each of the values, two in a row.
 
-    In JupyterLab the slider moves; a page that is executed without a person shows the picture that it starts with.
-
-    >>> Slider("power of two", [1, 2, 4, 8], lambda power: my_picture(2**power), 4)
+    >>> multiples(lambda power: my_picture(2**power), [1, 2, 4, 8])
     """
+    from IPython.display import Image
 
-    def __init__(self, name: str, values: Sequence[object], draw: Callable[[object], Figure], start: object = None):
-        """``draw(value)`` returns the picture of a value, any figure; ``name`` stands beside the slider.
-
-        It starts at ``start``, or at the first value. ValueError if that is none of the values.
-        """
-        self.name, self.values, self.draw = name, list(values), draw
-        self.start = start if start is not None or not values else values[0]
-        if self.start not in self.values:
-            raise ValueError(f"{self.start!r} is not among the values of {name}, {self.values}: start at one of them")
-
-    def widget(self):
-        """The slider above its picture, of ipywidgets."""
-        import ipywidgets
-
-        chosen = ipywidgets.SelectionSlider(
-            options=[(f"{value:g}" if isinstance(value, float) else str(value), value) for value in self.values],
-            value=self.start,
-            description=self.name,
-            style={"description_width": "initial"},
-        )
-        return ipywidgets.interactive(self._figure, value=chosen)
-
-    def _figure(self, value: object) -> Figure:
-        """Return the picture of a value, with a description."""
-        figure = self.draw(value)
-        if isinstance(figure, Skipped):
-            return reason(repr(figure))
-        return figure if figure.get_label() else described(figure, f"{self.name}: {value}")
-
-    def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
-        """Return the first picture, and the widget unless a page is executed without a person."""
-        figure, picture = self._figure(self.start), io.BytesIO()
-        figure.savefig(picture, format="png", bbox_inches="tight")
-        data, metadata = figure._repr_mimebundle_()
-        data |= {"image/png": base64.b64encode(picture.getvalue()).decode(), "text/plain": figure.get_label()}
-        if not os.environ.get("METALLAB_OUT"):  # which headless runs set
-            data |= self.widget()._repr_mimebundle_()
-        return data, metadata
+    pictures, words = [], []
+    for value in values:
+        figure = draw(value)
+        figure.savefig(file := io.BytesIO(), format="png", bbox_inches="tight")
+        plt.close(figure)
+        pictures.append(plt.imread(io.BytesIO(file.getvalue())))
+        words.append(figure.get_label() or str(value))
+    height, width, _ = np.max([picture.shape for picture in pictures], axis=0)
+    tiles = [np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1) for p in pictures]
+    tiles += [np.ones_like(tiles[0])] * (len(tiles) % 2)
+    plt.imsave(file := io.BytesIO(), np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]))
+    return Image(file.getvalue(), alt="; ".join(words))
 
 
 def rows(axes: Axes, names: Sequence[str], **style: object) -> None:
@@ -269,7 +244,7 @@ def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / most))
     axis.set_ticks([2.0**power for power in range(first, last + 1) if power % step == 0])
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"1/{1 / value:g}" if value < 0.1 else f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"1/{1 / value:g}" if value < 1 else f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 

@@ -417,32 +417,33 @@ class Run:
         most = MOST_THREADS // len(intervals)
         shared = sorted({place.name for _, place in seen if place.buffer is None})
         rows = [*reversed(self.names[1 : len(self.arrays)]), "threads", *shared, self.names[0]]
-        first = f", first {most} threads" if any(one["thread"] >= most for one, _ in seen) else ""
+        shown = [(one, place) for one, place in seen if one["thread"] < most and one["interval"] in intervals]
+        shown = [(one, place) for one, place in shown if -2 <= self._element(place) < 2 * most]
+        some = ", not all drawn" if len(shown) < len(seen) else ""
         with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
             size = (7.5, 0.8 + 0.6 * len(rows))
             figure, axes = plots.plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
             for axis, interval in zip(axes[0], intervals, strict=True):
-                self._draw_interval(axis, rows, [(o, p) for o, p in seen if o["interval"] == interval], most)
+                self._draw_interval(axis, rows, [(o, p) for o, p in shown if o["interval"] == interval])
                 if len(intervals) > 1:
                     axis.set_title(f"after {interval} barrier{'' if interval == 1 else 's'}")
             axes[0][0].set_yticks(range(len(rows)), rows)
             outside = ", or outside (red)" if any(one["kind"] == 2 for one, _ in seen) else ""
-            heading = f"{self.puzzle.name}, size {_size(self.size)}{first}: who reads (blue) and writes (orange) what"
+            heading = f"{self.puzzle.name}, size {_size(self.size)}{some}: who reads (blue) and writes (orange) what"
             plots.title(figure, heading + outside, [])
         return plots.described(figure, self._in_words(seen))
 
-    def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]], most: int) -> None:
+    def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]]) -> None:
         middle = rows.index("threads")
         cells: dict[int, dict[int, str]] = {row: {} for row in range(len(rows))}
         for one, place in seen:
             thread, element = int(one["thread"]), self._element(place)
             row = rows.index(self._name(place))
-            if thread < most and -2 <= element < 2 * most:
-                colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
-                step = 0.2 if row > middle else -0.2
-                axis.plot([thread, element], [middle + step, row - step], color=colour, linewidth=0.9, alpha=0.8)
-                cells[row][element] = str(element)
-                cells[middle][thread] = re.sub(r"[^\d,]", "", self._thread(one))
+            colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
+            step = 0.2 if row > middle else -0.2
+            axis.plot([thread, element], [middle + step, row - step], color=colour, linewidth=0.9, alpha=0.8)
+            cells[row][element] = str(element)
+            cells[middle][thread] = re.sub(r"[^\d,]", "", self._thread(one))
         for row, elements in cells.items():
             marker = "o" if row == middle else "s"
             axis.plot(

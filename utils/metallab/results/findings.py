@@ -140,7 +140,7 @@ def trust(records: Sequence[Record]) -> str:
     if not busy and not drifted:
         noisy = [record.name for record in real if {"noisy", "unreliable"} & set(record.measurement.flags)]
         which = f" ({', '.join(sorted({name.partition('/')[2] for name in noisy}))})" if len(noisy) < 4 else ""
-        spread = f", but the times of {len(noisy)}{which} vary by more than 10 %: take those as rough" if noisy else ""
+        spread = f", but {len(noisy)} times{which} vary by more than 10 %: trust their intervals" if noisy else ""
         return f"Measurements: {len(real)}. No other program was busy and the machine's speed was constant{spread}."
     every = conclusions(real)
     withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
@@ -148,8 +148,9 @@ def trust(records: Sequence[Record]) -> str:
     again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
     why = [f"{len(busy)} while other programs were busy"] * bool(busy)
     why += [f"{len(drifted)} while the machine's speed drifted"] * bool(drifted)
+    lost = f"Speed-ups: {len(every)}, {withheld} of them withheld. " if every else ""
     return (
-        f"Measurements: {len(real)}, of them {', '.join(why)}. Speed-ups: {len(every)}, {withheld} of them withheld. "
+        f"Measurements: {len(real)}, of them {', '.join(why)}. {lost}"
         f"{'Close other programs' if busy else 'Let the machine rest'} and run again: {'; '.join(again)}."
     )
 

@@ -169,8 +169,8 @@ def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> 
     every = Image.new("RGB", (width, height * len(frames)))
     for number, frame in enumerate(frames):
         every.paste(frame, (0, number * height))
-    # this method keeps rare colours
-    few = every.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    # this method keeps rare colours, and smooth shades
+    few = every.quantize(COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     first, *rest = [few.crop((0, number * height, width, (number + 1) * height)) for number in range(len(frames))]
     film = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0} if rest else {}
     saved = io.BytesIO()
