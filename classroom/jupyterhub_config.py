@@ -155,8 +155,6 @@ def furnish() -> None:
         workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
         for lesson in (LESSONS, *LESSONS.glob("*.ipynb")):
             lesson.chmod(0o755 if lesson == LESSONS else 0o644)
-        if moved := workshop.rescue():
-            print(f"Lessons of an earlier version are in {moved}; what you edited there is not in {LESSONS}.")
     if not any(LESSONS.glob("*.ipynb")):
         raise CannotOpen(f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}")
     needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())

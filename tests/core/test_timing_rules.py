@@ -63,7 +63,7 @@ class SpyClock:
         self.device, self.pending = device, []
 
     def __call__(self) -> int:
-        self.pending.append(self.device.pending)
+        self.pending.append(self.device.launched - self.device.finished)
         return time.perf_counter_ns()
 
 

@@ -22,31 +22,22 @@ def test_work_is_taken_at_once(monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: gate.wait(300))
     with fake_device.FakeDevice() as device:
-        assert device.pending == 0
+        assert device.launched == device.finished
         try:
             within(300, lambda: [device.launch(0.001) for _ in range(3)])
-            assert (device.launched, device.finished, device.pending) == (3, 0, 3)
+            assert (device.launched, device.finished) == (3, 0)
         finally:
             gate.set()
 
 
-def test_work_is_waited_for():
-    with fake_device.FakeDevice() as device:
-        for _ in range(3):
-            device.launch(0.02)
-        device.synchronize()
-        assert (device.launched, device.finished, device.pending) == (3, 3, 0)
-        device.synchronize()  # nothing to wait for
-
-
-def test_kernels_finish_in_order(monkeypatch):
+def test_kernels_are_waited_for_and_finish_in_order(monkeypatch):
     slept, told = [], [0.02, 0.003, 0.001, 0.002]
     monkeypatch.setattr(fake_device.time, "sleep", slept.append)
     with fake_device.FakeDevice() as device:
         for seconds in told:
             device.launch(seconds)
         device.synchronize()
-    assert slept == told
+        assert slept == told
 
 
 def test_a_shape_is_compiled_once(monkeypatch):
@@ -78,7 +69,7 @@ def test_a_hot_device_slows_down(monkeypatch):
 def test_a_closed_device_has_finished_and_takes_nothing():
     with fake_device.FakeDevice() as device:
         device.launch(0.02)
-    assert device.pending == 0, "closing left work undone"
+    assert device.launched == device.finished, "closing left work undone"
     with pytest.raises(RuntimeError, match="closed; make a new one"):
         device.launch(0.001)
     device.close()

@@ -14,7 +14,7 @@ from metallab import paths, progress, workshop
 def lesson(*tags):
     cells = [nbformat.v4.new_markdown_cell("# Do it")]
     for tag in tags:
-        cell = nbformat.v4.new_code_cell(f"print('{tag}')", metadata={"tags": [tag]})
+        cell = nbformat.v4.new_code_cell(f"print('{tag}')", metadata={"tags": tag.split()})
         cell.outputs = [nbformat.v4.new_output("stream", text="42")]
         cells.append(cell)
     return nbformat.v4.new_notebook(cells=cells)
@@ -38,10 +38,10 @@ def test_a_worked_example_stays_as_text_to_unfold():
     assert "print('solution')" in worked.source
 
 
-@pytest.mark.parametrize("tags", [("solution",), ("exercise",), ("solution", "exercise"), ("exercise", "exercise")])
-def test_exercises_and_solutions_must_pair_up(tags):
+@pytest.mark.parametrize("tag", ["solution", "exercise", "solution,exercise", "exercise,exercise", "exercise solution"])
+def test_exercises_and_solutions_must_pair_up(tag):
     with pytest.raises(workshop.Unpaired, match="must be followed"):
-        workshop.student_copy(lesson(*tags))
+        workshop.student_copy(lesson(*tag.split(",")))
 
 
 def test_an_unpaired_exercise_is_named_and_nothing_written(tmp_path):
@@ -151,17 +151,6 @@ def test_a_hint_is_folded_before_its_folded_check(hint):
     assert not page.cells[-1].metadata, "the original was changed"
 
 
-def test_copies_of_an_earlier_version_leave_build(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
-    assert workshop.rescue(tmp_path / "workshop") is None
-    earlier = tmp_path / "build" / "workshop"
-    earlier.mkdir(parents=True)
-    (earlier / "01_do_it.ipynb").write_text("my work")
-    moved = workshop.rescue(tmp_path / "workshop")
-    assert (moved / "01_do_it.ipynb").read_text() == "my work"
-    assert not earlier.exists()
-
-
 def saved(*outputs):
     """A page of which each check left one of these outputs."""
     cells = [nbformat.v4.new_code_cell("", id=f"check-{number}") for number in range(1, len(outputs) + 1)]
@@ -227,13 +216,6 @@ def test_links_of_copies_lead_out_of_the_notebooks(tmp_path):
     first, second = re.findall(r"\]\((.*?)\)", nbformat.read(made, 4).cells[0].source)
     assert (made.parent / first).resolve() == paths.ROOT / "README.md"
     assert second == "02_next.ipynb"
-
-
-def test_a_cell_is_not_its_own_exercise():
-    page = lesson("exercise")
-    page.cells[1].metadata["tags"] = ["exercise", "solution"]
-    with pytest.raises(workshop.Unpaired, match="'exercise and solution'"):
-        workshop.student_copy(page)
 
 
 def test_other_accounts_read_no_solutions(tmp_path):

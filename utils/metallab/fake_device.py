@@ -39,11 +39,6 @@ class FakeDevice:
         self._worker = threading.Thread(target=self._work, name="fake-device", daemon=True)
         self._worker.start()
 
-    @property
-    def pending(self) -> int:
-        """Kernels that were launched and are not finished."""
-        return self.launched - self.finished
-
     def launch(self, seconds: float, shape: Any = None) -> None:
         """Queue a kernel that takes ``seconds`` and return at once. RuntimeError if the device is closed."""
         # refused here: on the thread it would end the work, and whoever waits would wait for ever

@@ -27,7 +27,6 @@ Without a checkout it is ``build/metallab`` in the folder where the program was 
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
-PYPROJECT = ROOT / "pyproject.toml"
 
 
 def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:

@@ -15,7 +15,6 @@ import json
 import mimetypes
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +34,6 @@ FOR_STUDENTS = (
 """What a student's account reads of the checkout, besides the copies."""
 CHECK = re.compile(r"check-\d")
 """The id of a cell that checks an exercise."""
-SOLUTIONS = re.compile(r"\s*\(On an\s+executed\s+page\s+the\s+solutions\s+stand\s+below[^)]*\)")
 
 
 class Unpaired(ValueError):
@@ -66,8 +64,6 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
             if hint := _hint(cell.source):
                 folded = f"<details><summary>Hint</summary>{html.escape(hint, quote=False)}</details>"
                 copy.cells.append(nbformat.v4.new_markdown_cell(folded, id=cell.id.replace("check", "hint")))
-        elif cell.cell_type == "markdown":
-            cell.source = SOLUTIONS.sub("", cell.source)
         copy.cells.append(cell)
     return copy
 
@@ -146,17 +142,6 @@ def classroom() -> Path:
     return Path(os.environ.get("METALLAB_CLASSROOM") or above / "metal-lab-classroom")
 
 
-def rescue(folder: Path = WORKSHOP) -> Path | None:
-    """Move copies of earlier versions out of ``build``, which `make clean` removes; where to, or None."""
-    earlier, aside = paths.BUILD / "workshop", folder / "earlier"
-    if not earlier.is_dir() or aside.exists():
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() == 0:  # of the checkout's owner, where root serves a class
-        os.chown(folder, paths.ROOT.stat().st_uid, paths.ROOT.stat().st_gid)
-    return Path(shutil.move(earlier, aside))
-
-
 def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
     """Close a checkout to other accounts, except for `FOR_STUDENTS` and a folder of student copies.
 
@@ -201,7 +186,6 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0]) if arguments else WORKSHOP
     try:
         written, kept = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder)
-        moved = None if arguments else rescue()
         for name in () if arguments else LINKED:
             if not os.path.lexists(folder / name):
                 (folder / name).symlink_to(Path(os.pardir, name))
@@ -210,8 +194,6 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if written:
         print(f"{len(written)} pages written to {paths.shown(folder)}.")
-    if moved:
-        print(f"Your pages of an earlier version are in {paths.shown(moved)}.")
     if kept:
         names = ", ".join(path.stem.partition("_")[0] for path in kept)
         print(f"Kept, since you worked on them: {names}. For the newest version rename yours, then run this again.")
