@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
 
 import numpy as np
@@ -456,7 +457,6 @@ def test_exercises_are_judged():
         (5, asserting, r"(?s)Ex 1: 5 is not 4.*\. Hint: count$"),
         (5, lambda answer: answer == 4, r"Ex 1: 5 is not it\. Hint: count$"),
         ("x", lambda answer: answer.shape, "Ex 1: .*no attribute 'shape'.* Hint: count$"),
-        (torch.ones(2), lambda answer: answer @ torch.ones(3), "Ex 1: .*size.* Hint: count$"),
         (np.ones(2), lambda answer: answer == 1, r"Ex 1: of array.* neither True nor False; .*plain.* Hint: count$"),
         (7, lambda answer: answer, "Ex 1: of 7 the check finds 7, which is neither True nor False"),
         (7, lambda answer: "no", "Ex 1: of 7 the check finds 'no', which is neither"),
@@ -469,6 +469,29 @@ def test_exercises_are_judged():
         checks.exercise("Ex 1", 4, lambda answer: None, "count")
     with pytest.raises(NameError):  # a mistake of the page, not of the reader
         checks.exercise("Ex 1", 4, lambda answer: misspelt, "count")  # noqa: F821
+
+
+def test_an_error_of_a_learner_s_code_takes_three_lines(monkeypatch):
+    monkeypatch.setattr(linecache, "cache", {})
+    space = {"checks": checks, "torch": torch}
+    for cell in (
+        "def lesson(x):\n    return torch.ones(2) @ torch.ones(x)",
+        "def mine(x):\n    if x == 7:\n        raise OSError('many\\n' * 99)\n    return lesson(x)",
+        "# For the check\ndef how(x):\n    assert mine(2) == x, f'2 is not {x}'\n    return mine(x)",
+        "def judged(given, accepts):\n    return checks.exercise('Ex 1', given, accepts, 'count')",
+    ):
+        linecache.cache[cell] = len(cell), None, cell.splitlines(True), cell
+        exec(compile(cell, cell, "exec"), space)
+    how, mine, judged, end = space["how"], space["mine"], space["judged"], "\nCall .* Hint: count$"
+    for given, accepts, said in (
+        (lambda: mine(3), all, f"Ex 1: RuntimeError: .* size.*\nLine 4 of your cell: return lesson.x.{end}"),
+        (7, how, r"Ex 1: 2 is not 7\. Hint: count$"),
+        (7, lambda x: how(2) == mine(x), f"Ex 1: OSError: many many .*\nLine 3 of your cell: raise .*{end}"),
+        (lambda: misspelt, all, r"Ex 1: NameError: name 'misspelt' is not defined\. Hint: count$"),  # noqa: F821
+    ):
+        with pytest.raises(checks.WrongAnswer, match=said) as refused:
+            judged(given, accepts)
+        assert len(str(refused.value).splitlines()) <= 3
 
 
 def test_outputs_wrong_alike_are_found_by_a_third_result():

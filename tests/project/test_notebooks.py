@@ -29,6 +29,7 @@ from wrong_answers import WRONG_ANSWERS
 from metallab import headless, isolated, needs, paths, records, timing, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+RAISES = "return ...", 'raise OSError("all\\n" * 40)'  # an answer that raises, in many lines
 LIMITS = {"cell_timeout": 1800, "timeout": 3600}  # seconds, against a hang
 
 
@@ -93,7 +94,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     for solution, mistakes in wrong_answers(path).items():
         number = solution.removeprefix("solution-")
         stub = cells[f"exercise-{number}"].source
-        mistakes = [*mistakes, *([stub.replace("...", "None")] if "..." in stub else [])]
+        mistakes = [*mistakes, *(stub.replace(*each) for each in (("...", "None"), RAISES) if each[0] in stub)]
         for name, answer in [("untouched", stub), *((f"wrong-{n}", mistake) for n, mistake in enumerate(mistakes))]:
             page.cells.append(new_code_cell(answer, id=f"{name}-of-{number}"))
             page.cells.append(new_code_cell(cells[f"check-{number}"].source, id=f"check-{name}-of-{number}"))
@@ -114,6 +115,9 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     for name in wanted:
         error = next(output for output in ran[name].outputs if output.output_type == "error")
         assert error.traceback == [f"WrongAnswer: {error.evalue}"], "a learner sees more than message and hint"
+        assert len(error.evalue.splitlines()) <= 3, f"{name} takes many lines: {error.evalue}"
+        if RAISES[1] in ran[name.removeprefix("check-")].source:
+            assert re.search(r"OSError: all .*\nLine \d+ of your cell: raise OSError", error.evalue), error.evalue
     assert result.executed == result.cells > 0
     assert scope.not_shown(path.stem, ran) == []
     for name in (name for name in ran if name.startswith("check-untouched-")):

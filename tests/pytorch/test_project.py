@@ -77,7 +77,7 @@ def begun(work, moved="heat:moved"):
 
 def refusal(work, number, given):
     with pytest.raises(checks.WrongAnswer) as raised:
-        checks.exercise(f"Step {number}", given, work.step(number), "a hint")
+        checks.exercise(f"Step {number}", lambda: given, work.step(number), "a hint")
     message = str(raised.value)
     assert len(message) < 500
     assert work.rows[number - 1]["words"] == "refused"

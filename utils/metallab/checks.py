@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import html
+import linecache
 import re
 import reprlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -68,8 +71,6 @@ TOLERANCES = {
     "bfloat16": Tolerance(5e-2, 5e-4),
 }
 _OF_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-# of an answer; RuntimeError is what PyTorch raises for shapes and dtypes that do not fit
-_BUGS = AssertionError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError, StopIteration
 
 MASK_BINS = 27
 """A mask is so many bins of an eighth of an octave, a factor of 10, larger than what it does not hide."""
@@ -180,21 +181,24 @@ def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: 
 def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> str:
     """Judge an answer: ``accepts(answer)`` must be True, and may assert for itself.
 
-    Where ``accepts`` is a list, the answers have to be those in it, numbers up to rounding, and the first that is not
-    is shown beside what it should be. ``...``, or a list with one in it, is not attempted yet.
+    A function without arguments makes it. Where ``accepts`` is a list, the answers have to be those in it, numbers up
+    to rounding. ``...``, or a list with one in it, is not attempted yet.
 
     Returns a sentence to show; where ``accepts`` returns `isolated.Skipped`, that it was not judged, and why.
-    `WrongAnswer`, with the hint, if it is refused, or if what the check returns of it is
-    neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
+    `WrongAnswer`, in at most three lines with the hint, if it is refused or raises, or if what the check returns of it
+    is neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
     """
-    if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
-        return f"{name}: not attempted yet"
     try:
+        answer = answer() if callable(answer) else answer
+        if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
+            return f"{name}: not attempted yet"
         judged = accepts(answer) if callable(accepts) else _all_right(answer, accepts)
-        if getattr(judged, "ndim", None) == 0:  # one number, of NumPy or a framework
-            judged = judged.item()
-    except _BUGS as error:
-        raise WrongAnswer(f"{name}: {str(error) or type(error).__name__}. Hint: {hint}") from error
+        judged = judged.item() if getattr(judged, "ndim", None) == 0 else judged  # a number of NumPy or a framework
+    except Exception as error:
+        line = _learners_line(error, sys._getframe(1).f_globals)
+        if isinstance(error, NameError) and not line and not callable(answer):
+            raise  # a mistake of the page
+        raise WrongAnswer(f"{name}: {_said(error, line)} Hint: {hint}") from error
     if isinstance(judged, isolated.Skipped):
         return f"{name}: not judged. {judged}"
     if judged is None:
@@ -202,11 +206,29 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint:
     if judged is False:
         raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
     if judged is not True:
-        raise WrongAnswer(
-            f"{name}: of {reprlib.repr(answer)} the check finds {reprlib.repr(judged)}, which is neither True nor "
-            f"False; answer in plain numbers and lists. Hint: {hint}"
-        )
+        said = f"the check finds {reprlib.repr(judged)}, which is neither True nor False; answer in plain numbers"
+        raise WrongAnswer(f"{name}: of {reprlib.repr(answer)} {said}. Hint: {hint}")
     return Right(f"{name}: right")
+
+
+def _said(error: Exception, line: str) -> str:
+    """What an error says, after its kind where the check does not say it; and where a learner's code raised it."""
+    own = not line and (isinstance(error, AssertionError) or type(error).__module__.startswith("metallab"))
+    said = textwrap.shorten(str(error), 900 if own else 200, placeholder=" ...")
+    said = said if own and said else f"{type(error).__name__}: {said}".removesuffix(": ")
+    return f"{said}\n{line}\nCall it in a cell of its own to see more." if line else f"{said.rstrip('.')}."
+
+
+def _learners_line(error: Exception, check: Mapping) -> str:
+    """Where an error left the newest cell that it went through, the check's apart; "" where the check says it all."""
+    frames = [(frame.f_code.co_filename, line, frame.f_globals) for frame, line in walk_tb(error.__traceback__)]
+    passed = {name: "".join(linecache.getlines(name)) for name, _, space in frames if space is check}
+    own = [name for name, text in passed.items() if re.search(r"\A# For the check|checks\.exercise\(", text)]
+    cells = [name for name in linecache.cache if name in passed and name not in own]
+    if not cells or (isinstance(error, AssertionError) and frames[-1][0] in own):
+        return ""
+    number = [line for name, line, _ in frames if name == cells[-1]][-1]
+    return f"Line {number} of your cell: {linecache.getline(cells[-1], number).strip()}"
 
 
 def _all_right(answers: Any, right: list) -> bool:

@@ -30,7 +30,7 @@ plots.described(figure, "The numbers, sorted")"""
 CHECK = """\
 from metallab import checks
 
-answers = [double{number}(n) for n in (0, 1, -3)]
+answers = lambda: [double{number}(n) for n in (0, 1, -3)]
 checks.exercise("Exercise {number}", answers, [0, 2, -6], "twice as much")"""
 SAVE = """\
 from metallab import records

@@ -115,8 +115,10 @@ class Puzzle:
         copy of as many bytes. Raises `checks.WrongAnswer` with the first thing that is wrong. A source in
         which the line with ``your code here`` still stands is not attempted yet.
         """
-        if source is ... or "your code here" in source:
+        if source is ... or "your code here" in str(source):
             return f"{self.name}: not attempted yet"
+        if not isinstance(source, str):
+            raise checks.WrongAnswer(f"{self.name}: the source is no text but a {type(source).__name__}.")
         verdict = self.grade(source, draw=True)
         if verdict.kind != "right":
             raise checks.WrongAnswer(f"{self.name}: {verdict.sentence}")
