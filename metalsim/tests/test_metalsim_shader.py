@@ -565,6 +565,20 @@ def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch)
     assert report.ran == ("a plain run",)
 
 
+def test_generated_code_reads_what_was_there_before_it_wrote():
+    """torch.compile gives a running mean as what is read and as what is written, and each thread reads the old one."""
+    text = "kernel void k(device float* out, constant float* x, uint i [[thread_position_in_grid]]) { *out = *x + 1; }"
+    shader.compile_shader(text, strided=True).k(x := torch.zeros(1), x, threads=60)
+    assert x.item() == 1
+
+
+@pytest.mark.parametrize("at", [8, 1000, 1100, 1900])
+def test_a_write_behind_a_buffer_is_noticed(at):
+    text = "kernel void k(device float* out, constant int& at) { out[at] = 1; }"
+    with pytest.raises(RuntimeError, match="outside"):
+        shader.compile_shader(text).k(torch.zeros(8), at, threads=1, arg_casts="int32")
+
+
 @sanitized
 def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
     run = check.Program.run

@@ -158,6 +158,17 @@ def test_the_environment_may_be_a_link_to_another_disk(checkout, tmp_path):
     assert (tmp_path / "disk" / "complete").exists()
 
 
+def test_the_environment_of_another_checkout_is_kept(checkout, tmp_path):
+    (other := tmp_path / "other" / ".venv").mkdir(parents=True)
+    (other / "pyvenv.cfg").touch()
+    (other / "complete").write_text(f"{other.parent}\nhash\n", encoding="utf-8")
+    (checkout.root / ".venv").symlink_to(other)
+    status, printed, calls = checkout("--force")
+    assert (status, calls) == (1, [])
+    assert "remove the link" in printed
+    assert (other / "complete").exists()
+
+
 def test_a_folder_that_is_no_environment_is_kept(checkout):
     (checkout.root / ".venv").mkdir()
     (checkout.root / ".venv" / "thesis.txt").touch()

@@ -281,6 +281,9 @@ def set_up(force):
         print(f"Setting up .venv. This takes a minute or two, and {source}.", flush=True)
         environment = bring_uv()
         before = read(COMPLETE)
+        owner = before.partition("\n")[0]
+        if os.path.islink(".venv") and owner not in ("", os.getcwd()) and os.path.isdir(owner):
+            raise SetupError(f".venv is a link to the environment of {owner}: remove the link, then make one here.")
         update = not force and before.startswith(os.getcwd() + "\n") and not fails([PYTHON, "-I", "-S", "-c", ""])
         if before:
             os.remove(COMPLETE)  # an interrupted set-up begins anew, from uv's cache

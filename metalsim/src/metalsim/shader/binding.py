@@ -10,7 +10,7 @@ import functools
 import math
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -226,6 +226,21 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
+def snapshots(parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> dict[int, Buffer]:
+    """Return copies of the buffers that a kernel only reads, where they overlap with one that it writes.
+
+    torch.compile passes a running mean as both, and each of its threads reads the old one.
+    """
+    read = {parameter.buffer for parameter in parameters if parameter.is_const} & buffers.keys()
+    written, copies = [buffers[index] for index in buffers.keys() - read], {}
+    for index in read:
+        old = buffers[index]
+        if any(old.address < new.address + new.bytes and new.address < old.address + old.bytes for new in written):
+            data = ctypes.create_string_buffer(ctypes.string_at(old.address, old.bytes), old.bytes)
+            copies[index] = replace(old, address=ctypes.addressof(data), owner=data)
+    return copies
+
+
 @dataclass(frozen=True)
 class Region:
     """Memory that some buffers share: two views of one tensor must stay one memory."""
@@ -282,6 +297,7 @@ class Guarded:
         self.region = region
         inner = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE) * _PAGE
         self._base, before, self._all = _reserve(inner)
+        self._end = self._base + before + inner
         if _libc().mprotect(self._base + before, inner, mmap.PROT_READ | mmap.PROT_WRITE):
             self.free()
             raise MemoryError(f"no memory for a copy of {region.bytes} bytes")
@@ -292,7 +308,7 @@ class Guarded:
 
     def _zones(self) -> tuple[tuple[int, int], tuple[int, int]]:
         end = self.address + self.region.bytes
-        return (self.address - _ZONE, _ZONE), (end, -end % _PAGE or _PAGE)
+        return (self.address - _ZONE, _ZONE), (end, self._end - end)
 
     def take_back(self, kernel: str) -> None:
         """Copy the results back. RuntimeError if something was written outside of them."""

@@ -225,6 +225,8 @@ class Kernel:
         if error_index is not None:
             call.buffers[error_index] = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
         binding.check_parameters(self.name, self._parameters, call.buffers)
+        if self._library._strided:
+            call.buffers.update(binding.snapshots(self._parameters, call.buffers))
         return call
 
     def _run(self, call: binding.Call) -> None:
