@@ -680,7 +680,7 @@ def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
         ("good", "ok"), ("unanswered", "crashed"), ("unanswered", "timeout"), ("good", "ok"),
         ("unanswered", "crashed"), ("unanswered", "raised"),
     ]  # fmt: skip
-    words = ("", "SIGABRT", "--minutes", "", "--process-memory", "labels")
+    words = ("", "SIGABRT", "more minutes", "", "--process-memory", "labels")
     assert all(word in answer.sentence for answer, word in zip(examined.answers, words, strict=True))
     assert ("dyld: gone" in str(examined), "<isolated>" in str(examined)) == (True, False), "our own lines"
     asked = {source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source}

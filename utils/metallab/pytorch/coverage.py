@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from metallab import units
 from metallab.pytorch.copies import copied, mapped, tensors_in
-from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain
+from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -395,15 +394,16 @@ class _Recorder:
         """Watch the dispatcher, and the functions that fall into pieces above it."""
         recorder = self
 
-        class Operators(TorchDispatchMode):
-            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                with recorder.watching(), torch._C.DisableTorchFunction():  # in here a device is what it is
-                    if function._can_decompose():  # whole only in inference mode
-                        with self:
-                            pieces = function.decompose(*args, **(kwargs or {}))
-                        if pieces is not NotImplemented:
-                            return pieces
-                    return recorder.operator(function, args, kwargs or {})
+        def see(function, args, kwargs):
+            with recorder.watching(), torch._C.DisableTorchFunction():  # in here a device is what it is
+                if function._can_decompose():  # whole only in inference mode
+                    with each:
+                        pieces = function.decompose(*args, **kwargs)
+                    if pieces is not NotImplemented:
+                        return pieces
+                return recorder.operator(function, args, kwargs)
+
+        each = watching(see)
 
         class Functions(TorchFunctionMode):
             def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -418,7 +418,7 @@ class _Recorder:
         attention = nn.functional.scaled_dot_product_attention
         nn.functional.scaled_dot_product_attention = functools.partial(self.call, attention)
         try:
-            with self.modules, Functions(), Operators():
+            with self.modules, Functions(), each:
                 yield
         finally:
             nn.functional.scaled_dot_product_attention = attention

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metallab import allowance, checks, device, mode, paths, plots, records, timing
+from metallab import allowance, checks, device, mode, paths, records, timing
 from metallab.device import Device
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ class Curve:
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
         lines = {self.device(name) if name == self.gpu else name: line for name, line in self.times.items()}
+        from metallab import plots  # matplotlib takes a while to import
+
         return plots.curves(lines, xlabel="n", heading=heading, marks=marks, gaps=self.withheld)
 
     def __str__(self) -> str:

@@ -12,12 +12,12 @@ A step is given what its reader wrote, asks the tools, and keeps what they repor
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import json
 import platform
 import re
-import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -32,20 +32,15 @@ from metallab.pytorch import blame, crossover, doctor
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import QUESTIONS
-from metallab.pytorch.doctor.asking import Limits, answered
 from metallab.pytorch.doctor.formats import is_random
 from metallab.pytorch.doctor.report import rendered
 from metallab.pytorch.doctor.subject import Subject, checked, forget, made
+from metalsim import refusals
 
 STEPS = (
-    "Coverage", "Move", "Parity", "NaN and wrong layers", "Time line", "A kernel or a way around", "Number format",
-    "Memory", "One sentence",
+    "Does the script run on MPS?", "What was changed?", "Does it compute the same?", "Is it finite for feared inputs?",
+    "What takes the time?", "Is it faster?", "Which number format?", "Does it fit?", "What was found?",
 )  # fmt: skip
-GIVEN = (
-    "the script", "what was moved, and how it was changed", "compared in", "inputs that are feared", "looked into",
-    "timed", "number format, and the error that is accepted", "a Mac's memory in GB", "the sentence",
-)  # fmt: skip
-"""What each step is given."""
 DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
 """The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
@@ -69,6 +64,8 @@ class Project:
     def __init__(self, folder: Path | str, *, on: Device, minutes: float = 3.0) -> None:
         self.folder, self.on, self.minutes = Path(folder), on, minutes
         self.on_a_mac = on.kind == "mps" and not on.simulated
+        self.devices = [device.cpu(), *([on] if on.kind != "cpu" else [])]
+        self.places = " and ".join(each.label for each in self.devices)
         self.kept: dict[str, Any] = {"examined": {}, "steps": {}}  # in steps.json
         self.comparisons: list[timing.Comparison] = []  # of step 6, for records.save
         with contextlib.suppress(FileNotFoundError):
@@ -82,10 +79,10 @@ class Project:
         )[number - 1]  # fmt: skip
 
         def judge(given: Any) -> bool:
-            entry = {"given": _shown(given)[:300], "outcome": REFUSED, "found": ["It was interrupted."], "files": {}}
+            entry = {"given": _shown(given)[:300], "outcome": REFUSED, "on": "", "found": ["Interrupted."], "files": {}}
             self.kept["steps"][str(number)] = entry
             try:
-                entry["found"] = [line.replace(f"{self.folder}/", "") for line in asked(given)]
+                entry["on"], *entry["found"] = (line.replace(f"{self.folder}/", "") for line in asked(given))
                 entry["outcome"] = DONE
             except (Refused, doctor.NotAModel) as refused:
                 entry["found"] = [str(refused)]
@@ -102,11 +99,15 @@ class Project:
 
         return judge
 
-    # ---- the steps: each returns what the tools found, or raises Refused ---------------------------------------------
+    # ---- the steps: each returns where it asked, the answer and what else it found, or raises Refused ----------------
 
     def _script(self, factory: Any) -> list[str]:
         report = self.kept["examined"]["script"] = self._examined(factory, "script")
-        return [f"{each['question']} {each['outcome']}: {_first(each)}" for each in report["answers"]]
+        runs = report["answers"][0]
+        names = {_plain(row[0]): row[1] for each in runs["evidence"] for row in each.get("rows", ())}
+        stops = f"Not as it is: {', '.join(f'{name} ({how})' for name, how in names.items())}."
+        six = (f"{each['question']} {each['outcome']}: {_first(each)}" for each in report["answers"])
+        return [runs["on"], stops if names and runs["outcome"] != DONE else _predicted(runs), *six]
 
     def _moved(self, given: Any) -> list[str]:
         factory, changed = _pair(given, "name the factory of what you moved, and say in a sentence what you changed")
@@ -119,7 +120,8 @@ class Project:
         if after["outcome"] in (REFUSED, OPEN):
             raise Refused(f"it does not run on MPS yet: {_first(after)}")
         self.kept["examined"]["moved"] = report
-        return [f"Changed: {changed}", f"Before: {_first(before)}", f"Now: {_first(after)}", f"Asked of {after['on']}."]
+        now = f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}"
+        return [after["on"], now, f"Before: {_first(before)}", f"Now: {_first(after)}"]
 
     def _agrees(self, dtype: Any) -> list[str]:
         script, moved = self._subject("script"), self._subject("moved")
@@ -130,7 +132,8 @@ class Project:
         if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
             raise Refused(f"outputs are in {own}: {dtype} would let too much pass")
         if is_random(script) or is_random(moved):
-            raise Refused("outputs differ from call to call: seed what is random, or turn it off, such as dropout")
+            still = "F.dropout(x, training=True) drops in evaluation mode as well"
+            raise Refused(f"outputs differ from call to call: seed what is random, or turn it off by hand ({still})")
         try:
             checks.assert_close(tensors_in(script.inference()()), tensors_in(outputs), dtype)
             if self.on.kind != "cpu":
@@ -138,18 +141,16 @@ class Project:
                 checks.assert_close(tensors_in(outputs), tensors_in(there), dtype)
         except checks.Mismatch as difference:
             raise Refused(f"outputs differ from the script's: {difference}") from None
-        where = "" if self.on.kind == "cpu" else f" and on {self.on.label}"
         judged = self._answer(2, "moved")
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
         count = sum(t.numel() for t in tensors_in(outputs))
-        within = f"{dtype}: within {checks.tolerance(dtype)}"
-        few = "So few hide much: let both factories return what they are made of, too."
-        return [
-            f"{count:,} numbers agree with the script's on the CPU{where} ({within}). {few * (count < 10)}".strip(),
-            self._gradients_agree(script, moved, dtype),
-            f"{judged['question']} {_first(judged)} Asked of {judged['on']}.",
-        ]
+        few = " So few hide much: let both factories return what they are made of." * (count < 10)
+        right = "Each operator agrees with float64." if judged["outcome"] == DONE else "Question 2 is open."
+        agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}."
+        within, asked = f"Numbers are equal within {checks.tolerance(dtype)}.", f"Asked of {judged['on']}."
+        answer = f"{agree} {self._gradients_agree(script, moved, dtype)} {right}{few}"
+        return [self.places, answer, within, f"{judged['question']} {_first(judged)} {asked}"]
 
     def _gradients_agree(self, script: Subject, moved: Subject, dtype: str) -> str:
         """Compare the gradients of weights of the same names, in evaluation mode; Refused if one differs."""
@@ -165,7 +166,7 @@ class Project:
         return f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
 
     def _finite(self, worst: Any) -> list[str]:
-        moved, where = self._subject("moved"), [device.cpu(), *([self.on] if self.on.kind != "cpu" else [])]
+        moved = self._subject("moved")
         if not callable(worst):
             raise Refused("give a function that is called with the inputs of your factory and returns worse ones")
         given = worst(*moved.inputs, **moved.named)
@@ -174,12 +175,11 @@ class Project:
         if len(old) == len(new) and all(map(torch.equal, old, new)):
             raise Refused("these are the inputs of your factory: give some that you fear, such as equal numbers")
         for what, each in (("its inputs", moved), ("yours", hard)):
-            for on in where:
+            for on in self.devices:
                 _assert_finite(each, on, what)
-        places = " and on ".join(on.label for on in where)
         counted = sum(1 for weight in moved.model.parameters() if weight.requires_grad)
         gradients = f", and the gradients of {counted} tensors of weights," * bool(counted and moved.trains)
-        return [f"Outputs{gradients} are finite for its own inputs and for those that are feared, on {places}."]
+        return [self.places, f"Outputs{gradients} are finite for its own inputs and for those that are feared."]
 
     def _longest(self, name: Any) -> list[str]:
         if not isinstance(name, str) or not name.strip():
@@ -200,7 +200,8 @@ class Project:
         if wanted not in map(_plain, there):
             raise Refused(f"{name} is not among what takes the time; {', '.join(dict.fromkeys(there[:4]))} are")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
-        return [*lines, *copied, *firsts]
+        others = "" if self.on_a_mac else " A Mac may have another operator for the same call."
+        return [f"operators of {answer['on']}", " ".join(lines) + others, *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -224,7 +225,7 @@ class Project:
         if differing := [str(why) for why in compared.refused.values() if "differ" in str(why)]:
             dropout = "; a training step is compared without dropout: turn it off in both factories"
             raise Refused(f"no time is compared: {differing[0]}{dropout * ('itself' in differing[0])}")
-        return [*compared.headlines, *map(str, compared.measurements.values())]
+        return [self.places, " ".join(compared.headlines), *map(str, compared.measurements.values())]
 
     def _format(self, given: Any) -> list[str]:
         name, accepted = _pair(given, "name a format of answer 6, and the largest error that you accept, such as 1e-3")
@@ -239,18 +240,21 @@ class Project:
         if float(rows[name][1]) > accepted:
             raise Refused(f"{name} has an error of {rows[name][1]}, and you accept {accepted:g}")
         _, _, time, kept = rows[name]
-        error = f"{name}: error {rows[name][1]} of the outputs' root mean square, where {accepted:g} is accepted"
-        return [f"{error}; inference {time}; kept for the backward pass {kept}.", f"Asked of {answer['on']}."]
+        exact = "in float64" if "differ from float64" in answer["sentence"] else "as it is"
+        error = f"{name} differs by {rows[name][1]} from the moved model {exact}, where {accepted:g} is accepted"
+        relative = "This is relative to the root mean square of the moved model's outputs, not of the script's."
+        return [answer["on"], f"{error}.", relative, f"Inference: {time}; kept for the backward pass: {kept}."]
 
     def _fits(self, gigabytes: Any) -> list[str]:
         if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 1 <= gigabytes <= 2048:
             raise Refused("give the memory of a Mac in GB, such as 16")
-        with crossover.whole_float32():
-            answer = answered(5, self._subject("moved"), Limits(target=int(gigabytes * 2**30)))
+        self._answer(5, "moved")
+        asked = {"minutes": self.minutes, "memory": int(gigabytes * 2**30), "questions": [5], "together": True}
+        [answer] = doctor.examine(self.kept["examined"]["moved"]["factory"], progress=lambda _: None, **asked).answers
         lines = answer.sentence.splitlines()
         if answer.status in ("failed", "skipped"):
             raise Refused(next((line for line in lines if "NOT FIT" in line), lines[0]))
-        return lines
+        return [answer.on, f"Into a Mac with {gigabytes:g} GB, yes: {lines[0][0].lower()}{lines[0][1:]}", *lines[1:]]
 
     def _sentence(self, text: Any) -> list[str]:
         if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
@@ -269,28 +273,29 @@ class Project:
             raise Refused(f"{word[0]!r} is not established: leave it out, or write {instead!r}")
         if OF_A_MAC.search(text) and not self.on_a_mac and not re.search("simulated|tables|no Mac", text):
             raise Refused("no Mac has run it: write what PyTorch's tables or the simulated Apple GPU say of one")
-        return [text.strip()]
+        return ["", text.strip()]
 
     # ---- what steps know of each other -------------------------------------------------------------------------------
 
     def _examined(self, factory: Any, which: str) -> dict[str, Any]:
-        """Return the doctor's report as plain values; asked again only if the file has changed."""
+        """Return the doctor's report as plain values; asked again only if the file, PyTorch or this library changed."""
         if not isinstance(factory, str):
             raise Refused("give the name of your factory as a text, file:function, such as 'my_project:example'")
         known = self.kept["examined"].get(which, {})
-        asked = {"factory": factory, "digest": _digest(factory), "minutes": self.minutes}
+        asked = {"factory": factory, "digest": _digest(factory), "minutes": self.minutes, **_versions()}
         if any(known.get(name) != value for name, value in asked.items()):
             report = doctor.examine(factory, minutes=self.minutes, progress=lambda _: None, together=True)
             page = report.save(self.folder / which)
             print(f"{report.headline}\nAll six answers: {paths.shown(page)}")
-            known = json.loads((page.parent / "doctor.json").read_text("utf-8"))
-            known |= asked
+            known = json.loads((page.parent / "doctor.json").read_text("utf-8")) | asked
         return known
 
     def _answer(self, number: int, which: str) -> dict[str, Any]:
-        if which not in self.kept["examined"]:
-            raise Refused(f"do step {1 if which == 'script' else 2} first")
-        known = self.kept["examined"][which]
+        step, known = 1 if which == "script" else 2, self.kept["examined"].get(which)
+        if known is None:
+            raise Refused(f"do step {step} first")
+        if any(known.get(name) != version for name, version in _versions().items()):
+            raise Refused(f"PyTorch or this library has changed since: repeat step {step}")
         if which == "moved" and known["digest"] != _digest(known["factory"]):
             raise Refused(f"the file of {known['factory']} has changed since: repeat step 2")
         return known["answers"][number - 1]
@@ -310,20 +315,22 @@ class Project:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The steps in their order: number, name, outcome, given, found."""
+        """The steps in their order: number, name, outcome, given, on, found."""
         rows = []
         for number, name in enumerate(STEPS, 1):
-            kept = self.kept["steps"].get(str(number), {"outcome": OPEN, "given": "", "found": [], "files": {}})
-            old = any(_digest(factory) != digest for factory, digest in kept["files"].items())
-            outcome = OLD if old and kept["outcome"] == DONE else kept["outcome"]
-            rows.append({"number": number, "name": name, **kept, "outcome": outcome, "words": IN_WORDS[outcome]})
+            kept = {"outcome": OPEN, "given": "", "on": "", "found": [], "files": {}}
+            kept |= self.kept["steps"].get(str(number), {})
+            if kept["outcome"] == DONE and any(_digest(each) != digest for each, digest in kept["files"].items()):
+                kept["outcome"] = OLD
+            rows.append({"number": number, "name": name, **kept, "words": IN_WORDS[kept["outcome"]]})
         return rows
 
     @property
     def unknown(self) -> list[str]:
         """What the report does not know."""
+        rows = self.rows
         lines = [
-            f"Step {each['number']} ({each['name']}): {each['words']}." for each in self.rows if each["outcome"] != DONE
+            f"Step {each['number']} ({each['name']}): {each['words']}." for each in rows if each["outcome"] != DONE
         ]
         if not self.on_a_mac:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
@@ -331,49 +338,24 @@ class Project:
             lines.append("Fast mode: the doctor had little time, and no time is compared.")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
             if each["outcome"] != DONE:
-                lines.append(f"{each['question']} {each['outcome']}: {_first(each)}")
-        lines += NOT_COMPARED.findall(" ".join(self.rows[2]["found"]))
-        return lines + [
-            sentence for sentence, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")
-        ]
+                lines.append(f"{each['question']} {_first(each)}")
+        lines += NOT_COMPARED.findall(" ".join(rows[2]["found"]))
+        return lines + [text for text, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")]
 
-    def _page(self) -> dict[str, Any]:
-        """Return what the report says, beside the steps."""
-        known = self.kept["examined"].get("moved") or self.kept["examined"].get("script")
-        last, system = self.rows[-1], f"Python {platform.python_version()}, {platform.platform(terse=True)}"
-        kind = "" if self.on_a_mac else "SIMULATED, no Mac has run it: " if self.on.simulated else "No Mac has run it: "
-        apple = (
-            ""
-            if self.on_a_mac or self.on.simulated
-            else ", and an Apple GPU was simulated, which refuses what a Mac's refuses and knows no speed"
-        )
-        return {
-            "title": f"{known['factory']}: {known['model']}" if known else "Nothing yet",
-            "asked": GIVEN,
-            "said": last["found"][0] if last["outcome"] == DONE else "No sentence yet.",
-            "where": f"{kind}it ran on {self.on.label}{apple}.",
-            "rows": [row | {"found": _short(row["found"][: 6 if row["number"] == 1 else 3])} for row in self.rows],
-            "unknown": _short(self.unknown),
-            "versions": f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}",
-        }
+    def _report(self, template: str, page: bool = True) -> str:
+        system = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
+        versions = f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}"
+        return rendered(template, work=self, cpu=device.cpu().label, versions=versions, page=page)
 
     def save(self) -> Path:
         """Write ``report.html`` and ``report.md`` into the folder; return the page."""
-        said, page = self._page(), self.folder / "report.html"
-        lines = [f"# {said['title']}", said["said"], said["where"]]
-        for row in said["rows"]:
-            given = [f"Given, {GIVEN[row['number'] - 1]}:\n\n```python\n{row['given'].rstrip()}\n```"] * bool(
-                row["given"]
-            )
-            found = (f"- {line}" for line in row["found"])
-            lines += [f"## {row['number']}. {row['name']}: {row['words']}", *given, *found]
-        lines += ["## Not known", *(f"- {line}" for line in said["unknown"]), said["versions"]]
-        paths.write_atomically(self.folder / "report.md", "\n\n".join(lines) + "\n")
-        paths.write_atomically(page, rendered("project.html.j2", page=True, **said))
+        page = self.folder / "report.html"
+        paths.write_atomically(page.with_suffix(".md"), self._report("project.md.j2"))
+        paths.write_atomically(page, self._report("project.html.j2"))
         return page
 
     def _repr_html_(self) -> str:
-        return rendered("project.html.j2", page=False, **self._page())
+        return self._report("project.html.j2", page=False)
 
 
 def _assert_finite(subject: Subject, on: Device, what: str) -> None:
@@ -395,9 +377,18 @@ def _first(answer: dict[str, Any]) -> str:
     return " ".join(lines) if answer["question"] == QUESTIONS[0] else lines[0]
 
 
-def _short(lines: list[str]) -> list[str]:
-    """Lines for a page; steps.json has them whole."""
-    return [textwrap.shorten(line, 240, placeholder=" ... (whole in steps.json)") for line in lines]
+def _predicted(answer: dict[str, Any]) -> str:
+    """What the first question found of training, if there is any; all of it if something is in the way."""
+    lines = [line for line in answer["sentence"].splitlines() if line.startswith(("Inference:", "Training:"))]
+    return lines[-1].partition(": ")[2] if lines and answer["outcome"] == DONE else _first(answer)
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """What an answer of the doctor depends on, beside the model: PyTorch, and the code of these packages."""
+    files = (file for package in (doctor, refusals) for file in sorted(Path(package.__file__).parents[1].rglob("*.py")))
+    code = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return {"torch": torch.__version__, "library": code}
 
 
 def _shown(given: Any) -> str:

@@ -26,7 +26,7 @@ ASKED = ("runs", "right", "fast", "spent", "fits", "formats")
 PLANNED = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
 NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
-MORE_TIME = "--minutes gives more time"
+MORE_TIME = "more minutes give more time"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -109,7 +110,8 @@ def rendered(template: str, **values: Any) -> str:
     import jinja2  # which PyTorch brings
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined, loader=loader)
+    settings = {"trim_blocks": True, "undefined": jinja2.StrictUndefined, "loader": loader}
+    environment = jinja2.Environment(autoescape=".html" in template, **settings)
     return environment.get_template(template).render(**values)
 
 
@@ -121,6 +123,7 @@ def examine(
     process_memory: int | None = None,
     progress: Callable[[str], object] = print,
     together: bool = False,
+    questions: Sequence[int] = ORDER,
 ) -> Report:
     """Ask the six questions about the model that ``package.module:factory`` makes.
 
@@ -140,6 +143,8 @@ def examine(
     together
         Ask first in one process, without fallback to the CPU, which is sooner; apart where that process does not end
         well.
+    questions
+        The numbers of those to ask, in this order.
 
     Returns
     -------
@@ -157,8 +162,8 @@ def examine(
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     most = process_memory or int(0.8 * psutil.virtual_memory().available)
     if together:
-        model, answers = _together(factory, 60 * minutes, most, memory)
-        if len(answers) == len(QUESTIONS):
+        model, answers = _together(factory, 60 * minutes, most, memory, questions)
+        if len(answers) == len(questions):
             return Report(factory, model, tuple(answers[n] for n in sorted(answers)), metadata.version("torch"))
     progress(f"looking at {factory}")
     began = time.monotonic()
@@ -167,8 +172,8 @@ def examine(
     built = _run("import torch", BUILD_SECONDS, device="mps").ok  # the simulated GPU, if there is no other
     left, answers = 60 * minutes, {}
     with contextlib.suppress(KeyboardInterrupt):
-        for number in ORDER:
-            part = left / (len(QUESTIONS) - len(answers))
+        for number in questions:
+            part = left / (len(questions) - len(answers))
             start = min(looked, part)  # for importing and making the model, which takes long on a busy machine
             seconds, began = max(1.0, part + start), time.monotonic()
             progress(f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {seconds:.0f} s)")
@@ -179,7 +184,7 @@ def examine(
     if not answers:
         raise KeyboardInterrupt
     in_order = tuple(answers[number] for number in sorted(answers))
-    return Report(factory, model, in_order, metadata.version("torch"), interrupted=len(answers) < len(QUESTIONS))
+    return Report(factory, model, in_order, metadata.version("torch"), interrupted=len(answers) < len(questions))
 
 
 def _run(source: str, seconds: float, *, fallback: bool = False, **settings: Any) -> isolated.Outcome:
@@ -198,11 +203,12 @@ def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
     return outcome["result"]
 
 
-def _together(factory: str, seconds: float, most: int, target: int | None) -> tuple[str, dict[int, Answer]]:
+def _together(factory: str, seconds: float, most: int, target: int | None, asked: Sequence[int]) -> tuple[str, dict]:
     """Return the model and the answers of one process; of two, where an Apple GPU is simulated beside an NVIDIA GPU."""
     model, answers = "", {}
-    for device in ("mps", None):
-        left = [number for number in ORDER if number not in answers]
+    for_nvidia = shutil.which("nvidia-smi") and not {1, 2} & {*asked}
+    for device in (None,) if for_nvidia else ("mps", None):
+        left = [number for number in asked if number not in answers]
         source = CHILD.format(call=f"ask_together({left}, {factory!r}, {seconds}, {most}, {target})")
         limit = {"results": ["result"], "timeout": 2 * seconds + LOOK_SECONDS}
         outcome = isolated.run_again(source, device=device, **limit) if left else None
@@ -236,7 +242,7 @@ def _why(outcome: isolated.Outcome) -> str:
     """Return in a line why a process has no result."""
     limit = next((line for line in outcome.detail.splitlines() if line.startswith("it needs more than")), "")
     if outcome.ended == "timeout":
-        return f"it {outcome.reason}; --minutes gives more"
+        return f"it {outcome.reason}; more minutes give more time"
     return (f"{limit}; --process-memory gives more" if limit else outcome.reason).removesuffix(".")
 
 

@@ -52,9 +52,9 @@ def right(subject: Subject, limits: Limits) -> Answer:
     late = bool(skipped) or NO_TIME in not_run.values()
     largest = max(verdict.largest for verdict in verdicts.values())
     sentences = [
-        f"Yes{f', as far as there was time ({MORE_TIME})' if late else ''}: {judged} of {judged + skipped} calls of "
+        f"Yes{', as far as there was time' * late}: {judged} of {judged + skipped} calls of "
         f"operators agree with the CPU in float64 ({', '.join(w for w, v in verdicts.items() if v.judged)}), up to "
-        f"rounding ({largest:.1e} of the root mean square)."
+        f"rounding ({largest:.1e} of the root mean square){f'; {MORE_TIME}' if late else ''}."
     ]
     sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
     nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
