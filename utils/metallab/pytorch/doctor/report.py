@@ -25,7 +25,7 @@ import psutil
 from metallab import isolated, paths
 from metallab.pytorch.doctor.answer import IN_PRINT, QUESTIONS, Answer, Evidence, NotAModel
 
-CHILD = "import torch\nfrom metallab.pytorch.doctor import asking\nresult = asking.{call}"
+CHILD = "import gc; gc.set_threshold(100_000)\nfrom metallab.pytorch.doctor import asking\nresult = asking.{call}"
 ORDER = (1, 5, 4, 2, 6, 3)
 """Of the questions: first those whose work does not depend on the time they have."""
 BUILD_SECONDS, LOOK_SECONDS = 600.0, 60.0
