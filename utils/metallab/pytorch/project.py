@@ -146,7 +146,7 @@ class Project:
             raise Refused(_first(judged))
         count = sum(t.numel() for t in tensors_in(outputs))
         few = " So few hide much: let both factories return what they are made of." * (count < 10)
-        right = "Each operator agrees with float64." if judged["outcome"] == DONE else "Question 2 is open."
+        right = f"Operators one by one, question 2: {'good' if judged['outcome'] == DONE else 'open, see below'}."
         agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}."
         within, asked = f"Numbers are equal within {checks.tolerance(dtype)}.", f"Asked of {judged['on']}."
         answer = f"{agree} {self._gradients_agree(script, moved, dtype)} {right}{few}"
