@@ -225,7 +225,7 @@ class Project:
         if differing := [str(why) for why in compared.refused.values() if "differ" in str(why)]:
             dropout = "; a training step is compared without dropout: turn it off in both factories"
             raise Refused(f"no time is compared: {differing[0]}{dropout * ('itself' in differing[0])}")
-        return [self.places, " ".join(compared.headlines), *map(str, compared.measurements.values())]
+        return [self.places, f"{task}: {'; '.join(compared.sentences)}", *map(str, compared.measurements.values())]
 
     def _format(self, given: Any) -> list[str]:
         name, accepted = _pair(given, "name a format of answer 6, and the largest error that you accept, such as 1e-3")
