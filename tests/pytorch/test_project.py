@@ -190,8 +190,9 @@ def test_what_the_tools_do_not_report_is_refused(work, number, given):
     "sentence",
     [
         "It is faster than the script.",
+        "It halves the time of a step.",
         "It needs 77 MiB for each step.",
-        "It runs on my Mac as it is.",
+        "It runs on my iMac as it is.",
         "It works on Apple computers.",
         "A step takes 8 ms where the script takes 9.",
         "Good work.",

@@ -45,12 +45,12 @@ DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
 """The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
 SPEED = re.compile(
-    r"\b(?:fast|slow|quick|speed|sooner|times|twice)\w*|\bhalf the time\b|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b",
+    r"\b(?:fast|slow|quick|speed|sooner|times|twice|halv)\w*|\bhalf the time\b|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b",
     re.IGNORECASE,
 )
 NEGATED = re.compile(r"\b(?:no|not|nothing|never|whether)\b[^,;.]*", re.IGNORECASE)
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
-OF_A_MAC = re.compile(r"\b(?:mac\w*|apple\w*|mps|m[1-9])\b", re.IGNORECASE)
+OF_A_MAC = re.compile(r"\b(?:i?macs?|macbook\w*|macos|apple\w*|mps|m[1-9])\b", re.IGNORECASE)
 NOT_COMPARED = re.compile(r"Not (?:compared|tried): .*?\.(?= |$)")
 
 
