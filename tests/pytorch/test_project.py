@@ -145,7 +145,7 @@ def test_one_number_and_gradients_not_compared_are_named(work, tmp_path):
     work.step(1)("heat:total")
     work.step(2)(["heat:total", "nothing to change"])
     assert work.step(3)("float32") is True
-    assert "So few hide much" in work.rows[2]["found"][0]
+    assert "So few can hide errors" in work.rows[2]["found"][0]
     assert any(line.startswith("Not compared: gradients") for line in work.unknown)
 
 
@@ -165,7 +165,7 @@ def test_another_pytorch_or_library_wants_the_doctor_again(work, monkeypatch):
 def test_parity_says_that_the_second_question_is_open(work):
     begun(work).kept["examined"]["moved"]["answers"][1] |= {"outcome": "attention", "sentence": "3 of 4 calls."}
     assert work.step(3)("float32") is True
-    assert "question 2: open" in work.rows[2]["found"][0]
+    assert "question 2 is open" in work.rows[2]["found"][0]
     assert "Is it right? 3 of 4 calls." in work.unknown
 
 

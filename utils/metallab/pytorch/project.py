@@ -145,8 +145,9 @@ class Project:
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
         count = sum(t.numel() for t in tensors_in(outputs))
-        few = " So few hide much: let both factories return what they are made of." * (count < 10)
-        right = f"Operators one by one, question 2: {'good' if judged['outcome'] == DONE else 'open, see below'}."
+        few = " So few can hide errors: let both models return what they are made of." * (count < 10)
+        agreed = re.search(r"[\d,]+(?: of [\d,]+)? calls of operators agree", _first(judged))
+        right = f"One by one, {agreed[0]}." if agreed else "Operators one by one: question 2 is open."
         agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}."
         within, asked = f"Numbers are equal within {checks.tolerance(dtype)}.", f"Asked of {judged['on']}."
         answer = f"{agree} {self._gradients_agree(script, moved, dtype)} {right}{few}"
@@ -201,7 +202,7 @@ class Project:
             raise Refused(f"{name} is not among what takes the time; {', '.join(dict.fromkeys(there[:4]))} are")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
         others = "" if self.on_a_mac else " A Mac may have another operator for the same call."
-        return [f"operators of {answer['on']}", " ".join(lines) + others, *copied, *firsts]
+        return [f"operators of {answer['on']}", f"Looked into: {' '.join(lines)}{others}", *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -322,16 +323,15 @@ class Project:
             kept |= self.kept["steps"].get(str(number), {})
             if kept["outcome"] == DONE and any(_digest(each) != digest for each, digest in kept["files"].items()):
                 kept["outcome"] = OLD
-            rows.append({"number": number, "name": name, **kept, "words": IN_WORDS[kept["outcome"]]})
+            unsure = " without a verdict" * ("no speed-up is given" in "".join(kept["found"]))
+            rows.append({"number": number, "name": name, **kept, "words": IN_WORDS[kept["outcome"]] + unsure})
         return rows
 
     @property
     def unknown(self) -> list[str]:
         """What the report does not know."""
         rows = self.rows
-        lines = [
-            f"Step {each['number']} ({each['name']}): {each['words']}." for each in rows if each["outcome"] != DONE
-        ]
+        lines = [f"Step {row['number']} ({row['name']}): {row['words']}." for row in rows if row["outcome"] != DONE]
         if not self.on_a_mac:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
         if mode.current() == "fast":
