@@ -91,7 +91,7 @@ def test_a_function_of_tensors_goes_through_all_steps(work, capsys):
     given = ["float32", lambda heat: (1e6 * heat,), "roll", "inference", ["float32", 1e-3], 8, found]
     for number, each in enumerate(given, 3):
         assert work.step(number)(each) is True
-    assert [row["words"] for row in work.rows] == ["done"] * 9
+    assert [row["words"] for row in work.rows] == [*["done"] * 5, "done without a verdict", *["done"] * 3]
     assert "60%" in capsys.readouterr().out
     page = work.save()
     text = page.with_suffix(".md").read_text("utf-8")
