@@ -137,7 +137,7 @@ def test_parity_is_refused_where_outputs_differ(work):
 def test_parity_is_refused_where_gradients_differ(work):
     work.step(1)("heat:root")
     work.step(2)(["heat:detached", "one more term"])
-    assert "the gradient of weight differs" in refusal(work, 3, "float32")
+    assert "gradient of weight" in refusal(work, 3, "float32")
 
 
 def test_one_number_and_gradients_not_compared_are_named(work, tmp_path):

@@ -1,12 +1,7 @@
 """Page 17: what the tools report of a script of one's own, step by step, and a page of report.
 
-::
-
-    work = project.Project("build/project", on=lab)
-    checks.exercise("Step 1", "my_project:example", work.step(1), hint)
-    work.save()  # report.html and report.md
-
-A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``.
+A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``. Page 17 is the
+example: ``checks.exercise("Step 1", "my_project:example", work.step(1), hint)``, and at the end ``work.save()``.
 """
 
 from __future__ import annotations
@@ -41,8 +36,7 @@ STEPS = (
     "Does the script run on MPS?", "What was changed?", "Does it compute the same?", "Is it finite for feared inputs?",
     "What takes the time?", "Is it faster?", "Which number format?", "Does it fit?", "What was found?",
 )  # fmt: skip
-DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"
-"""The outcomes of a step: as the doctor marks its answers. ``attention``: the file has changed since."""
+DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"  # as the doctor marks its answers
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
 SPEED = re.compile(
     r"\b(?:fast|slow|quick|speed|sooner|times|twice|halv)\w*|\bhalf the time\b|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b",
@@ -68,8 +62,8 @@ class Project:
         self.places = " and ".join(each.label for each in self.devices)
         self.kept: dict[str, Any] = {"examined": {}, "steps": {}}  # in steps.json
         self.comparisons: list[timing.Comparison] = []  # of step 6, for records.save
-        with contextlib.suppress(FileNotFoundError):
-            self.kept = json.loads((self.folder / "steps.json").read_text("utf-8"))
+        if (before := self.folder / "steps.json").exists():
+            self.kept = json.loads(before.read_text("utf-8"))
 
     def step(self, number: int) -> Callable[[Any], bool]:
         """Return a function that judges what a step was given, from 1 to 9; see `metallab.checks.exercise`."""
@@ -84,11 +78,9 @@ class Project:
             try:
                 entry["on"], *entry["found"] = (line.replace(f"{self.folder}/", "") for line in asked(given))
                 entry["outcome"] = DONE
-            except (Refused, doctor.NotAModel) as refused:
-                entry["found"] = [str(refused)]
-                raise
             except Exception as error:
-                entry["found"] = [f"It raised {explain(error)}"]
+                ours = isinstance(error, Refused | doctor.NotAModel)
+                entry["found"] = [str(error) if ours else f"It raised {explain(error)}"]
                 raise Refused(entry["found"][0]) from error
             finally:
                 factories = [each["factory"] for each in self.kept["examined"].values()]
@@ -134,13 +126,16 @@ class Project:
         if is_random(script) or is_random(moved):
             still = "F.dropout(x, training=True) drops in evaluation mode as well"
             raise Refused(f"outputs differ from call to call: seed what is random, or turn it off by hand ({still})")
+        wanted, got = (each.gradients(evaluating=True) for each in (script, moved))
+        both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
+        ours, theirs = ({f"gradient of {name}": each[name] for name in both} for each in (wanted, got))
         try:
-            checks.assert_close(tensors_in(script.inference()()), tensors_in(outputs), dtype)
+            checks.assert_close([*tensors_in(script.inference()()), ours], [*tensors_in(outputs), theirs], dtype)
             if self.on.kind != "cpu":
                 there = moved.to(self.on.torch_device).inference()()
                 checks.assert_close(tensors_in(outputs), tensors_in(there), dtype)
         except checks.Mismatch as difference:
-            raise Refused(f"outputs differ from the script's: {difference}") from None
+            raise Refused(f"moved and script differ: {difference}") from None
         judged = self._answer(2, "moved")
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
@@ -149,22 +144,12 @@ class Project:
         agreed = re.search(r"[\d,]+(?: of [\d,]+)? calls of operators agree", _first(judged))
         right = f"One by one, {agreed[0]}." if agreed else "Operators one by one: question 2 is open."
         agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}."
-        within, asked = f"Numbers are equal within {checks.tolerance(dtype)}.", f"Asked of {judged['on']}."
-        answer = f"{agree} {self._gradients_agree(script, moved, dtype)} {right}{few}"
-        return [self.places, answer, within, f"{judged['question']} {_first(judged)} {asked}"]
-
-    def _gradients_agree(self, script: Subject, moved: Subject, dtype: str) -> str:
-        """Compare the gradients of weights of the same names, in evaluation mode; Refused if one differs."""
-        wanted, got = _gradients(script), _gradients(moved)
-        both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
-        try:
-            for name in both:
-                checks.assert_close(wanted[name], got[name], dtype)
-        except checks.Mismatch as difference:
-            raise Refused(f"the gradient of {name} differs from the script's: {difference}") from None
+        gradients = f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
         if not both:
-            return f"Not compared: gradients, {'as weights have other names' if wanted else 'of which there are none'}."
-        return f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
+            gradients = f"Not compared: gradients, as {'weights have other names' if wanted else 'there are none'}."
+        within = f"Numbers are equal within {checks.tolerance(dtype)}."
+        asked = f"{judged['question']} {_first(judged)} Asked of {judged['on']}."
+        return [self.places, f"{agree} {gradients} {right}{few}", within, asked]
 
     def _finite(self, worst: Any) -> list[str]:
         moved = self._subject("moved")
@@ -196,10 +181,9 @@ class Project:
                         last = dict(zip(each["headings"], row, strict=True))
                         amount = last.get("share") or f"{last['bytes']} {last['which way']}"
                         lines.append(f"{which.capitalize()}: {row[0]}, calls: {last['calls']}, {amount}.")
-        if not there:
-            raise Refused(f"answer 4 knows no operator: {firsts[-1]}")
         if wanted not in map(_plain, there):
-            raise Refused(f"{name} is not among what takes the time; {', '.join(dict.fromkeys(there[:4]))} are")
+            known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {firsts[-1]}"
+            raise Refused(f"{name} is not among what takes the time; {known}")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
         others = "" if self.on_a_mac else " A Mac may have another operator for the same call."
         return [f"operators of {answer['on']}", f"Looked into: {' '.join(lines)}{others}", *copied, *firsts]
@@ -295,10 +279,10 @@ class Project:
         step, known = 1 if which == "script" else 2, self.kept["examined"].get(which)
         if known is None:
             raise Refused(f"do step {step} first")
-        if any(known.get(name) != version for name, version in _versions().items()):
-            raise Refused(f"PyTorch or this library has changed since: repeat step {step}")
-        if which == "moved" and known["digest"] != _digest(known["factory"]):
-            raise Refused(f"the file of {known['factory']} has changed since: repeat step 2")
+        now = _versions() | ({"digest": _digest(known["factory"])} if which == "moved" else {})
+        if changed := [name for name, value in now.items() if known.get(name) != value]:
+            what = f"the file of {known['factory']}" if changed == ["digest"] else "PyTorch or this library"
+            raise Refused(f"{what} has changed since: repeat step {step}")
         return known["answers"][number - 1]
 
     def _subject(self, which: str) -> Subject:
@@ -319,8 +303,8 @@ class Project:
         """The steps in their order: number, name, outcome, given, on, found."""
         rows = []
         for number, name in enumerate(STEPS, 1):
-            kept = {"outcome": OPEN, "given": "", "on": "", "found": [], "files": {}}
-            kept |= self.kept["steps"].get(str(number), {})
+            empty = {"outcome": OPEN, "given": "", "on": "", "found": [], "files": {}}
+            kept = empty | self.kept["steps"].get(str(number), {})
             if kept["outcome"] == DONE and any(_digest(each) != digest for each, digest in kept["files"].items()):
                 kept["outcome"] = OLD
             unsure = " without a verdict" * ("no speed-up is given" in "".join(kept["found"]))
@@ -361,11 +345,9 @@ class Project:
 def _assert_finite(subject: Subject, on: Device, what: str) -> None:
     """Refused, with the place of the first NaN, unless outputs and gradients are finite on a device."""
     there = subject.to(on.torch_device)
-    value, outputs = there.value(), there.inference()()
-    blame.backward(value)
-    gradients = {name: p.grad for name, p in there.model.named_parameters() if p.grad is not None}
-    bad = [name for name, grad in gradients.items() if not grad.isfinite().all()]
-    if bad or not all(t.isfinite().all() for t in (value, *tensors_in(outputs)) if t.is_floating_point()):
+    bad = [name for name, gradient in there.gradients().items() if not gradient.isfinite().all()]
+    computed = tensors_in((there.value(), there.inference()()))
+    if bad or not all(each.isfinite().all() for each in computed if each.is_floating_point()):
         found = blame.find(subject.model, subject.named or subject.inputs, subject.loss, on=on, layers=False)
         where = found.headline if found.culprit else f"in {', '.join(bad) or 'the outputs'}"
         raise Refused(f"with {what} there is NaN or infinity on {on.label}: {where}")
@@ -393,18 +375,9 @@ def _versions() -> dict[str, str]:
 
 def _shown(given: Any) -> str:
     """What a step was given: of a function its source, if there is one."""
-    if inspect.isfunction(given):
-        with contextlib.suppress(OSError):
-            return inspect.getsource(given)
+    with contextlib.suppress(OSError, TypeError):
+        return inspect.getsource(given)
     return repr(getattr(given, "__name__", given))
-
-
-def _gradients(subject: Subject) -> dict[str, torch.Tensor]:
-    """Gradients of the loss by the names of the weights, in evaluation mode."""
-    there = subject.copy()
-    there.model.eval()
-    blame.backward(there.value())
-    return {name: weight.grad for name, weight in there.model.named_parameters() if weight.grad is not None}
 
 
 def _pair(given: Any, wanted: str) -> tuple[Any, Any]:

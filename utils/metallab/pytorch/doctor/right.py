@@ -117,11 +117,9 @@ def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str]) -> Table
 
 def _no_gradient(subject: Subject) -> str:
     """Return a line with the weights that get no gradient in a training step; empty if all have one."""
-    there = subject.copy()
     with contextlib.suppress(Exception):  # question 1 reports it
-        there.value().backward()
-        weights = there.model.named_parameters()
-        names = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
+        have, weights = subject.gradients(), subject.model.named_parameters()
+        names = [name for name, weight in weights if have and weight.requires_grad and name not in have]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""
     return ""  # of a model that raises

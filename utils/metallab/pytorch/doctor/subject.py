@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from metallab.pytorch.blame import mean_square
+from metallab.pytorch.blame import backward, mean_square
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import NotAModel
@@ -100,6 +100,14 @@ class Subject:
         there = self.copy()
         there.model.eval()
         return torch.no_grad()(there.outputs)
+
+    def gradients(self, evaluating: bool = False) -> dict[str, Tensor]:
+        """Return the gradients of the loss by the names of the weights that have one, of a copy."""
+        there = self.copy()
+        if evaluating:
+            there.model.eval()
+        backward(there.value())
+        return {name: weight.grad for name, weight in there.model.named_parameters() if weight.grad is not None}
 
     def training_step(self) -> Callable[[], Tensor]:
         """Return a function that makes one step of SGD on a copy; the rate is 0, so each step is the same work."""
