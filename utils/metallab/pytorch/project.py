@@ -307,7 +307,7 @@ class Project:
             kept = empty | self.kept["steps"].get(str(number), {})
             if kept["outcome"] == DONE and any(_digest(each) != digest for each, digest in kept["files"].items()):
                 kept["outcome"] = OLD
-            unsure = " without a verdict" * ("no speed-up is given" in "".join(kept["found"]))
+            unsure = " without a verdict" * ("no speed-up is given" in "".join(kept["found"][:1]))
             rows.append({"number": number, "name": name, **kept, "words": IN_WORDS[kept["outcome"]] + unsure})
         return rows
 
