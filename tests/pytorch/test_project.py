@@ -54,10 +54,8 @@ FORMATS = Evidence("Formats", Table(["format", "error", "inference", "kept"], RO
 def examined(factory, questions=range(1, 7), **_):
     """A doctor who finds everything good, and the factory `bad` not."""
     status = "failed" if factory.endswith("bad") else "passed"
-    said, given = {3: "no speed-up is given"}, {4: (LONGEST,), 6: (FORMATS,)}
-    answers = [
-        Answer(QUESTIONS[n - 1], status, said.get(n, f"Answer {n}."), "here", given.get(n, ())) for n in questions
-    ]
+    said, rows = {3: "no speed-up is given"}, {4: (LONGEST,), 6: (FORMATS,)}
+    answers = [Answer(QUESTIONS[n - 1], status, said.get(n, f"Answer {n}"), "here", rows.get(n, ())) for n in questions]
     return Report(factory, "step, 0 weights", tuple(answers), torch.__version__)
 
 
