@@ -318,8 +318,7 @@ class Project:
         lines = [f"Step {row['number']} ({row['name']}): {row['words']}." for row in rows if row["outcome"] != DONE]
         if not self.on_a_mac:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
-        if mode.current() == "fast":
-            lines.append("Fast mode: the doctor had little time, and no time is compared.")
+        lines += ["Fast mode: the doctor had little time, and no time is compared."] * (mode.current() == "fast")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
             if each["outcome"] != DONE:
                 lines.append(f"{each['question']} {_first(each)}")
@@ -327,7 +326,8 @@ class Project:
         return lines + [text for text, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")]
 
     def _report(self, template: str, page: bool = True) -> str:
-        system = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
+        macos, python = platform.mac_ver()[0], platform.python_version()
+        system = f"Python {python}, {f'macOS {macos}' if macos else platform.system()}"
         versions = f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}"
         return rendered(template, work=self, cpu=device.cpu().label, versions=versions, page=page)
 
