@@ -22,7 +22,7 @@ constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a
 enum thread_scope { thread_scope_thread, thread_scope_simdgroup, thread_scope_threadgroup, thread_scope_device };
 
 // inlined, so that the run time sees from where in the kernel it was called
-#define METALSIM_INLINE __attribute__((always_inline, nomerge)) inline
+#define METALSIM_INLINE __attribute__((always_inline, nomerge, noduplicate)) inline
 METALSIM_INLINE void threadgroup_barrier(mem_flags) { metalsim_barrier(0); }
 METALSIM_INLINE void threadgroup_barrier(mem_flags, thread_scope) { metalsim_barrier(0); }
 METALSIM_INLINE void simdgroup_barrier(mem_flags) { metalsim_barrier(1); }
