@@ -97,7 +97,7 @@ def test_a_check_is_an_exercise(puzzle):
     with pytest.raises(checks.WrongAnswer, match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"):
         puzzle.check(HEAD + "out[i] = a[i]; }")
     about_memory = replace(puzzle, best=(1, 1, 1, 64))
-    assert "without threadgroup memory" in about_memory.grade(HEAD + "out[i] = a[i] + 1; }").sentence
+    assert "no thread reads in threadgroup memory" in about_memory.grade(HEAD + "out[i] = a[i] + 1; }").sentence
 
 
 def test_its_picture_is_described(defined):

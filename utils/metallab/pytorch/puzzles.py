@@ -92,7 +92,10 @@ class Puzzle:
     best
         The `Score` of the best known kernel for the first size, as a tuple.
     most_reads
-        More reads of the first input for each result than this are too slow.
+        More reads for each result than this, of the first input or of another of its shape, are too slow.
+    steps
+        Accesses to arrays of the busiest thread of the best known kernel, for the first size; twice as many are too
+        slow.
     large
         The size that is timed on a GPU.
     """
@@ -106,6 +109,7 @@ class Puzzle:
     tolerance: float = 0.0
     best: tuple[float, ...] | None = None
     most_reads: float = math.inf
+    steps: int | None = None
     large: tuple[int, ...] | None = None
 
     def check(self, source: str, on: Device | None = None) -> str:
@@ -128,18 +132,19 @@ class Puzzle:
     def grade(self, source: str, draw: bool = False) -> Verdict:
         """Return the verdict on a kernel: of the first size with a fault, the first fault in the order of `Verdict`."""
         try:
-            kernel, score = self._kernel(source), None
+            kernel, score, shares = self._kernel(source), None, False
             for size in self.sizes:
                 run = self.run(source, size, kernel)
                 if draw and score is None:
                     run.show()
                 run.judge()
-                score = score or run.score()
+                score, shares = score or run.score(), shares or run.shares
         except _Wrong as wrong:
             return Verdict(*wrong.args)
         known = Score(*self.best) if self.best else score
-        if kernel_is_simulated() and known.shared and not score.shared:
-            return Verdict("too slow", "right, but without threadgroup memory, which this puzzle is about.", score)
+        if kernel_is_simulated() and known.shared and not shares:
+            unused = "no thread reads in threadgroup memory what another has written, which this puzzle is about."
+            return Verdict("too slow", f"right, but {unused}", score)
         best = "" if known == score else f"; best known: {known}"
         if not kernel_is_simulated():
             return Verdict("right", "right on this GPU; races and accesses outside of memory were not looked for.")
@@ -237,6 +242,7 @@ class Run:
             raise _Wrong("wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed.")
         self.threads, self.group = (_three(launch.get(key, launch["threads"])) for key in ("threads", "group_size"))
         self.accesses: Accesses | None = None
+        self.shares = False  # a thread reads what another has written to threadgroup memory
         self.record = lambda **how: kernel.accesses(*arguments, *numbers, timeout=SECONDS, **launch, **how)
         try:
             if kernel_is_simulated():
@@ -255,9 +261,16 @@ class Run:
             self._judge_fault()
             self._judge_uninitialised()
         self._judge_values()
-        if (reads := self.moved(1, 0)) > (most := self.puzzle.most_reads):
-            slow = f"right, but too slow: at size {_size(self.size)} it reads {reads:.3g} numbers of {self.names[1]}"
-            raise _Wrong("too slow", f"{slow} from device memory for each result, and {most:.3g} are enough.")
+        slow, most = f"right, but too slow: at size {_size(self.size)}", self.puzzle.most_reads
+        for index in (i for i, array in enumerate(self.arrays) if i and array.shape == self.arrays[1].shape):
+            if (reads := self.moved(index, 0)) > most:
+                read = f"it reads {reads:.3g} numbers of {self.names[index]} from device memory for each result"
+                raise _Wrong("too slow", f"{slow} {read}, and {most:.3g} are enough.")
+        if self.accesses and (few := self.puzzle.steps) and self.size == self.puzzle.sizes[0]:
+            own = self.accesses.lines[self.accesses.lines["kind"] < 2]
+            most = np.bincount(own["group"] * np.prod(self.group) + own["thread"]).max()
+            if most >= 2 * few:
+                raise _Wrong("too slow", f"{slow} one thread makes {most} accesses, and {few} are enough.")
 
     def _judge_fault(self) -> None:
         fault = self.accesses.fault
@@ -299,13 +312,15 @@ class Run:
 
     def _judge_uninitialised(self) -> None:
         at, lines = f"at size {_size(self.size)} ", self.accesses.lines
-        written: set[tuple[int, int]] = set()  # group, or -1 in `out`; byte
+        written: dict[tuple[int, int], int] = {}  # group, or -1 in `out`; byte -> who wrote it
         for one in lines[(lines["region"] < 0) | self._in_buffer(0)]:
             group, begin = int(one["group"]) if one["region"] < 0 else -1, int(one["offset"])
             keys = [(group, byte) for byte in range(begin, begin + int(one["bytes"]))]
             if one["kind"] == 1:
-                written.update(keys)
-            elif not written.issuperset(keys):
+                written.update(dict.fromkeys(keys, one["thread"]))
+            elif written.keys() >= set(keys):
+                self.shares |= group >= 0 and any(written[key] != one["thread"] for key in keys)
+            else:
                 what = f"{self._named(self.accesses.place(one))}, which no thread has written"
                 line = _line(self.accesses.source_line(one))
                 raise _Wrong("uninitialised", f"{at}{self._thread(one)} reads {what}{line}.")
