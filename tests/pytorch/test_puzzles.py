@@ -77,7 +77,7 @@ def puzzle():
         (HEAD + "if (i > 0) out[0] = a[0] + 1; else out[i] = a[i] + 1; }", "race", "thread 0 and thread 1 use out[0]"),
         (HEAD + "((device float*)a)[i] = 1; out[i] = 2; }", "wrong value", "writes a[0] (line 1), which is an"),
         (HEAD + "out[i] = i > 0 ? a[i] + 1 : a[i - 1]; }", "out of bounds", "a[4294967295] (line 1), which is -1 as"),
-        (HEAD + "float b = a[i + 1]; out[i] = i < 3 ? b : a[i] + 1; }", "out of bounds", "thread 3 reads a[4]"),
+        (HEAD + "float b = a[i + 1]; out[i / 2] = i < 3 ? b : a[i] + 1; }", "out of bounds", "thread 3 reads a[4]"),
         (HEAD + "float b; out[i] = i < 39 ? a[i] + 1 : b; }", "uninitialised", "at size 40 out[39] is nan"),
         (HEAD + "threadgroup float s[9000]; s[i] = 1; out[i] = s[i]; }", "does not compile", "bytes of threadgroup"),
         (HEAD + "threadgroup float s[8]; s[i + 8] = 1; out[i] = a[i] + 1; }", "out of bounds", "thread 0 writes s[8]"),

@@ -278,7 +278,7 @@ class Run:
             return
         kind = _KINDS.get(fault.kind, "does not end")
         at = f"at size {_size(self.size)} "
-        marked = [one for one in self.accesses.lines if one["kind"] >= 2]
+        marked = [one for one in self.accesses.lines if one["kind"] == (3 if kind == "race" else 2)]
         if kind == "out of bounds" and marked:
             verb = "reads" if "read" in fault.message else "writes"
             if not (found := self._nearest(marked, fault.line)):
