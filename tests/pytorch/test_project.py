@@ -65,6 +65,7 @@ def work(tmp_path, monkeypatch):
     (tmp_path / "heat.py").write_text(SCRIPT)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(project.doctor, "examine", examined)
+    monkeypatch.setenv("METALLAB_MODE", "fast")  # which withholds each speed-up, however busy the machine is
     subject.forget("heat")
     return project.Project(tmp_path / "out", on=device.cpu())
 
@@ -79,9 +80,8 @@ def refusal(work, number, given):
     with pytest.raises(checks.WrongAnswer) as raised:
         checks.exercise(f"Step {number}", lambda: given, work.step(number), "a hint")
     message = str(raised.value)
-    assert len(message) < 500
     assert work.rows[number - 1]["words"] == "refused"
-    assert message.count("\n") < 3
+    assert (len(message) < 500, message.count("\n") < 3) == (True, True)
     return message
 
 
@@ -145,8 +145,8 @@ def test_one_number_and_gradients_not_compared_are_named(work, tmp_path):
     work.step(1)("heat:total")
     work.step(2)(["heat:total", "nothing to change"])
     assert work.step(3)("float32") is True
-    assert "So few can hide errors" in work.rows[2]["found"][0]
-    assert any(line.startswith("Not compared: gradients") for line in work.unknown)
+    assert "what it is made of" in work.rows[2]["found"][0]
+    assert any(line.startswith("Not compared: what") for line in work.unknown)
 
 
 def test_a_moved_file_that_changed_wants_step_2_again(work, tmp_path):

@@ -39,13 +39,12 @@ STEPS = (
 DONE, REFUSED, OPEN, OLD = "good", "bad", "unanswered", "attention"  # as the doctor marks its answers
 IN_WORDS = {DONE: "done", REFUSED: "refused", OPEN: "not done", OLD: "done with an older version of the file"}
 SPEED = re.compile(
-    r"\b(?:fast|slow|quick|speed|sooner|times|twice|halv)\w*|\bhalf the time\b|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b",
-    re.IGNORECASE,
-)
+    r"\b(?:fast|slow|quick|speed|sooner|times|twice|halv|outperform)\w*|\bhalf (?:of )?the time\b"
+    r"|\d\s*(?:ns|µs|us|ms|s|sec\w*|min\w*)\b", re.IGNORECASE,
+)  # fmt: skip
 NEGATED = re.compile(r"\b(?:no|not|nothing|never|whether)\b[^,;.]*", re.IGNORECASE)
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?:e[-+]?\d+)?")
 OF_A_MAC = re.compile(r"\b(?:i?macs?|macbook\w*|macos|apple\w*|mps|m[1-9])\b", re.IGNORECASE)
-NOT_COMPARED = re.compile(r"Not (?:compared|tried): .*?\.(?= |$)")
 
 
 class Refused(ValueError):
@@ -120,12 +119,11 @@ class Project:
         outputs = moved.inference()()
         own = next((units.dtype_name(t.dtype) for t in tensors_in(outputs) if t.is_floating_point()), "float32")
         if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
-            raise Refused(f"name the number format to compare in: {', '.join(checks.TOLERANCES)}")
+            raise Refused(f"name the number format to compare in, as a text: {', '.join(checks.TOLERANCES)}")
         if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
             raise Refused(f"outputs are in {own}: {dtype} would let too much pass")
         if is_random(script) or is_random(moved):
-            still = "F.dropout(x, training=True) drops in evaluation mode as well"
-            raise Refused(f"outputs differ from call to call: seed what is random, or turn it off by hand ({still})")
+            raise Refused("outputs differ from call to call: seed what is random; turn F.dropout off by hand")
         wanted, got = (each.gradients(evaluating=True) for each in (script, moved))
         both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
         ours, theirs = ({f"gradient of {name}": each[name] for name in both} for each in (wanted, got))
@@ -140,53 +138,57 @@ class Project:
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
         count = sum(t.numel() for t in tensors_in(outputs))
-        few = " So few can hide errors: let both models return what they are made of." * (count < 10)
+        hidden = f" Not compared: what {'they are' if count > 1 else 'it is'} made of; return that, too." * (count < 10)
         agreed = re.search(r"[\d,]+(?: of [\d,]+)? calls of operators agree", _first(judged))
-        right = f"One by one, {agreed[0]}." if agreed else "Operators one by one: question 2 is open."
-        agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}."
+        right, place = "Operators one by one: question 2 is open.", judged["on"].partition(" (")[0]
+        if agreed:
+            right = f"On {place}, {agreed[0]} with float64{' (no time for the others)' * (judged['outcome'] != DONE)}."
+        agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}.{hidden}"
         gradients = f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
         if not both:
-            gradients = f"Not compared: gradients, as {'weights have other names' if wanted else 'there are none'}."
+            gradients = "Not compared: gradients, as weights have other names." if wanted else "There are no gradients."
         within = f"Numbers are equal within {checks.tolerance(dtype)}."
         asked = f"{judged['question']} {_first(judged)} Asked of {judged['on']}."
-        return [self.places, f"{agree} {gradients} {right}{few}", within, asked]
+        return [self.places, f"{agree} {gradients} {right}", within, asked]
 
     def _finite(self, worst: Any) -> list[str]:
         moved = self._subject("moved")
         if not callable(worst):
             raise Refused("give a function that is called with the inputs of your factory and returns worse ones")
         given = worst(*moved.inputs, **moved.named)
+        old, new = tensors_in([moved.inputs, moved.named]), tensors_in(given)
+        if not new or (len(old) == len(new) and all(map(torch.equal, old, new))):
+            these = "the inputs of your factory" if new else "no tensors"
+            raise Refused(f"these are {these}: return a tuple of inputs that you fear, such as equal numbers")
         hard = checked((moved.model, given, moved.loss), "your function")
-        old, new = (tensors_in((each.inputs, each.named)) for each in (moved, hard))
-        if len(old) == len(new) and all(map(torch.equal, old, new)):
-            raise Refused("these are the inputs of your factory: give some that you fear, such as equal numbers")
         for what, each in (("its inputs", moved), ("yours", hard)):
             for on in self.devices:
                 _assert_finite(each, on, what)
         counted = sum(1 for weight in moved.model.parameters() if weight.requires_grad)
         gradients = f", and the gradients of {counted} tensors of weights," * bool(counted and moved.trains)
-        return [self.places, f"Outputs{gradients} are finite for its own inputs and for those that are feared."]
+        return [self.places, f"Outputs{gradients} are finite for its own inputs and for the feared ones."]
 
     def _longest(self, name: Any) -> list[str]:
         if not isinstance(name, str) or not name.strip():
             raise Refused("name one operator, copy or fallback of answer 4, such as 'aten::exp'")
         wanted, lines, firsts, there = _plain(name), [], [], []
         for which in ("script", "moved"):
-            answer = self._answer(4, which)
+            answer, rows = self._answer(4, which), []
             firsts.append(f"{which.capitalize()}: {_first(answer)}")
             for each in answer["evidence"]:
                 for row in each["rows"]:
-                    there.append(row[0])
-                    if _plain(row[0]) == wanted:
-                        last = dict(zip(each["headings"], row, strict=True))
-                        amount = last.get("share") or f"{last['bytes']} {last['which way']}"
-                        lines.append(f"{which.capitalize()}: {row[0]}, calls: {last['calls']}, {amount}.")
+                    last = dict(zip(each["headings"], row, strict=True))
+                    amount = last.get("share") or f"{last['bytes']} {last['which way']}"
+                    rows.append((row[0], f"{row[0]}, calls: {last['calls']}, {amount}"))
+            there += [row[0] for row in rows]
+            if said := [text for known, text in rows if _plain(known) == wanted]:
+                lines.append(f"{which.capitalize()}: {'; '.join(dict.fromkeys([rows[0][1], *said]))}.")
         if wanted not in map(_plain, there):
             known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {firsts[-1]}"
             raise Refused(f"{name} is not among what takes the time; {known}")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
         others = "" if self.on_a_mac else " A Mac may have another operator for the same call."
-        return [f"operators of {answer['on']}", f"Looked into: {' '.join(lines)}{others}", *copied, *firsts]
+        return [f"operators of {answer['on']}", f"Most, and looked into: {' '.join(lines)}{others}", *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -217,7 +219,7 @@ class Project:
         answer = self._answer(6, "moved")
         rows = {row[0]: row for each in answer["evidence"] for row in each.get("rows", ())}
         if name not in rows:
-            raise Refused(f"answer 6 has {', '.join(rows) or 'no format: ' + _first(answer)}")
+            raise Refused(f"answer 6 has {'; '.join(map(repr, rows)) or 'no format: ' + _first(answer)}")
         if not isinstance(accepted, int | float) or not 0 < accepted < 1:
             raise Refused("the error is relative to the outputs' root mean square: accept one between 0 and 1")
         if not re.match(r"\d", rows[name][1]):
@@ -226,9 +228,9 @@ class Project:
             raise Refused(f"{name} has an error of {rows[name][1]}, and you accept {accepted:g}")
         _, _, time, kept = rows[name]
         exact = "in float64" if "differ from float64" in answer["sentence"] else "as it is"
-        error = f"{name} differs by {rows[name][1]} from the moved model {exact}, where {accepted:g} is accepted"
-        relative = "This is relative to the root mean square of the moved model's outputs, not of the script's."
-        return [answer["on"], f"{error}.", relative, f"Inference: {time}; kept for the backward pass: {kept}."]
+        error = f"{name}: outputs differ from those of the moved model {exact} by {rows[name][1]}"
+        within = f"{error} of their root mean square; {accepted:g} is accepted."
+        return [answer["on"], within, f"Inference: {time}; kept for the backward pass: {kept}."]
 
     def _fits(self, gigabytes: Any) -> list[str]:
         if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 1 <= gigabytes <= 2048:
@@ -244,8 +246,7 @@ class Project:
     def _sentence(self, text: Any) -> list[str]:
         if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
             raise Refused("write one sentence, in which a colleague reads what you found")
-        steps = self.kept["steps"]
-        shown = " ".join(line for number, each in steps.items() if number != "9" for line in each["found"])
+        shown = " ".join(line for number, each in self.kept["steps"].items() if number != "9" for line in each["found"])
         shown += " ".join(each["model"] for each in self.kept["examined"].values())
         if unknown := {*NUMBER.findall(text)} - {*NUMBER.findall(shown)}:
             raise Refused(f"{unknown.pop()} is in no result: copy a number of the report as printed, or give none")
@@ -315,15 +316,14 @@ class Project:
     def unknown(self) -> list[str]:
         """What the report does not know."""
         rows = self.rows
-        lines = [f"Step {row['number']} ({row['name']}): {row['words']}." for row in rows if row["outcome"] != DONE]
+        lines = [f"Step {row['number']} ({row['name']}): {row['words']}." for row in rows if row["words"] != "done"]
         if not self.on_a_mac:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
         lines += ["Fast mode: the doctor had little time, and no time is compared."] * (mode.current() == "fast")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
             if each["outcome"] != DONE:
                 lines.append(f"{each['question']} {_first(each)}")
-        lines += NOT_COMPARED.findall(" ".join(rows[2]["found"]))
-        return lines + [text for text, verdict in self._verdicts().items() if verdict in ("withheld", "inconclusive")]
+        return lines + re.findall(r"Not compared: .*?\.(?= |$)", " ".join(rows[2]["found"]))
 
     def _report(self, template: str, page: bool = True) -> str:
         macos, python = platform.mac_ver()[0], platform.python_version()
