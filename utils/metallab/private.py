@@ -66,7 +66,7 @@ def names() -> dict[str, str]:
     """
     words = dict.fromkeys(user_names(), "(user)")
     hosts = {platform.node()}
-    with contextlib.suppress(FileNotFoundError):  # a program of macOS
+    with contextlib.suppress(OSError):  # a program of macOS, or a folder of PATH that this account cannot enter
         for kind in ("ComputerName", "LocalHostName"):
             asked = subprocess.run(["scutil", "--get", kind], capture_output=True, text=True, check=False)
             hosts.add(asked.stdout.strip())
