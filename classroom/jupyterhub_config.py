@@ -168,18 +168,6 @@ def furnish() -> None:
         workshop.hide_solutions(LESSONS)
 
 
-furnish()
-names = Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8") if os.environ.get("METALLAB_CLASS") else ""
-add_to_class_list([TEACHER, *names.lower().split()])
-print(f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}.")
-if not SEPARATE:
-    print(
-        "All share your account: students' pages are apart, but code that a student runs can read and change what "
-        "others have, the passwords, and the solutions. Where that is not good enough: sudo make hub."
-    )
-
-# ---------------------------------------------------------------- JupyterHub
-
 address, tls = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1", os.environ.get("METALLAB_HUB_TLS")
 if not (number := os.environ.get("METALLAB_HUB_PORT") or "8000").isdecimal():
     raise CannotOpen(f"{number!r} is no port: give a number, such as PORT=8000")
@@ -191,6 +179,18 @@ if tls:
     if missing := [file for file in (key, certificate) if not file.is_file()]:
         raise CannotOpen(f"there is no {missing[0]}: TLS= names a folder with key.pem and cert.pem in it")
     c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(key), str(certificate)
+
+furnish()
+names = Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8") if os.environ.get("METALLAB_CLASS") else ""
+add_to_class_list([TEACHER, *names.lower().split()])
+print(f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}.")
+if not SEPARATE:
+    print(
+        "All share your account: students' pages are apart, but code that a student runs can read and change what "
+        "others have, the passwords, and the solutions. Where that is not good enough: sudo make hub."
+    )
+
+# ---------------------------------------------------------------- JupyterHub
 
 c.JupyterHub.ip, c.JupyterHub.port = address, port
 c.JupyterHub.hub_port = port + 1  # these two on this machine only

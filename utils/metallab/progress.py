@@ -56,7 +56,7 @@ def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
         count = sum(outcome == "right" for found in pages.values() for outcome in found)
         rows.append(["".join(c if c.isprintable() else "?" for c in name), *marks, str(count)])
     solved = [sum({*pages.get(n, ["?"])} == {"right"} for pages in students.values()) for n in rows[0][1:-1]]
-    rows.append(["solved by", *map(str, solved), ""])
+    rows.append(["all right", *map(str, solved), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([*lines, "", ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": "?"}.items()), ""])
