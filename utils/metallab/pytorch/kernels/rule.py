@@ -58,7 +58,7 @@ def _wide(x: Tensor, lambd: float) -> tuple[Tensor, Tensor]:
 
 
 def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> bool | isolated.Skipped:
-    """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected for each λ; -0 is 0.
+    """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected for each λ.
 
     ``x`` and the expected tensors are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process
     of its own; `isolated.Skipped` where none can be had. AssertionError that names the first number that is wrong;
@@ -72,8 +72,7 @@ def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> 
     if outcome.ok:
         for (lambd, wanted), out in zip(expected.items(), outcome["outs"], strict=True):
             for number, got, right in zip(x, torch.tensor(out), wanted, strict=True):
-                alike = same_bits(got, right) or got == right == 0
-                assert alike, f"of {number:g} and λ = {lambd:g} it makes {got:g}, not {right:g}"
+                assert same_bits(got, right), f"of {number:g} and λ = {lambd:g} it makes {got:g}, not {right:g}"
         return True
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)
