@@ -48,7 +48,7 @@ enum State { ready, at_barrier, at_simdgroup_barrier, at_exchange, finished };
 struct Fiber {
   MetalsimThread thread;
   State state;
-  const char* site;  // where in the kernel it waits
+  const char *site, *place;  // where in the kernel it waits; for a barrier, which may be there twice, where in the source
   // an exchange of values with the other lanes: what it gives, where it wants everybody's, who took part
   const void* mine;
   uint32_t bytes;
@@ -255,9 +255,9 @@ struct SimdGroup {
   // Lanes in `state` at one place of the kernel (the place of the first of them), as a mask.
   uint32_t waiting(State state) const {
     uint32_t mask = 0;
-    const char* site = nullptr;
+    const char* place = nullptr;
     for (uint32_t i = 0; i < lanes; i++)
-      if (first[i]->state == state && (!site || first[i]->site == site)) site = first[i]->site, mask |= 1u << i;
+      if (first[i]->state == state && (!place || first[i]->place == place)) place = first[i]->place, mask |= 1u << i;
     return mask;
   }
   void release(uint32_t mask) const {
@@ -288,13 +288,13 @@ struct SimdGroup {
 // Every thread of the group waits at a threadgroup barrier, or something is wrong.
 bool pass_barrier(Fiber** group, uint32_t n) {
   uint32_t arrived = 0;
-  const char* site = nullptr;
+  const char *site = nullptr, *place = nullptr;
   bool one_site = true;
   for (uint32_t i = 0; i < n; i++) {
     if (group[i]->state != at_barrier) continue;
     arrived++;
-    if (!site) site = group[i]->site;
-    one_site = one_site && site == group[i]->site;
+    if (!site) site = group[i]->site, place = group[i]->place;
+    one_site = one_site && place == group[i]->place;
   }
   if (arrived != n) {
     char text[160];
@@ -445,10 +445,10 @@ EXPORT void metalsim_absent_lane(void* place, uint32_t bytes, int of_filling) {
   memset(place, of_filling && garbage_now == 0xff ? 0 : garbage_now, bytes);
 }
 
-EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup) {
+EXPORT __attribute__((noinline)) void metalsim_barrier(int of_simdgroup, uint32_t place) {
   if (!current) siglongjmp(escape, unplanned_meeting);
   current->state = of_simdgroup ? at_simdgroup_barrier : at_barrier;
-  current->site = (const char*)__builtin_return_address(0) - 1;
+  current->site = (const char*)__builtin_return_address(0) - 1, current->place = (const char*)(uintptr_t)place;
   leave_fiber(false);
   ++*(of_simdgroup ? &current->simdgroup_barriers_passed : &current->barriers_passed);
 }
@@ -457,7 +457,7 @@ EXPORT __attribute__((noinline)) uint32_t metalsim_exchange(const void* mine, ui
   if (!current) siglongjmp(escape, unplanned_meeting);
   Fiber* me = current;
   me->state = at_exchange;
-  me->site = (const char*)__builtin_return_address(0) - 1;
+  me->site = me->place = (const char*)__builtin_return_address(0) - 1;
   me->mine = mine;
   me->bytes = bytes;
   me->all = (char*)all;

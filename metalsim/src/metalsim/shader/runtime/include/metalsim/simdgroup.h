@@ -3,7 +3,7 @@
 #pragma clang system_header
 
 extern "C" {
-void metalsim_barrier(int of_simdgroup) __attribute__((noduplicate, nomerge));
+void metalsim_barrier(int of_simdgroup, uint place) __attribute__((noduplicate, nomerge));
 uint metalsim_exchange(const void* mine, uint bytes, void* all) __attribute__((noduplicate));  // returns who took part
 uint metalsim_lane(void);
 void metalsim_absent_lane(void* place, uint bytes, int of_filling);
@@ -21,11 +21,11 @@ enum class mem_flags {
 constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 enum thread_scope { thread_scope_thread, thread_scope_simdgroup, thread_scope_threadgroup, thread_scope_device };
 
-// inlined, so that the run time sees from where in the kernel it was called
-#define METALSIM_INLINE __attribute__((always_inline, nomerge, noduplicate)) inline
-METALSIM_INLINE void threadgroup_barrier(mem_flags) { metalsim_barrier(0); }
-METALSIM_INLINE void threadgroup_barrier(mem_flags, thread_scope) { metalsim_barrier(0); }
-METALSIM_INLINE void simdgroup_barrier(mem_flags) { metalsim_barrier(1); }
+#define METALSIM_PLACE uint place = __builtin_LINE() * 1024 + __builtin_COLUMN()  // where it was written
+#define METALSIM_INLINE __attribute__((always_inline, nomerge)) inline
+METALSIM_INLINE void threadgroup_barrier(mem_flags, METALSIM_PLACE) { metalsim_barrier(0, place); }
+METALSIM_INLINE void threadgroup_barrier(mem_flags, thread_scope, METALSIM_PLACE) { metalsim_barrier(0, place); }
+METALSIM_INLINE void simdgroup_barrier(mem_flags, METALSIM_PLACE) { metalsim_barrier(1, place); }
 
 // What Metal accepts: no bool, no bfloat, no 64-bit integers. (PyTorch's headers write their own for those.)
 template <class T>
