@@ -82,8 +82,7 @@ class Project:
                 entry["found"] = [str(error) if ours else f"It raised {explain(error)}"]
                 raise Refused(entry["found"][0]) from error
             finally:
-                factories = [each["factory"] for each in self.kept["examined"].values()]
-                entry["files"] = {name: _digest(name) for name in factories}
+                entry["files"] = {each["factory"]: _digest(each["factory"]) for each in self.kept["examined"].values()}
                 paths.write_atomically(self.folder / "steps.json", json.dumps(self.kept, indent=1) + "\n")
             print("\n".join(entry["found"]))
             return True
@@ -116,8 +115,8 @@ class Project:
 
     def _agrees(self, dtype: Any) -> list[str]:
         script, moved = self._subject("script"), self._subject("moved")
-        outputs = moved.inference()()
-        own = next((units.dtype_name(t.dtype) for t in tensors_in(outputs) if t.is_floating_point()), "float32")
+        outputs = tensors_in(moved.inference()())
+        own = next((units.dtype_name(t.dtype) for t in outputs if t.is_floating_point()), "float32")
         if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
             raise Refused(f"name the number format to compare in, as a text: {', '.join(checks.TOLERANCES)}")
         if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
@@ -128,28 +127,31 @@ class Project:
         both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
         ours, theirs = ({f"gradient of {name}": each[name] for name in both} for each in (wanted, got))
         try:
-            checks.assert_close([*tensors_in(script.inference()()), ours], [*tensors_in(outputs), theirs], dtype)
+            checks.assert_close([*tensors_in(script.inference()()), ours], [*outputs, theirs], dtype)
             if self.on.kind != "cpu":
-                there = moved.to(self.on.torch_device).inference()()
-                checks.assert_close(tensors_in(outputs), tensors_in(there), dtype)
+                checks.assert_close(outputs, tensors_in(moved.to(self.on.torch_device).inference()()), dtype)
         except checks.Mismatch as difference:
             raise Refused(f"moved and script differ: {difference}") from None
         judged = self._answer(2, "moved")
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
-        count = sum(t.numel() for t in tensors_in(outputs))
-        hidden = f" Not compared: what {'they are' if count > 1 else 'it is'} made of; return that, too." * (count < 10)
-        agreed = re.search(r"[\d,]+(?: of [\d,]+)? calls of operators agree", _first(judged))
-        right, place = "Operators one by one: question 2 is open.", judged["on"].partition(" (")[0]
-        if agreed:
-            right = f"On {place}, {agreed[0]} with float64{' (no time for the others)' * (judged['outcome'] != DONE)}."
-        agree = f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}.{hidden}"
-        gradients = f"So do the gradients of {len(both)} of {len(wanted)} tensors of weights, in evaluation mode."
-        if not both:
-            gradients = "Not compared: gradients, as weights have other names." if wanted else "There are no gradients."
-        within = f"Numbers are equal within {checks.tolerance(dtype)}."
-        asked = f"{judged['question']} {_first(judged)} Asked of {judged['on']}."
-        return [self.places, f"{agree} {gradients} {right}", within, asked]
+        calls, known = map(int, (re.findall(r"(\d+) of (\d+) calls of operators", judged["sentence"]) or [(0, 0)])[0])
+        count, others = sum(t.numel() for t in outputs), len(wanted) - len(both)
+        said = {
+            f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}.": True,
+            f"So do the gradients of {len(both)} tensors of weights, in evaluation mode.": both,
+            "There are no gradients.": not wanted,
+            f"On {judged['on'].partition(' (')[0]}, {calls} calls of operators agree with float64.": calls,
+            "Not compared: what the outputs are made of; return that, too.": count < 10,
+            f"Not compared: gradients of {others} tensors of weights, whose names or shapes are not in both.": others,
+            f"Not compared: {known - calls} of {known} calls of operators, for lack of time.": known > calls,
+            f"Not compared: operators, one by one. {_first(judged)}": not calls,
+        }
+        lines = [line for line, holds in said.items() if holds] + re.findall("Not compared: .*", judged["sentence"])
+        agree = [line for line in lines if not line.startswith("Not compared")]
+        more = " Not all was compared: see below." * (len(agree) < len(lines))
+        asked = f"Tolerance: {checks.tolerance(dtype)}. On {judged['on']}: {judged['question']} {_first(judged)}"
+        return [self.places, " ".join(agree) + more, *(line for line in lines if line not in agree), asked]
 
     def _finite(self, worst: Any) -> list[str]:
         moved = self._subject("moved")
@@ -182,13 +184,13 @@ class Project:
                     rows.append((row[0], f"{row[0]}, calls: {last['calls']}, {amount}"))
             there += [row[0] for row in rows]
             if said := [text for known, text in rows if _plain(known) == wanted]:
-                lines.append(f"{which.capitalize()}: {'; '.join(dict.fromkeys([rows[0][1], *said]))}.")
+                lines.append(f"{which.capitalize()}: {'; '.join(said)} (most: {rows[0][1]}).")
         if wanted not in map(_plain, there):
             known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {firsts[-1]}"
             raise Refused(f"{name} is not among what takes the time; {known}")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
-        others = "" if self.on_a_mac else " A Mac may have another operator for the same call."
-        return [f"operators of {answer['on']}", f"Most, and looked into: {' '.join(lines)}{others}", *copied, *firsts]
+        lines += [] if self.on_a_mac else ["A Mac may have another operator for the same call."]
+        return [f"operators of {answer['on']}", f"The author looked into {name}. {' '.join(lines)}", *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -226,11 +228,10 @@ class Project:
             raise Refused(f"{name} is not sound: {rows[name][1]}")
         if float(rows[name][1]) > accepted:
             raise Refused(f"{name} has an error of {rows[name][1]}, and you accept {accepted:g}")
-        _, _, time, kept = rows[name]
         exact = "in float64" if "differ from float64" in answer["sentence"] else "as it is"
         error = f"{name}: outputs differ from those of the moved model {exact} by {rows[name][1]}"
         within = f"{error} of their root mean square; {accepted:g} is accepted."
-        return [answer["on"], within, f"Inference: {time}; kept for the backward pass: {kept}."]
+        return [answer["on"], within, "Inference: {2}; kept for the backward pass: {3}.".format(*rows[name])]
 
     def _fits(self, gigabytes: Any) -> list[str]:
         if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 1 <= gigabytes <= 2048:
@@ -304,8 +305,8 @@ class Project:
         """The steps in their order: number, name, outcome, given, on, found."""
         rows = []
         for number, name in enumerate(STEPS, 1):
-            empty = {"outcome": OPEN, "given": "", "on": "", "found": [], "files": {}}
-            kept = empty | self.kept["steps"].get(str(number), {})
+            kept = {"outcome": OPEN, "given": "", "on": "", "found": [], "files": {}}
+            kept |= self.kept["steps"].get(str(number), {})
             if kept["outcome"] == DONE and any(_digest(each) != digest for each, digest in kept["files"].items()):
                 kept["outcome"] = OLD
             unsure = " without a verdict" * ("no speed-up is given" in "".join(kept["found"][:1]))
@@ -321,13 +322,12 @@ class Project:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
         lines += ["Fast mode: the doctor had little time, and no time is compared."] * (mode.current() == "fast")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
-            if each["outcome"] != DONE:
+            if each["outcome"] != DONE and each["question"] != QUESTIONS[1]:  # step 3 says what that one lacks
                 lines.append(f"{each['question']} {_first(each)}")
-        return lines + re.findall(r"Not compared: .*?\.(?= |$)", " ".join(rows[2]["found"]))
+        return lines + [line for line in rows[2]["found"] if line.startswith("Not compared")]
 
     def _report(self, template: str, page: bool = True) -> str:
-        macos, python = platform.mac_ver()[0], platform.python_version()
-        system = f"Python {python}, {f'macOS {macos}' if macos else platform.system()}"
+        system = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
         versions = f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}"
         return rendered(template, work=self, cpu=device.cpu().label, versions=versions, page=page)
 
