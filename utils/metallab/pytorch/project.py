@@ -96,8 +96,7 @@ class Project:
         runs = report["answers"][0]
         names = {_plain(row[0]): row[1] for each in runs["evidence"] for row in each.get("rows", ())}
         stops = f"Not as it is: {', '.join(f'{name} ({how})' for name, how in names.items())}."
-        six = (f"{each['question']} {each['outcome']}: {_first(each)}" for each in report["answers"])
-        return [runs["on"], stops if names and runs["outcome"] != DONE else _predicted(runs), *six]
+        return [runs["on"], stops if names and runs["outcome"] != DONE else _predicted(runs), _first(runs)]
 
     def _moved(self, given: Any) -> list[str]:
         factory, changed = _pair(given, "name the factory of what you moved, and say in a sentence what you changed")
@@ -105,13 +104,13 @@ class Project:
             raise Refused("say in a sentence what you changed")
         if SPEED.search(changed):
             raise Refused(f"{SPEED.search(changed)[0]!r} is for step 6 to find: say what you changed, not what for")
-        before, report = self._answer(1, "script"), self._examined(factory, "moved")
-        after = report["answers"][0]
+        self._answer(1, "script")
+        after = (report := self._examined(factory, "moved"))["answers"][0]
         if after["outcome"] in (REFUSED, OPEN):
             raise Refused(f"it does not run on MPS yet: {_first(after)}")
         self.kept["examined"]["moved"] = report
         now = f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}"
-        return [after["on"], now, f"Before: {_first(before)}", f"Now: {_first(after)}"]
+        return [after["on"], now, _first(after)]
 
     def _agrees(self, dtype: Any) -> list[str]:
         script, moved = self._subject("script"), self._subject("moved")
@@ -248,7 +247,8 @@ class Project:
         if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
             raise Refused("write one sentence, in which a colleague reads what you found")
         shown = " ".join(line for number, each in self.kept["steps"].items() if number != "9" for line in each["found"])
-        shown += " ".join(each["model"] for each in self.kept["examined"].values())
+        for report in self.kept["examined"].values():
+            shown += " ".join([report["model"], *(answer["sentence"] for answer in report["answers"])])
         if unknown := {*NUMBER.findall(text)} - {*NUMBER.findall(shown)}:
             raise Refused(f"{unknown.pop()} is in no result: copy a number of the report as printed, or give none")
         verdicts, rest = self._verdicts(), text
