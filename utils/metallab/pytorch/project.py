@@ -78,9 +78,9 @@ class Project:
                 entry["on"], *entry["found"] = (line.replace(f"{self.folder}/", "") for line in asked(given))
                 entry["outcome"] = DONE
             except Exception as error:
-                ours = isinstance(error, Refused | doctor.NotAModel)
-                entry["found"] = [str(error) if ours else f"It raised {explain(error)}"]
-                raise Refused(entry["found"][0]) from error
+                why = str(error) if isinstance(error, Refused | doctor.NotAModel) else f"It raised {explain(error)}"
+                entry["found"] = [why]
+                raise Refused(why) from error
             finally:
                 entry["files"] = {each["factory"]: _digest(each["factory"]) for each in self.kept["examined"].values()}
                 paths.write_atomically(self.folder / "steps.json", json.dumps(self.kept, indent=1) + "\n")
@@ -109,8 +109,7 @@ class Project:
         if after["outcome"] in (REFUSED, OPEN):
             raise Refused(f"it does not run on MPS yet: {_first(after)}")
         self.kept["examined"]["moved"] = report
-        now = f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}"
-        return [after["on"], now, _first(after)]
+        return [after["on"], f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}", _first(after)]
 
     def _agrees(self, dtype: Any) -> list[str]:
         script, moved = self._subject("script"), self._subject("moved")
@@ -134,8 +133,8 @@ class Project:
         judged = self._answer(2, "moved")
         if judged["outcome"] == REFUSED:
             raise Refused(_first(judged))
-        calls, known = map(int, (re.findall(r"(\d+) of (\d+) calls of operators", judged["sentence"]) or [(0, 0)])[0])
         count, others = sum(t.numel() for t in outputs), len(wanted) - len(both)
+        calls, known = map(int, (re.findall(r"(\d+) of (\d+) calls of operators", judged["sentence"]) or [(0, 0)])[0])
         said = {
             f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}.": True,
             f"So do the gradients of {len(both)} tensors of weights, in evaluation mode.": both,
@@ -148,7 +147,7 @@ class Project:
         }
         lines = [line for line, holds in said.items() if holds] + re.findall("Not compared: .*", judged["sentence"])
         agree = [line for line in lines if not line.startswith("Not compared")]
-        more = " Not all was compared: see below." * (len(agree) < len(lines))
+        more = " Not all was compared: see below." * (agree != lines)
         asked = f"Tolerance: {checks.tolerance(dtype)}. On {judged['on']}: {judged['question']} {_first(judged)}"
         return [self.places, " ".join(agree) + more, *(line for line in lines if line not in agree), asked]
 
@@ -170,9 +169,9 @@ class Project:
         return [self.places, f"Outputs{gradients} are finite for its own inputs and for the feared ones."]
 
     def _longest(self, name: Any) -> list[str]:
-        if not isinstance(name, str) or not name.strip():
+        if not isinstance(name, str) or not (wanted := _plain(name)):
             raise Refused("name one operator, copy or fallback of answer 4, such as 'aten::exp'")
-        wanted, lines, firsts, there = _plain(name), [], [], []
+        lines, firsts, there = [], [], []
         for which in ("script", "moved"):
             answer, rows = self._answer(4, which), []
             firsts.append(f"{which.capitalize()}: {_first(answer)}")
@@ -180,16 +179,17 @@ class Project:
                 for row in each["rows"]:
                     last = dict(zip(each["headings"], row, strict=True))
                     amount = last.get("share") or f"{last['bytes']} {last['which way']}"
-                    rows.append((row[0], f"{row[0]}, calls: {last['calls']}, {amount}"))
+                    rows.append((row[0], f"{amount}, calls: {last['calls']}"))
             there += [row[0] for row in rows]
             if said := [text for known, text in rows if _plain(known) == wanted]:
-                lines.append(f"{which.capitalize()}: {'; '.join(said)} (most: {rows[0][1]}).")
+                most = f" (most: {_plain(rows[0][0])}, {rows[0][1].partition(',')[0]})" * (rows[0][1] not in said)
+                lines.append(f"{which.capitalize()}: {'; '.join(said)}{most or ', the most'}.")
         if wanted not in map(_plain, there):
             known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {firsts[-1]}"
             raise Refused(f"{name} is not among what takes the time; {known}")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
         lines += [] if self.on_a_mac else ["A Mac may have another operator for the same call."]
-        return [f"operators of {answer['on']}", f"The author looked into {name}. {' '.join(lines)}", *copied, *firsts]
+        return [f"operators of {answer['on']}", f"The author looked into {wanted}. {' '.join(lines)}", *copied, *firsts]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
@@ -247,8 +247,8 @@ class Project:
         if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
             raise Refused("write one sentence, in which a colleague reads what you found")
         shown = " ".join(line for number, each in self.kept["steps"].items() if number != "9" for line in each["found"])
-        for report in self.kept["examined"].values():
-            shown += " ".join([report["model"], *(answer["sentence"] for answer in report["answers"])])
+        for each in self.kept["examined"].values():
+            shown += " ".join([each["model"], *(answer["sentence"] for answer in each["answers"])])
         if unknown := {*NUMBER.findall(text)} - {*NUMBER.findall(shown)}:
             raise Refused(f"{unknown.pop()} is in no result: copy a number of the report as printed, or give none")
         verdicts, rest = self._verdicts(), text
