@@ -149,7 +149,7 @@ def test_what_was_not_compared_is_named(work):
     second = work.kept["examined"]["moved"]["answers"][1]
     second["sentence"] = "3 of 4 calls of operators agree. Not compared: aten::lstm."
     assert work.step(3)("float32") is True
-    assert "3 calls of operators agree with float64. Not all was compared" in work.rows[2]["found"][0]
+    assert "3 calls of operators, one by one, agree with float64. Not all was compared" in work.rows[2]["found"][0]
     assert [u.split()[2] for u in work.unknown if "Not compared" in u] == ["what", "gradients", "1", "aten::lstm."]
     second["sentence"] = "No Apple GPU."
     work.step(3)("float32")

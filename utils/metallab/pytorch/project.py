@@ -136,10 +136,10 @@ class Project:
         count, others = sum(t.numel() for t in outputs), len(wanted) - len(both)
         calls, known = map(int, (re.findall(r"(\d+) of (\d+) calls of operators", judged["sentence"]) or [(0, 0)])[0])
         said = {
-            f"{count:,} number{'s agree' if count > 1 else ' agrees'} in {dtype}.": True,
+            f"{count:,} number{'s agree' if count > 1 else ' agrees'} within {checks.tolerance(dtype)}.": True,
             f"So do the gradients of {len(both)} tensors of weights, in evaluation mode.": both,
             "There are no gradients.": not wanted,
-            f"On {judged['on'].partition(' (')[0]}, {calls} calls of operators agree with float64.": calls,
+            f"{calls} calls of operators, one by one, agree with float64.": calls,
             "Not compared: what the outputs are made of; return that, too.": count < 10,
             f"Not compared: gradients of {others} tensors of weights, whose names or shapes are not in both.": others,
             f"Not compared: {known - calls} of {known} calls of operators, for lack of time.": known > calls,
@@ -148,8 +148,8 @@ class Project:
         lines = [line for line, holds in said.items() if holds] + re.findall("Not compared: .*", judged["sentence"])
         agree = [line for line in lines if not line.startswith("Not compared")]
         more = " Not all was compared: see below." * (agree != lines)
-        asked = f"Tolerance: {checks.tolerance(dtype)}. On {judged['on']}: {judged['question']} {_first(judged)}"
-        return [self.places, " ".join(agree) + more, *(line for line in lines if line not in agree), asked]
+        where = f"{self.places}; operators: {judged['on']}" if calls else self.places
+        return [where, " ".join(agree) + more, *(line for line in lines if line not in agree)]
 
     def _finite(self, worst: Any) -> list[str]:
         moved = self._subject("moved")
@@ -238,10 +238,10 @@ class Project:
         self._answer(5, "moved")
         asked = {"minutes": self.minutes, "memory": int(gigabytes * 2**30), "questions": [5], "together": True}
         [answer] = doctor.examine(self.kept["examined"]["moved"]["factory"], progress=lambda _: None, **asked).answers
-        lines = answer.sentence.splitlines()
+        lines = [line for line in answer.sentence.splitlines() if "this machine" not in line]
         if answer.status in ("failed", "skipped"):
             raise Refused(next((line for line in lines if "NOT FIT" in line), lines[0]))
-        return [answer.on, f"Into a Mac with {gigabytes:g} GB, yes: {lines[0][0].lower()}{lines[0][1:]}", *lines[1:]]
+        return ["counted", f"Into a Mac with {gigabytes:g} GB, yes: {lines[0][0].lower()}{lines[0][1:]}", *lines[1:]]
 
     def _sentence(self, text: Any) -> list[str]:
         if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
@@ -322,14 +322,14 @@ class Project:
             lines.append("How fast it is on an Apple GPU, and whether it is right there: repeat the steps on a Mac.")
         lines += ["Fast mode: the doctor had little time, and no time is compared."] * (mode.current() == "fast")
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
-            if each["outcome"] != DONE and each["question"] != QUESTIONS[1]:  # step 3 says what that one lacks
+            if each["outcome"] != DONE and each["question"] not in QUESTIONS[1:3]:  # see steps 3 and 6
                 lines.append(f"{each['question']} {_first(each)}")
         return lines + [line for line in rows[2]["found"] if line.startswith("Not compared")]
 
     def _report(self, template: str, page: bool = True) -> str:
-        system = f"Python {platform.python_version()}, {platform.platform(terse=True)}"
-        versions = f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, {system}"
-        return rendered(template, work=self, cpu=device.cpu().label, versions=versions, page=page)
+        macos = f"macOS {platform.mac_ver()[0]}" if self.on_a_mac else platform.system()
+        system = f"PyTorch {torch.__version__}, Python {platform.python_version()}, {macos}"
+        return rendered(template, work=self, cpu=device.cpu().label, versions=f"{datetime.now(UTC):%Y-%m-%d}, {system}", page=page)
 
     def save(self) -> Path:
         """Write ``report.html`` and ``report.md`` into the folder; return the page."""
@@ -354,9 +354,9 @@ def _assert_finite(subject: Subject, on: Device, what: str) -> None:
 
 
 def _first(answer: dict[str, Any]) -> str:
-    """The first point of an answer; of the first question, whose points are of different tasks, all."""
+    """The first point of an answer; of the first question what training needs, if there is any, and what was tried."""
     lines = answer["sentence"].splitlines()
-    return " ".join(lines) if answer["question"] == QUESTIONS[0] else lines[0]
+    return " ".join(lines[-2:]) if answer["question"] == QUESTIONS[0] else lines[0]
 
 
 def _predicted(answer: dict[str, Any]) -> str:
