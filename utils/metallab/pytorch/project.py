@@ -328,8 +328,8 @@ class Project:
 
     def _report(self, template: str, page: bool = True) -> str:
         macos = f"macOS {platform.mac_ver()[0]}" if self.on_a_mac else platform.system()
-        system = f"PyTorch {torch.__version__}, Python {platform.python_version()}, {macos}"
-        return rendered(template, work=self, cpu=device.cpu().label, versions=f"{datetime.now(UTC):%Y-%m-%d}, {system}", page=page)
+        today = f"{datetime.now(UTC):%Y-%m-%d}, PyTorch {torch.__version__}, Python {platform.python_version()}"
+        return rendered(template, work=self, cpu=device.cpu().label, versions=f"{today}, {macos}", page=page)
 
     def save(self) -> Path:
         """Write ``report.html`` and ``report.md`` into the folder; return the page."""
