@@ -178,8 +178,8 @@ class Project:
             for each in answer["evidence"]:
                 for row in each["rows"]:
                     last = dict(zip(each["headings"], row, strict=True))
-                    amount = last.get("share") or f"{last['bytes']} {last['which way']}"
-                    rows.append((row[0], f"{amount}, calls: {last['calls']}"))
+                    of = last["share"] + " of the time" if "share" in last else f"{last['bytes']} {last['which way']}"
+                    rows.append((row[0], f"{of}, calls: {last['calls']}"))
             there += [row[0] for row in rows]
             if said := [text for known, text in rows if _plain(known) == wanted]:
                 most = f" (most: {_plain(rows[0][0])}, {rows[0][1].partition(',')[0]})" * (rows[0][1] not in said)
