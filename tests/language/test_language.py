@@ -227,4 +227,4 @@ def test_page_15c_counts_and_packs_as_pages_15_and_15b(page):
     linear, llama = nn.Linear(64, 16, bias=False), dict(zip(own["names"], own["llamas"]["8B"], strict=False))
     assert torch.equal(own["Packed"](linear).weight, page["Packed"](linear, 4, 32).weight)
     assert own["needs"](5, 512, **llama) == needs(5, 512, **llama)
-    assert own["llamas"]["1B"][-1] == pytest.approx(16 * 8 * (2 * 4096 + 2 * 2560 + 3 * 10240), rel=0.01)
+    assert own["adapters"]["1B"] == pytest.approx(16 * 8 * (2 * 4096 + 2 * 2560 + 3 * 10240), rel=0.01)

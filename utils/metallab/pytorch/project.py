@@ -109,7 +109,8 @@ class Project:
         if after["outcome"] in (REFUSED, OPEN):
             raise Refused(f"it does not run on MPS yet: {_first(after)}")
         self.kept["examined"]["moved"] = report
-        return [after["on"], f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}", _first(after)]
+        tried = after["sentence"].splitlines()[-1]  # on an Apple GPU, or the simulated one
+        return [after["on"], f"{changed.rstrip('.')}. Does it run now? {_predicted(after)}", tried]
 
     def _agrees(self, dtype: Any) -> list[str]:
         script, moved = self._subject("script"), self._subject("moved")
@@ -171,10 +172,9 @@ class Project:
     def _longest(self, name: Any) -> list[str]:
         if not isinstance(name, str) or not (wanted := _plain(name)):
             raise Refused("name one operator, copy or fallback of answer 4, such as 'aten::exp'")
-        lines, firsts, there = [], [], []
+        lines, there = [], []
         for which in ("script", "moved"):
             answer, rows = self._answer(4, which), []
-            firsts.append(f"{which.capitalize()}: {_first(answer)}")
             for each in answer["evidence"]:
                 for row in each["rows"]:
                     last = dict(zip(each["headings"], row, strict=True))
@@ -185,11 +185,11 @@ class Project:
                 most = f" (most: {_plain(rows[0][0])}, {rows[0][1].partition(',')[0]})" * (rows[0][1] not in said)
                 lines.append(f"{which.capitalize()}: {'; '.join(said)}{most or ', the most'}.")
         if wanted not in map(_plain, there):
-            known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {firsts[-1]}"
+            known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {_first(answer)}"
             raise Refused(f"{name} is not among what takes the time; {known}")
         copied = [f"Moved: {line}" for line in answer["sentence"].splitlines() if "between" in line.lower()]
         lines += [] if self.on_a_mac else ["A Mac may have another operator for the same call."]
-        return [f"operators of {answer['on']}", f"The author looked into {wanted}. {' '.join(lines)}", *copied, *firsts]
+        return [f"operators of {answer['on']}", f"The author looked into {wanted}. {' '.join(lines)}", *copied]
 
     def _compared(self, task: Any) -> list[str]:
         tasks = {"inference": "inference", "training step": "training_step"}
