@@ -146,11 +146,11 @@ class Project:
             f"Not compared: {known - calls} of {known} calls of operators, for lack of time.": known > calls,
             f"Not compared: operators, one by one. {_first(judged)}": not calls,
         }
-        lines = [line for line, holds in said.items() if holds] + re.findall("Not compared: .*", judged["sentence"])
-        agree = [line for line in lines if not line.startswith("Not compared")]
-        more = " Not all was compared: see below." * (agree != lines)
-        where = f"{self.places}; operators: {judged['on']}" if calls else self.places
-        return [where, " ".join(agree) + more, *(line for line in lines if line not in agree)]
+        rest = "".join(re.split(r"root mean square\)[^.]*\.\s", judged["sentence"])[1:]).splitlines()
+        lines = [line for line, holds in said.items() if holds] + rest
+        agree = [line for line in [*said][:4] if said[line]]
+        found = " ".join(agree) + " Not all was compared: see below." * (agree != lines)
+        return [self.places + f"; operators: {judged['on']}" * bool(calls), found, *lines[len(agree) :]]
 
     def _finite(self, worst: Any) -> list[str]:
         moved = self._subject("moved")
@@ -324,7 +324,7 @@ class Project:
         for each in self.kept["examined"].get("moved", {}).get("answers", ()):
             if each["outcome"] != DONE and each["question"] not in QUESTIONS[1:3]:  # see steps 3 and 6
                 lines.append(f"{each['question']} {_first(each)}")
-        return lines + [line for line in rows[2]["found"] if line.startswith("Not compared")]
+        return lines + rows[2]["found"][1:]
 
     def _report(self, template: str, page: bool = True) -> str:
         macos = f"macOS {platform.mac_ver()[0]}" if self.on_a_mac else platform.system()
