@@ -183,7 +183,7 @@ class Project:
             there += [row[0] for row in rows]
             if said := [text for known, text in rows if _plain(known) == wanted]:
                 most = f" (most: {_plain(rows[0][0])}, {rows[0][1].partition(',')[0]})" * (rows[0][1] != said[0])
-                lines.append(f"{which.capitalize()}: {said[0]}{most or ' (most of all)'}.")
+                lines.append(f"{which.capitalize()}: {'; '.join(said)}{most or ' (most of all)'}.")
         if wanted not in map(_plain, there):
             known = f"{', '.join(dict.fromkeys(there[:4]))} are" if there else f"answer 4 knows none: {_first(answer)}"
             raise Refused(f"{name} is not among what takes the time; {known}")
