@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import linecache
 import re
 import reprlib
@@ -21,7 +20,7 @@ try:
 except ImportError:  # NumPy 1
     from numpy import byte_bounds
 
-from metallab import isolated, units
+from metallab import isolated, judgement, units
 from metallab.device import Device
 
 
@@ -35,12 +34,19 @@ class WrongAnswer(AssertionError):
     _render_traceback_ = isolated.ChildFailed._render_traceback_  # where it was raised helps no learner
 
 
-class Right(str):
-    """What `exercise` says of a right answer: text, which a notebook shows with a green bar."""
+def wrong_answer(exercise: str, sentence: str) -> WrongAnswer:
+    """Return the error to raise for a wrong answer; that it was wrong is left in the notebook's cell for programs.
 
-    def _repr_html_(self) -> str:
-        style = "border-left:.4em solid #009e73;padding:.5em 1em;font-weight:600"
-        return f'<div style="{style}">{html.escape(self)}</div>'
+    Parameters
+    ----------
+    exercise
+        What the page calls it, such as ``Exercise 1``.
+    sentence
+        What is wrong with the answer.
+    """
+    refused = judgement.Judgement(exercise, "wrong", sentence)
+    judgement.publish(refused)
+    return WrongAnswer(str(refused))
 
 
 @dataclass(frozen=True)
@@ -178,37 +184,59 @@ def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: 
     assert_close(reference, result, name)
 
 
-def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> str:
-    """Judge an answer: ``accepts(answer)`` must be True, and may assert for itself.
+def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> judgement.Judgement:
+    """Judge an answer, and return a sentence to show, which also tells programs how it was judged.
 
-    A function without arguments makes it. Where ``accepts`` is a list, the answers have to be those in it, numbers up
-    to rounding. ``...``, or a list with one in it, is not attempted yet.
+    Parameters
+    ----------
+    name
+        What the page calls the exercise, such as ``Exercise 1``.
+    answer
+        The answer, or a function without arguments that makes it: an error in a learner's code then takes three lines.
+        ``...``, or a list with one in it, is not attempted yet.
+    accepts
+        A function of the answer that must return True, and may assert for itself; or a list of the right answers,
+        numbers up to rounding. Where it returns `isolated.Skipped`, the answer is not judged.
+    hint
+        What a learner is told who is wrong.
 
-    Returns a sentence to show; where ``accepts`` returns `isolated.Skipped`, that it was not judged, and why.
-    `WrongAnswer`, in at most three lines with the hint, if it is refused or raises, or if what the check returns of it
-    is neither True nor False, such as a list or a number; TypeError if ``accepts`` returns None.
+    Returns
+    -------
+    judgement.Judgement
+        *right*, *not attempted*, or *not judged* with the reason.
+
+    Raises
+    ------
+    WrongAnswer
+        In at most three lines with the hint, if the answer is refused or raises, or if what the check returns of it is
+        neither True nor False, such as a list or a number.
+    TypeError
+        If ``accepts`` returns None: a mistake of the page.
     """
     try:
         answer = answer() if callable(answer) else answer
         if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
-            return f"{name}: not attempted yet"
+            return judgement.Judgement(name, "not attempted", "not attempted yet")
+
         judged = accepts(answer) if callable(accepts) else _all_right(answer, accepts)
-        judged = judged.item() if getattr(judged, "ndim", None) == 0 else judged  # a number of NumPy or a framework
+        if getattr(judged, "ndim", None) == 0:  # a number of NumPy or of a framework
+            judged = judged.item()
     except Exception as error:
         line = _learners_line(error, sys._getframe(1).f_globals)
         if isinstance(error, NameError) and not line and not callable(answer):
             raise  # a mistake of the page
-        raise WrongAnswer(f"{name}: {_said(error, line)} Hint: {hint}") from error
+        raise wrong_answer(name, f"{_said(error, line)} Hint: {hint}") from error
+
     if isinstance(judged, isolated.Skipped):
-        return f"{name}: not judged. {judged}"
+        return judgement.Judgement(name, "not judged", f"not judged. {judged}")
     if judged is None:
         raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
     if judged is False:
-        raise WrongAnswer(f"{name}: {reprlib.repr(answer)} is not it. Hint: {hint}")
+        raise wrong_answer(name, f"{reprlib.repr(answer)} is not it. Hint: {hint}")
     if judged is not True:
         said = f"the check finds {reprlib.repr(judged)}, which is neither True nor False; answer in plain numbers"
-        raise WrongAnswer(f"{name}: of {reprlib.repr(answer)} {said}. Hint: {hint}")
-    return Right(f"{name}: right")
+        raise wrong_answer(name, f"of {reprlib.repr(answer)} {said}. Hint: {hint}")
+    return judgement.Judgement(name, "right", "right")
 
 
 def _said(error: Exception, line: str) -> str:

@@ -1,4 +1,4 @@
-"""The words for how something ended: four lists, and no module has another one.
+"""The words for how something ended: five lists, and no module has another one.
 
 A word says what happened; why it happened is a text beside it, such as a `metallab.verdicts.Doubt`. What is printed or
 written to a file may have a word of its own for one of these, which is found in a table beside the printing.
@@ -19,6 +19,9 @@ Agreement = Literal["agrees", "differs", "refused"]
 
 Ended = Literal["ok", "raised", "crashed", "timeout"]
 """Of code in another process: well; with an exception; by a signal or its own exit; stopped after the time limit."""
+
+Judged = Literal["right", "wrong", "not attempted", "not judged"]
+"""Of an answer to an exercise; ``not judged``: something is missing that its check needs."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 REACHED_THE_END: tuple[Status, ...] = STATUSES[:2]

@@ -1,21 +1,21 @@
 """Who solved which exercise: ``make progress``, read from the outputs in saved pages. No code of a student's is run.
 
-A check passed if the last output that is saved below its cell says *right*. JupyterLab saves every two minutes, and
-whoever can edit a file can edit that output: this shows who needs help, and is no mark.
+A check passed if the last judgement that is saved below its cell (`metallab.judgement`) is *right*. JupyterLab saves
+every two minutes, and whoever can edit a file can edit that output: this shows who needs help, and is no mark.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from metallab import paths, workshop
+from metallab import judgement, paths, workshop
 
-MARKS = {"right": "+", "wrong": "x", "not attempted": "o", "not run": "."}
+MARKS = {"right": "+", "wrong": "x", "not attempted": "o", "not judged": "-", "not run": "."}
+"""Of each outcome of a check: those of a judgement, and that its cell did not run."""
 LARGEST = 64 << 20
 """Bytes of a page, at most."""
 
@@ -23,15 +23,16 @@ LARGEST = 64 << 20
 def of_page(notebook: Mapping) -> list[str]:
     """The outcome of each check of a page, in order: one of `MARKS`."""
     checks = [cell for cell in notebook["cells"] if workshop.CHECK.fullmatch(cell.get("id", ""))]
-    return [_outcome(cell.get("outputs", [])) for cell in checks]
+    return [_outcome(cell) for cell in checks]
 
 
-def _outcome(outputs: Sequence[Mapping]) -> str:
-    if any(output["output_type"] == "error" for output in outputs):
-        return "wrong"
-    texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs]
-    said = re.findall(r"Exercise \w+: (right|not attempted)", "\n".join("".join(text) for text in texts))
-    return said[-1] if said else "not run"
+def _outcome(cell: Mapping) -> str:
+    """How a check went, by what it left in its cell."""
+    if any(output["output_type"] == "error" for output in cell.get("outputs", [])):
+        return "wrong"  # also where the check itself could not run, as with a name that no cell has made yet
+
+    judged = judgement.of_cell(cell)
+    return "not run" if judged is None else judged.outcome
 
 
 def of_folder(folder: Path) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metallab import checks, plots
+from metallab import checks, judgement, plots
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ class Puzzle:
     steps: int | None = None
     large: tuple[int, ...] | None = None
 
-    def check(self, source: str, on: Device | None = None) -> str:
+    def check(self, source: str, on: Device | None = None) -> judgement.Judgement:
         """Judge a kernel, and draw its accesses for the first size in a notebook.
 
         Returns a sentence with the score and, where ``on`` is an Apple or NVIDIA GPU, with its time beside that of a
@@ -120,14 +120,14 @@ class Puzzle:
         which the line with ``your code here`` still stands is not attempted yet.
         """
         if source is ... or "your code here" in str(source):
-            return f"{self.name}: not attempted yet"
+            return judgement.Judgement(self.name, "not attempted", "not attempted yet")
         if not isinstance(source, str):
-            raise checks.WrongAnswer(f"{self.name}: the source is no text but a {type(source).__name__}.")
+            raise checks.wrong_answer(self.name, f"the source is no text but a {type(source).__name__}.")
         verdict = self.grade(source, draw=True)
         if verdict.kind != "right":
-            raise checks.WrongAnswer(f"{self.name}: {verdict.sentence}")
+            raise checks.wrong_answer(self.name, verdict.sentence)
         on_gpu = "" if on is None or on.simulated or on.kind == "cpu" else f" {self._on_gpu(source, on)}"
-        return checks.Right(f"{self.name}: {verdict.sentence}{on_gpu}")
+        return judgement.Judgement(self.name, "right", f"{verdict.sentence}{on_gpu}")
 
     def grade(self, source: str, draw: bool = False) -> Verdict:
         """Return the verdict on a kernel: of the first size with a fault, the first fault in the order of `Verdict`."""
@@ -174,7 +174,7 @@ class Puzzle:
             call = lambda moved=moved, size=size, launch=launch: kernel(*moved, *self.numbers(*size), **launch)
             call()
             if not bool(self.alike(moved[0].cpu(), expected).all()):
-                raise checks.WrongAnswer(f"{self.name}: at size {_size(size)} the result is wrong on {on.label}.")
+                raise checks.wrong_answer(self.name, f"at size {_size(size)} the result is wrong on {on.label}.")
         if not self.large:
             return f"Right on {on.label}, too."
         source_bytes = torch.empty(sum(t.nbytes for t in moved) // 2, dtype=torch.uint8, device=on.torch_device)

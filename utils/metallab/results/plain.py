@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from metallab import needs, private
+from metallab import judgement, needs, private
 from metallab.notebook import numbered, without_colours
 from metallab.results import pages
 
@@ -25,7 +25,7 @@ FILM_WIDTH = 640
 """Pixels, at most."""
 COLOURS = 256
 
-KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME)
+KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME, judgement.MIME)
 _ELEMENTS = {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "b", "strong", "i", "em", "code"}
 _ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
 _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
