@@ -26,7 +26,7 @@ from nbformat.v4 import new_code_cell
 from one_page import run_notebook
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import headless, isolated, needs, paths, records, timing, workshop
+from metallab import headless, isolated, judgement, needs, paths, progress, records, timing, workshop
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 RAISES = "return ...", 'raise OSError("all\\n" * 40)'  # an answer that raises, in many lines
@@ -120,8 +120,9 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
             assert re.search(r"OSError: all .*\nLine \d+ of your cell: raise OSError", error.evalue), error.evalue
     assert result.executed == result.cells > 0
     assert scope.not_shown(path.stem, ran) == []
-    for name in (name for name in ran if name.startswith("check-untouched-")):
-        assert "not attempted yet" in str(ran[name].outputs), f"{name} said {ran[name].outputs}"
+    untouched = [judgement.of_cell(cell) for name, cell in ran.items() if name.startswith("check-untouched-")]
+    assert {judged and judged.outcome for judged in untouched} == {"not attempted"}
+    assert set(progress.of_page({"cells": list(ran.values())})) <= {"right", "not judged"}
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     assert all(record.measurement.mode == "fast" for record in saved)
     told = {name: speed_ups for name, cell in ran.items() if (speed_ups := speed_ups_in(cell))}

@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from metallab import paths, progress, workshop
+from metallab.judgement import Judgement
 
 
 def lesson(*tags):
@@ -159,8 +160,12 @@ def saved(*outputs):
     return nbformat.v4.new_notebook(cells=cells)
 
 
-SAID = lambda text: nbformat.v4.new_output("execute_result", {"text/plain": repr(text)})
-RIGHT, OPEN = SAID("Exercise 1: right"), SAID("Exercise 1: not attempted yet")
+def said(exercise, outcome, sentence):
+    """What a check leaves in its cell."""
+    return nbformat.v4.new_output("execute_result", Judgement(exercise, outcome, sentence)._repr_mimebundle_())
+
+
+RIGHT, OPEN = said("Exercise 1", "right", "right"), said("Exercise 1", "not attempted", "not attempted yet")
 WRONG = nbformat.v4.new_output("error", ename="WrongAnswer", evalue="Exercise 1: 3 is not it. Hint: get it right")
 
 
@@ -182,6 +187,23 @@ def test_progress_reads_saved_outputs(a_class, capsys):
         assert row in lines
     assert progress.main([str(a_class / "ada")]) == 0
     assert "++" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("output", "mark"),
+    [
+        pytest.param(said("map", "right", "right: 1 read and 1 write for each result."), "+", id="a-puzzle"),
+        pytest.param(said("map", "wrong", "thread 7 reads a[8]."), "x", id="a-wrong-puzzle"),
+        pytest.param(said("Step 1", "right", "right"), "+", id="a-step-of-ones-own-project"),
+        pytest.param(said("Exercise 1", "not judged", "not judged. No GPU."), "-", id="not-judged"),
+        pytest.param(nbformat.v4.new_output("stream", text="Exercise 1: right"), ".", id="printed-text"),
+    ],
+)
+def test_progress_reads_what_a_check_left_and_no_text(output, mark, tmp_path, capsys):
+    nbformat.write(saved(RIGHT, output), tmp_path / "01_do_it.ipynb")
+    assert progress.main([str(tmp_path)]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(tmp_path.name))
+    assert row[1] == f"+{mark}"
 
 
 def test_progress_runs_no_student_s_code(a_class, tmp_path):

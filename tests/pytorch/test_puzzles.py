@@ -93,7 +93,7 @@ def test_a_check_is_an_exercise(puzzle):
     assert puzzle.check(HEAD + "// your code here\n}") == "k: not attempted yet"
     right = puzzle.check(HEAD + "out[i] = a[i] + 1; }")
     said = "k: right: 1 read and 1 write for each result, 0 barriers, 0 bytes of threadgroup memory."
-    assert (type(right), right) == (checks.Right, said)
+    assert (right.outcome, right) == ("right", said)
     with pytest.raises(checks.WrongAnswer, match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"):
         puzzle.check(HEAD + "out[i] = a[i]; }")
     about_memory = replace(puzzle, best=(1, 1, 1, 64))

@@ -169,6 +169,17 @@ def test_an_incomplete_notebook_shows_what_would_fix_it(run):
     assert page.find(id="why-02_b") is None
 
 
+def test_an_exercise_that_was_not_judged_is_on_the_card(run):
+    judged = [
+        {"exercise": "Exercise 1", "outcome": "right", "sentence": "right"},
+        {"exercise": "Exercise 2", "outcome": "not judged", "sentence": "not judged. There is no <compiler>."},
+    ]
+    run.summary(entry("01_a", judgements=judged))
+    (card,) = run.page().select("#notebooks article")
+    assert "There is no <compiler>." in text_of(card)
+    assert "Exercise 1" not in text_of(card)
+
+
 def test_a_headline_is_shown_with_its_picture(run):
     file = run.folder / "drawn.png"
     file.write_bytes(png())

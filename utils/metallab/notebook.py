@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from metallab import needs, units
+from metallab import judgement, needs, units
 from metallab.device import NAMES
 from metallab.paths import write_atomically
 
@@ -122,6 +122,12 @@ def not_run(notebook) -> list[dict[str, str]]:
                 where = f"cell {number} ({heading})" if heading else f"cell {number}"
                 gaps.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
     return gaps
+
+
+def judgements(notebook) -> list[dict[str, str]]:
+    """Return what its checks said of the exercises, in order: each ``exercise``, ``outcome`` and ``sentence``."""
+    judged = map(judgement.of_cell, notebook.cells)
+    return [each.data() for each in judged if each is not None]
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:

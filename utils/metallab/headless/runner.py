@@ -66,6 +66,8 @@ class NotebookResult:
     """Peak resident memory of the kernel and its children."""
     not_run: list[dict[str, str]] = field(default_factory=list)
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
+    judgements: list[dict[str, str]] = field(default_factory=list)
+    """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
     failed_copy: str | None = None
     """The partial notebook, or a text with the reason; relative to the folder of ``summary.json``."""
     notebook: Path | None = None
@@ -170,6 +172,7 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     _make_room(job)
     # Without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well.
     environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
+    environment["METALLAB_BUILD"] = str(paths.BUILD)  # this command's, wherever the notebook lies
     log, why, peak, interrupt = Path(job.scratch, "worker.log"), "", 0, None
     with log.open("wb") as errors:
         worker = subprocess.Popen(
@@ -227,7 +230,7 @@ def _make_room(job: Job) -> None:
     try:
         for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results):
             old.unlink(missing_ok=True)
-        Path(job.out).mkdir(parents=True, exist_ok=True)
+        paths.make_folder(Path(job.out))
         Path(job.out, USED).touch()
         usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
         job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")

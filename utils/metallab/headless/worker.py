@@ -24,6 +24,7 @@ from metallab.notebook import (
     Failure,
     fault,
     is_code,
+    judgements,
     not_run,
     read_notebook,
     save,
@@ -123,6 +124,7 @@ class Page(NotebookClient):
             unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
             self.result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
             self.result.not_run = not_run(self.nb)
+            self.result.judgements = judgements(self.nb)
         if failure := fault(self.nb):
             raise failure
         self.save(self.job.executed)

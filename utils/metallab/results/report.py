@@ -12,7 +12,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -60,6 +60,8 @@ class Notebook:
     """The partial copy of a failed notebook, or a text; relative to the run's folder."""
     not_run: tuple[dict[str, str], ...] = ()
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
+    judgements: tuple[dict[str, str], ...] = ()
+    """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
 
     @property
     def number(self) -> str:
@@ -97,11 +99,16 @@ def read_summary(run: Path) -> RunSummary:
         replace(
             each,
             reason=private.without_paths(each.reason),
-            not_run=tuple({key: private.without_paths(text) for key, text in gap.items()} for gap in each.not_run),
+            not_run=_without_paths(each.not_run),
+            judgements=_without_paths(each.judgements),
         )
         for each in summary.notebooks
     )
     return replace(summary, simulated=summary.simulated or summary.device == "sim", notebooks=notebooks)
+
+
+def _without_paths(told: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], ...]:
+    return tuple({key: private.without_paths(text) for key, text in each.items()} for each in told)
 
 
 def latest_run(build: Path) -> Path:

@@ -1,0 +1,97 @@
+"""What a check leaves for programs: which exercise, how its answer was judged, and the sentence its reader saw."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from nbformat import v4
+
+from metallab import checks, isolated, judgement, paths, progress
+from metallab.judgement import Judgement
+
+
+def cell_of(judged: Judgement):
+    """A saved cell that shows a judgement as its result."""
+    return v4.new_code_cell("", outputs=[v4.new_output("execute_result", judged._repr_mimebundle_())])
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        pytest.param(4, "right", id="right"),
+        pytest.param(..., "not attempted", id="not-attempted"),
+        pytest.param(isolated.Skipped(["the GPU is missing"]), "not judged", id="not-judged"),
+    ],
+)
+def test_a_saved_cell_tells_how_its_answer_was_judged(answer, outcome):
+    def accepts(given):
+        return given if isinstance(given, isolated.Skipped) else given == 4
+
+    judged = checks.exercise("Exercise 1", answer, accepts, "count")
+
+    read = judgement.of_cell(cell_of(judged))
+
+    assert (read.exercise, read.outcome) == ("Exercise 1", outcome)
+    assert read == judged
+
+
+def test_a_wrong_answer_is_left_for_programs_and_shown_once(monkeypatch):
+    shown = []
+    monkeypatch.setattr(judgement, "publish", shown.append)
+
+    with pytest.raises(checks.WrongAnswer) as refused:
+        checks.exercise("Exercise 1", 5, lambda answer: answer == 4, "count")
+
+    (left,) = shown
+    assert left.data() == {"exercise": "Exercise 1", "outcome": "wrong", "sentence": left.sentence}
+    assert str(refused.value) == left
+    assert list(left._repr_mimebundle_()) == [judgement.MIME], "the error below it is what a reader sees"
+
+
+def test_outside_of_a_notebook_a_wrong_answer_prints_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(InteractiveShell, "_instance", None)
+
+    judgement.publish(Judgement("Exercise 1", "wrong", "5 is not it."))
+
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param({"outcome": "splendid"}, id="unknown-outcome"),
+        pytest.param({"outcome": []}, id="a-list"),
+        pytest.param("right", id="a-text"),
+    ],
+)
+def test_an_output_that_is_no_judgement_is_passed_over(data):
+    output = {"output_type": "display_data", "data": {judgement.MIME: data}}
+
+    assert judgement.of_cell({"outputs": [output]}) is None
+
+
+def test_the_last_judgement_of_a_cell_counts():
+    outputs = [*cell_of(Judgement("A", "wrong", "no")).outputs, *cell_of(Judgement("A", "right", "right")).outputs]
+
+    assert judgement.of_cell({"outputs": outputs}).outcome == "right"
+
+
+def test_a_judgement_stays_itself_when_it_is_sent_to_another_process():
+    sent = pickle.loads(pickle.dumps(Judgement("Exercise 1", "right", "right")))
+
+    assert sent.data() == {"exercise": "Exercise 1", "outcome": "right", "sentence": "right"}
+
+
+EXECUTED = sorted((paths.ROOT / "data" / "executed").glob("*/[0-9]*.ipynb"))
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parent.name[:10]}-{path.stem.partition('_')[0]}")
+def test_no_check_of_a_stored_page_seems_not_to_have_run(path):
+    outcomes = progress.of_page(json.loads(path.read_text(encoding="utf-8")))
+
+    assert outcomes
+    assert set(outcomes) <= {"right", "not judged"}
