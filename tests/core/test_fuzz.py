@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import cmath
+import dataclasses
 import json
 import math
 import os
@@ -29,7 +30,7 @@ from hypothesis.extra.numpy import array_shapes
 from results_files import texts
 from test_check_results import contribution
 
-from metallab import checks, records
+from metallab import checks, machine, records
 
 SECONDS = 60 * float(os.environ.get("METALLAB_FUZZ") or 0)
 _fuzzers: list[str] = []
@@ -63,7 +64,32 @@ def fuzzed(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], 
 
 # --- files of results ---
 
-GOOD = contribution()
+MACHINE = machine.Machine(
+    chip="Apple M2 Max",
+    cores_physical=12,
+    cores_logical=12,
+    cores_performance=8,
+    cores_efficiency=4,
+    memory_bytes=32 << 30,
+    gpu="Apple M2 Max",
+    gpu_cores=30,
+    os_name="macOS",
+    os_version="15.1",
+    architecture="arm64",
+    virtual=False,
+    python="3.11.9",
+    versions={"torch": "2.15.0", "jax": None},
+    git_revision="0123456789abcdef0123456789abcdef01234567",
+    git_dirty=False,
+    power_source="AC",
+    low_power_mode=False,
+    cpu_governor=None,
+    load_average=(1.0, 1.5, 2.0),
+    environment={"OMP_NUM_THREADS": "8"},
+)
+"""One machine for all: what is drawn depends on what the file holds, and shall not depend on where the test runs."""
+
+GOOD = [dataclasses.replace(one, machine=MACHINE) for one in contribution()]
 ODD = ["", "\x1b[2J", "a\nb", "<script>", "\ud800", "../../x", "x" * 2000, -1, 0, 5e-324, 2**63, 10**400, math.nan]
 ODD += ["CPU", "mps", "baseline", "faster", "full", "fast", "0001-01-01T00:00:00+23:59", None, True, [], {}, [[1, 2]]]
 VALUES = st.sampled_from(ODD) | st.floats() | st.integers() | st.text(max_size=5)
@@ -139,7 +165,8 @@ def read_any(content: bytes) -> None:
 def test_whatever_a_file_holds_it_is_refused_or_read_right():
     OUTCOMES.clear()
     read_any()
-    assert min(OUTCOMES["read"], OUTCOMES["refused"]) > 20
+    assert OUTCOMES["read"] > 10, "nearly every file was refused: what is read was hardly looked at"
+    assert OUTCOMES["refused"] > 10
 
 
 # --- comparisons of tensors ---
