@@ -51,7 +51,11 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page lint format lock clean setup-jax-mps verify-mac check-mac
+targets := help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page lint \
+  format lock clean setup-jax-mps verify-mac check-mac
+# Whoever types the name of a folder means a target: make would say that there is nothing to be done, and succeed.
+folders := $(filter-out tests $(targets),$(patsubst %/,%,$(wildcard */)))
+.PHONY: $(targets) tests $(folders) a-class a-module a-page a-suite
 .NOTPARALLEL:  # make -j would measure several things at once
 
 ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
@@ -156,16 +160,28 @@ jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --on
 suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/frameworks/test_jax.py \
 	&& METALLAB_OUT=build/fast-jax $(JAX)/bin/python $(jax-pages)
 
+# What cannot be tested is said before anything is installed.
+SUITES := book cpu fuzz hub jax lab
+a-suite:
+	@$(if $(filter-out $(SUITES),$(SUITE)),echo 'There is no suite $(SUITE): SUITE= takes one of $(SUITES).'; exit 2,:)
+a-page:
+	@$(if $(ONLY),test -n '$(wildcard notebooks/$(ONLY)_*.ipynb)' \
+	|| { echo 'There is no page $(ONLY): ONLY= takes one of $(sort $(foreach page,$(wildcard notebooks/[0-9]*.ipynb),$(firstword $(subst _, ,$(notdir $(page))))))'; exit 2; },:)
+
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 ifndef SUITE
-test: lint ## lint, then every test; the notebooks in fast mode are among them
-	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m '') $(chosen)
+test: a-page lint ## lint, then every test; the notebooks in fast mode are among them
+	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal --durations=25 $(if $(NIGHTLY),-m '') $(chosen)
 	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
 	$(if $(ONLY),,MTL_CAPTURE_ENABLED=1 PYTORCH_ENABLE_MPS_FALLBACK=1 $(BIN)/python -m pytest tests/conformance --alone)
 else
-test: setup $(needs-$(SUITE))
-	$(or $(suite-$(SUITE)),@echo 'SUITE is one of book, cpu, fuzz, hub, jax and lab, not $(SUITE).'; exit 2)
+test: a-suite setup $(needs-$(SUITE))
+	$(suite-$(SUITE))
 endif
+
+tests: test
+$(folders):
+	@echo '$@ is a folder and no target: make help lists the targets.'; exit 2
 
 # mutmut, which uv fetches when it is asked for, changes a copy: what is here stays as it is. The copy is called src, as
 # mutmut wants it; beside it lies what tests read.
@@ -306,5 +322,5 @@ serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make tes
 
 # The notebooks' tests are named like test_runs_from_top_to_bottom[01_time_it_right].
 # With them, what looks at all pages: rows and links, names that they call, pages as they ran.
-chosen = $(if $(ONLY),$(addprefix tests/,project/test_notebooks.py project/test_documents.py project/test_size.py results/test_show.py) \
-  -k '[$(ONLY)_ or [$(ONLY)] or each_notebook or every_notebook or few_names or readme_lists')
+chosen = $(if $(ONLY),$(addprefix tests/,project/test_notebooks.py project/test_documents.py results/test_show.py) \
+  -k '[$(ONLY)_ or [$(ONLY)] or each_notebook or every_notebook or readme_lists')

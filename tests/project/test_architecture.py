@@ -111,31 +111,6 @@ def test_imports_run_one_way_and_are_there():
     assert faults(TEXTS) == []
 
 
-WORDS = set(re.findall(r'"(\w+)"', TEXTS["metallab.outcomes"]))
-NAME = re.compile(r"(?i)outcome|verdict|status|agreement|ended|answer")
-
-
-def word_lists(text: str) -> set[str]:
-    """The names that list two words of `metallab.outcomes`, and the types with several words under such a name."""
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            types = [part for part in ast.walk(node) if isinstance(part, ast.Subscript)]
-            for listed in [node.value, *(part.slice for part in types if ast.unparse(part.value) == "Literal")]:
-                words = [str(each.value) for each in getattr(listed, "elts", ()) if isinstance(each, ast.Constant)]
-                is_named = listed is not node.value and len(words) > 1 and NAME.search(name)
-                if is_named or len(WORDS & set(map(str.lower, words))) > 1:
-                    found.add(name)
-    return found
-
-
-def test_outcomes_have_the_words_of_one_module():
-    own = {module: word_lists(text) for module, text in TEXTS.items() if module.startswith("metallab.")}
-    assert {module for module, lists in own.items() if lists} == {"metallab.outcomes"}, own
-    assert word_lists('ALL = ("Passed", "failed")\nclass A:\n    outcome: Literal["good", "bad"]') == {"ALL", "outcome"}
-
-
 @pytest.mark.parametrize(
     ("module", "line", "words"),
     [

@@ -1,7 +1,6 @@
 """What the pages for people say is there: links to files and headings, commands, notebooks, one version."""
 
 import re
-import subprocess
 import textwrap
 import tomllib
 from collections import Counter
@@ -102,7 +101,6 @@ def test_the_list_of_questions_leads_to_each_of_them_in_order():
     first, *_ = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)
     listed = re.findall(r"\[([^]]+)\]\(#", " ".join(first.split()))
     assert listed == re.findall(r"^### (.+)$", text, re.MULTILINE)
-    assert len(text.splitlines()) <= 450
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *sorted(paths.NOTEBOOKS.glob("*.ipynb"))], ids=named)
@@ -160,19 +158,6 @@ def test_the_citation_follows_its_schema():
     assert metalsim["version"] == project["version"]
     (author,) = citation["authors"]
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
-
-
-def test_a_release_s_command_writes_number_and_heading(tmp_path):
-    (command,) = re.findall(r"^   (V=.*?\.md)$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M | re.S)
-    files = [tmp_path / name for name in command.rpartition("\\\n")[2].split()]
-    for path in files:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text((ROOT / path.relative_to(tmp_path)).read_text("utf-8"))
-    subprocess.run(command.replace("1.1.0", "7.8.9"), shell=True, cwd=tmp_path, check=True)
-    *numbered, changes = (path.read_text("utf-8") for path in files)
-    assert [len(re.findall(r"^version\W+7\.8\.9\b", text, re.M)) for text in numbered] == [1, 1, 1]
-    assert re.search(r"\n## \[Unreleased\]\n\n## \[7\.8\.9\] - \d{4}-\d\d-\d\d\n\n", changes)
-    assert "Nothing has been released" not in changes
 
 
 def test_changelog_begins_with_unreleased_and_dates_versions():

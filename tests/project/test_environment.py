@@ -171,7 +171,8 @@ def make(tmp_path):
 
 
 NAMED = ("A=a", "B=b", "REF=HEAD", "FILE=c", "CLASS=Makefile", "ONLY=03")
-PHONY = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+LISTED = re.search(r"^targets := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)[1]
+TARGETS = LISTED.replace("\\\n", " ").split()
 
 
 def explained(help_):
@@ -180,15 +181,15 @@ def explained(help_):
 
 
 def test_help_lists_the_common_targets_and_with_all_every_one(make):
-    assert sorted(explained(make("help", "ALL=1")[1])) == sorted(PHONY)
-    assert len(PHONY) <= 24
-    assert {"setup", "lab", "run", "test"} < {*explained(make()[1])} < {*PHONY}
+    assert sorted(explained(make("help", "ALL=1")[1])) == sorted(TARGETS)
+    assert len(TARGETS) <= 24
+    assert {"setup", "lab", "run", "test"} < {*explained(make()[1])} < {*TARGETS}
     assert len(explained(make()[1])) <= 12
 
 
 @pytest.mark.parametrize(
     "target",
-    [*PHONY, "setup COREAI=1", *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab"))],
+    [*TARGETS, "setup COREAI=1", *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab"))],
 )
 def test_every_target_can_be_made(make, target):
     """Set-up comes first where a target needs what it installs."""
@@ -208,6 +209,28 @@ def test_every_target_can_be_made(make, target):
 def test_what_is_missing_or_parallel_is_refused(make, arguments):
     status, _, calls = make(*arguments)
     assert (status, [call for call in calls if call != SETUP]) == (2, [])
+
+
+@pytest.mark.parametrize("arguments", [["test", "SUITE=foo"], ["test", "ONLY=99"], ["tests", "ONLY=99"]])
+def test_what_there_is_not_cannot_be_tested(make, arguments):
+    (make.folder / "notebooks").mkdir(exist_ok=True)
+    (make.folder / "notebooks" / "03_see.ipynb").touch()
+    status, printed, calls = make(*arguments)
+    assert (status, calls) == (2, []), "it is said before anything is installed or run"
+    assert "Syntax error" not in printed
+    assert any(name in printed for name in ("03", "lab"))
+
+
+@pytest.mark.parametrize("folder", ["docs", "notebooks", "utils"])
+def test_the_name_of_a_folder_is_no_target(make, folder):
+    (make.folder / folder).mkdir(exist_ok=True)
+    status, printed, calls = make(folder)
+    assert (status, calls) == (2, [])
+    assert "make help" in printed
+
+
+def test_tests_are_what_test_makes(make):
+    assert make("-n", "tests")[1].splitlines() == make("-n", "test")[1].splitlines()
 
 
 def test_a_gate_takes_a_revision(make):

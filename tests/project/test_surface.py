@@ -58,7 +58,7 @@ def surface() -> Iterator[tuple[str, set[str]]]:
     texts = "\n".join((paths.ROOT / page).read_text("utf-8") for page in PAGES)
     yield "variables", set(re.findall(r"\bMETAL(?:LAB|SIM)_[A-Z_]+\b", texts))
     yield "make targets", set(re.findall(r"^([a-z][a-z-]*):.*##", MAKEFILE, re.MULTILINE))
-    yield "make variables", set(re.findall(r"^([A-Z]+) +\??=", MAKEFILE, re.MULTILINE))
+    yield "make variables", set(re.findall(r"^([A-Z]+) +\?=", MAKEFILE, re.MULTILINE))
 
 
 def test_no_public_name_is_lost():
