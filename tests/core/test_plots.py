@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import gc
 import io
 import math
+import pickle
+from collections.abc import Iterator
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
-from matplotlib.figure import Figure
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
+from matplotlib.backend_bases import FigureCanvasBase
 
 from metallab import isolated, plots
 from metallab.timing import Comparison, Doubt, Measurement, Ratio, Sentinel
@@ -92,27 +98,149 @@ def test_a_simulated_device_is_named_so_in_every_title():
     assert "SIMULATED: simulated Apple GPU" in figure.get_suptitle()
 
 
-def test_a_notebook_keeps_the_words_beside_the_picture():
-    """As IPython does it, which asks the figure for the words and draws the picture itself."""
-    notebook = DisplayFormatter()
-    notebook.formatters["image/png"].for_type(Figure, lambda _: b"picture")
-    data, metadata = notebook.format(plots.curves({"a": {8: measurement()}}, xlabel="n", heading="Work"))
-    assert data["image/png"] == b"picture"
-    assert metadata["image/png"]["alt"] == "Work, Chip X. time a call over n: a: 2 ms at 8 [unreliable, few samples]"
+# --- as a notebook shows them ---
+
+
+@pytest.fixture
+def notebook() -> Iterator[InteractiveShell]:
+    """IPython with the settings that matplotlib makes in a notebook."""
+    shell = InteractiveShell.instance()
+    select_figure_formats(shell, {"png"}, bbox_inches="tight")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+class Images(HTMLParser):
+    """The attributes of each picture in a piece of HTML."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "img":
+            self.found.append(dict(attributes))
+
+
+def the_image(data):
+    (image,) = Images(data["text/html"]).found
+    return image
+
+
+def small_figure(words="a line"):
+    figure, axes = plots.plt.subplots(figsize=(2, 1))
+    axes.plot([1, 2])
+    return plots.described(figure, words)
+
+
+def small_multiples():
+    return plots.multiples(lambda _: small_figure(), [1])
+
+
+@pytest.mark.parametrize("make", [small_figure, small_multiples])
+def test_a_notebook_gets_one_picture_as_html_with_words_and_as_a_png(notebook, make):
+    data, metadata = notebook.display_formatter.format(make())
+    image = the_image(data)
+    assert image["alt"] == "a line"
+    assert image["src"] == f"data:image/png;base64,{data['image/png']}"
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+    assert metadata["image/png"]["alt"] == "a line"
+
+
+def test_words_of_a_figure_begin_with_its_title():
+    figure = plots.curves({"a": {8: measurement()}}, xlabel="n", heading="Work")
+    words = the_image(figure._repr_mimebundle_()[0])["alt"]
+    assert words == "Work, Chip X. time a call over n: a: 2 ms at 8 [unreliable, few samples]"
+
+
+@pytest.mark.parametrize(
+    "words", ['"><script>go()</script>', "a < b & 'c' > \"d\"", "&lt;"], ids=["tag", "signs", "entity"]
+)
+def test_words_stay_words(notebook, words):
+    data, metadata = notebook.display_formatter.format(small_figure(words))
+    assert the_image(data)["alt"] == words
+    assert metadata["image/png"]["alt"] == words
+    assert "<script" not in data["text/html"]
+
+
+def test_a_figure_is_drawn_once_each_time_it_is_shown(notebook, monkeypatch):
+    drawn = []
+    draw = FigureCanvasBase.print_figure
+    monkeypatch.setattr(FigureCanvasBase, "print_figure", lambda *a, **k: drawn.append(1) or draw(*a, **k))
+    figure = small_figure()
+    first, _ = notebook.display_formatter.format(figure)
+    assert len(drawn) == 1
+    figure.axes[0].plot([2, 1])
+    second, _ = notebook.display_formatter.format(figure)
+    assert len(drawn) == 2
+    assert first["image/png"] != second["image/png"], "it shows what was drawn since"
+
+
+def test_another_figure_is_shown_as_ever_after_one_with_words_is_gone(notebook):
+    printers = notebook.display_formatter.formatters["image/png"].singleton_printers
+    figure = small_figure()
+    notebook.display_formatter.format(figure)
+    assert id(figure) in printers
+    del figure
+    gc.collect()
+    assert not printers
+
+
+def width_of(data):
+    """In pixels."""
+    return plots.plt.imread(io.BytesIO(base64.b64decode(data["image/png"]))).shape[1]
+
+
+def test_a_figure_keeps_its_size_on_a_sharp_screen(notebook):
+    usual, _ = notebook.display_formatter.format(small_figure())
+    select_figure_formats(notebook, {"retina"}, bbox_inches="tight")
+    data, metadata = notebook.display_formatter.format(small_figure())
+    assert width_of(data) > 1.9 * width_of(usual)
+    assert int(the_image(data)["width"]) == metadata["image/png"]["width"] == width_of(data) // 2
+    assert metadata["image/png"]["alt"] == "a line"
+
+
+def test_a_notebook_set_to_svg_shows_svg_with_words(notebook):
+    select_figure_formats(notebook, {"svg"}, bbox_inches="tight")
+    data, metadata = notebook.display_formatter.format(small_figure())
+    image = the_image(data)
+    kind, _, encoded = image["src"].partition(";base64,")
+    assert (kind, image["alt"]) == ("data:image/svg+xml", "a line")
+    assert base64.b64decode(encoded).decode() == data["image/svg+xml"]
+    assert metadata["image/svg+xml"]["alt"] == "a line"
+
+
+def test_a_figure_has_its_picture_outside_of_a_notebook():
+    data, _ = DisplayFormatter().format(small_figure())
+    assert the_image(data)["src"].endswith(data["image/png"])
+
+
+def test_a_reason_is_a_picture_too(notebook):
+    data, _ = notebook.display_formatter.format(plots.reason("no GPU"))
+    assert the_image(data)["alt"] == "no GPU"
+
+
+def test_a_figure_with_words_goes_through_pickle():
+    copy = pickle.loads(pickle.dumps(small_figure()))
+    assert the_image(copy._repr_mimebundle_()[0])["alt"] == "a line"
 
 
 def test_multiples_are_one_picture_with_the_words_of_all():
     def draw(scale):
         return plots.losses({"a": [[scale, 1.0]]}, device="Chip X") if scale else plots.plt.subplots(figsize=(2, 1))[0]
 
-    data, metadata = DisplayFormatter().format(plots.multiples(draw, [8.0, 0, 1.0]))
-    made = plots.plt.imread(io.BytesIO(base64.b64decode(data["image/png"])))
-    (height, width, _), ink = made.shape, made[..., :3].min(axis=2) < 0.9
+    made = plots.multiples(draw, [8.0, 0, 1.0])
+    pixels = plots.plt.imread(io.BytesIO(made.data))
+    (height, width, _), ink = pixels.shape, pixels[..., :3].min(axis=2) < 0.9
     assert ink[: height // 2, : width // 2].any()
     assert ink[height // 2 :, : width // 2].any()
     assert not ink[height // 2 :, width // 2 :].any(), "there is no fourth"
     words = "median training loss at the end: a: 1"
-    assert metadata["image/png"]["alt"] == f"{words}; 0; {words}"
+    assert made.words == f"{words}; 0; {words}"
+
+
+# --- what each shows ---
 
 
 def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():

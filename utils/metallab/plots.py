@@ -1,19 +1,23 @@
 """Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
 
 Every function that draws returns the figure, with the device in its title and a description of it in
-``figure.get_label`` and in the notebook's output, for readers who cannot see it. Colours are those of Okabe and Ito,
-*Color Universal Design*, 2008.
+``figure.get_label``, for readers who cannot see it. A notebook shows the figure as an ``<img>`` of HTML whose
+alternative text is that description (`described`). Colours are those of Okabe and Ito, *Color Universal Design*, 2008.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
+import html
 import io
 import itertools
 import math
 import textwrap
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -29,7 +33,7 @@ from metallab.isolated import Skipped
 from metallab.verdicts import BUSY, Answer, Comparison, Measurement
 
 if TYPE_CHECKING:
-    from IPython.display import Image
+    from IPython.core.formatters import BaseFormatter
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#000000",
@@ -173,7 +177,8 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
 def reason(words: str) -> Figure:
     """Draw a line of words: the reason why there is no picture."""
     with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(7.5, 0.6))
+        figure, axes = plt.subplots(figsize=(7.5, 0.6))  # with axes: IPython draws no figure that has none
+        axes.set_axis_off()
         figure.text(0.01, 0.5, words, va="center", color=RED)
     return described(figure, words)
 
@@ -210,13 +215,11 @@ def losses(
     return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
 
 
-def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Image:
+def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Picture:
     """Return one picture of several: what ``draw`` returns for each of the values, two in a row.
 
     >>> multiples(lambda power: my_picture(2**power), [1, 2, 4, 8])
     """
-    from IPython.display import Image
-
     pictures, words = [], []
     for value in values:
         figure = draw(value)
@@ -228,7 +231,7 @@ def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Image:
     tiles = [np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1) for p in pictures]
     tiles += [np.ones_like(tiles[0])] * (len(tiles) % 2)
     plt.imsave(file := io.BytesIO(), np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]))
-    return Image(file.getvalue(), alt="; ".join(words))
+    return Picture(file.getvalue(), "; ".join(words))
 
 
 def rows(axes: Axes, names: Sequence[str], **style: object) -> None:
@@ -288,15 +291,103 @@ def _size(value: float) -> str:
 
 
 def described(figure: Figure, words: str) -> Figure:
-    """A finished figure with words for whoever cannot see it: its label, and "alt" beside its picture in a notebook."""
+    """Give a finished figure words for whoever cannot see it, and return it.
+
+    The words become the figure's label. Where a notebook shows the figure, they are its alternative text, behind its
+    title.
+    """
     figure.set_label(words)
     heading = figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")  # what it shows, and on which devices
-    # IPython asks for this by name and adds it to the picture that it makes; nbconvert and the book read it there
-    figure._repr_mimebundle_ = functools.partial(_alternative_text, f"{heading}. {words}" if heading else words)
+    alternative = f"{heading}. {words}" if heading else words
+
+    figure._repr_mimebundle_ = functools.partial(_show_figure, figure, alternative)  # IPython asks for it by this name
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
 
 
-def _alternative_text(words: str, **_) -> tuple[dict, dict]:
-    """(data, metadata) by MIME type: no data of our own, and the words."""
-    return {}, {"image/png": {"alt": words}}
+@dataclass(frozen=True)
+class Picture:
+    """A PNG with words for whoever cannot see it; a notebook shows it with them."""
+
+    data: bytes
+    """The PNG."""
+    words: str
+    """Its alternative text."""
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, dict]]:
+        return _bundle({"image/png": _encode(self.data)}, {"image/png": {}}, self.words)
+
+
+_FORMATS = ("image/svg+xml", "image/png", "image/jpeg")
+"""What IPython may be set to draw figures as (``%config InlineBackend.figure_formats``), the sharpest first."""
+
+
+def _show_figure(figure: Figure, words: str, **_: object) -> tuple[dict[str, str], dict[str, dict]]:
+    """Return a figure as a notebook shows it: data and metadata, each by MIME type."""
+    data: dict[str, str] = {}
+    sizes: dict[str, dict] = {}
+    for kind, draw in _find_printers(figure).items():
+        drawn = draw(figure)
+        # IPython's printers return the picture, or the picture and how large to show it, or None for an empty figure
+        picture, size = drawn if isinstance(drawn, tuple) else (drawn, {})
+        if picture is not None:
+            data[kind] = _encode(picture) if isinstance(picture, bytes) else picture
+            sizes[kind] = size
+
+    return _bundle(data, sizes, words)
+
+
+def _find_printers(figure: Figure) -> dict[str, Callable[[Figure], Any]]:
+    """Return what draws a figure, by MIME type: what this notebook is set to, or else a PNG."""
+    from IPython import get_ipython
+    from IPython.core.pylabtools import print_figure
+
+    printers: dict[str, Callable[[Figure], Any]] = {}
+    shell = get_ipython()
+    for kind in _FORMATS if shell else ():
+        formatter = shell.display_formatter.formatters[kind]
+        try:
+            printers[kind] = formatter.lookup_by_type(type(figure))
+        except KeyError:
+            continue  # it is not set to this one
+        _keep_from_drawing(formatter, figure)
+
+    return printers or {"image/png": functools.partial(print_figure, base64=True)}
+
+
+def _keep_from_drawing(formatter: BaseFormatter, figure: Figure) -> None:
+    """Let a formatter take this figure's picture from `_show_figure`, in place of drawing it a second time."""
+    if id(figure) in formatter.singleton_printers:
+        return
+    formatter.singleton_printers[id(figure)] = _draw_nothing
+
+    # later another object may have this number
+    weakref.finalize(figure, formatter.singleton_printers.pop, id(figure), None).atexit = False
+
+
+def _draw_nothing(_: Figure) -> None:
+    """Return None, with which IPython keeps what it has."""
+
+
+def _bundle(
+    data: Mapping[str, str], sizes: Mapping[str, dict], words: str
+) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """Return data and metadata of one picture: HTML with its words, and beside it the picture in each of its formats.
+
+    JupyterLab, and nbconvert by default, show the HTML and pass over the words that stand in the metadata; programs
+    that read only pictures find them there.
+    """
+    if not data:
+        return {}, {}
+    metadata = {kind: {**sizes[kind], "alt": words} for kind in data}
+
+    kind, picture = next(iter(data.items()))
+    encoded = _encode(picture.encode()) if kind == "image/svg+xml" else picture  # IPython has SVG as it is
+    width = f' width="{sizes[kind]["width"]}"' if "width" in sizes[kind] else ""  # half the pixels, for "retina"
+    shown = f'<img alt="{html.escape(words)}" src="data:{kind};base64,{encoded}"{width}>'
+
+    return {"text/html": shown, **data}, metadata
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
