@@ -29,7 +29,12 @@ include_patterns = [
 
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}  # fetched from another machine; a widget's text stands in for it
-nb_mime_priority_overrides = [("html", "application/vnd.jupyter.widget-view+json", None)]
+nb_mime_priority_overrides = [
+    ("html", "application/vnd.jupyter.widget-view+json", None),
+    # A plot is there as HTML with its words and as a PNG. The PNG becomes a file, which keeps the page small, and gets
+    # the words from `_describe_pictures`. Of a table there is HTML alone.
+    ("html", "image/png", 25),
+]
 nb_output_stderr = "show"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # the anchors that links within a page use on GitHub as well

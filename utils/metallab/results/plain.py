@@ -1,7 +1,9 @@
 """Make executed notebooks plain: no styles, scripts or widgets, and nothing of this machine, as a host's viewer shows.
 
 Pictures become PNGs of at most 256 colours on white, films animated PNGs, HTML the few elements that every viewer
-keeps. What was coloured in a table is bold. `pages.read_notebook` has removed the paths.
+keeps. A picture's alternative text stands in its output's metadata, as ``alt``: GitHub cleans HTML, and a picture that
+ran as HTML with the same PNG beside it (`plots.described`) is kept as that PNG alone. What was coloured in a table is
+bold. `pages.read_notebook` has removed the paths.
 """
 
 from __future__ import annotations
@@ -74,10 +76,13 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         metadata["image/png"] = metadata.pop("image/jpeg", {})
     if "image/png" in data:
         data["image/png"] = _encoded(small_png(_decoded(data["image/png"])))
+    words = metadata.get("image/png", {}).get("alt")
+    if words and "text/html" in data and _is_picture(data["text/html"], words):
+        del data["text/html"]  # the picture of image/png once more
     if "text/html" in data:
         pictures, data["text/html"] = plain_html(data["text/html"])
-        for picture, words in pictures:
-            about = {"image/png": {"alt": words}}
+        for picture, alternative in pictures:
+            about = {"image/png": {"alt": alternative}}
             yield type(output)(output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about)
     if data.get("text/html") or "image/png" in data:
         data.pop("text/plain", None)  # the object's name
@@ -97,6 +102,17 @@ def _decoded(text: str) -> bytes:
 
 def _encoded(picture: bytes) -> str:
     return base64.b64encode(picture).decode()
+
+
+def _is_picture(html: str, words: str) -> bool:
+    """Return True if HTML holds nothing but one picture, with these words."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(html, "html.parser")
+    elements = soup.find_all(True)
+    if [each.name for each in elements] != ["img"] or soup.get_text().strip():
+        return False
+    return elements[0].get("alt") == words
 
 
 def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
