@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import nbformat
 import pytest
+import test_documents
 from nbformat import v4
 from PIL import Image
 from test_report import Run, code, entry, png, record, shown
@@ -25,6 +26,7 @@ from metallab.results import pages, plain, report, show
 REVISION = "a" * 40
 GAP = needs.MissingTool("the model was not converted", "make packages")
 MOST_BYTES = 10_000_000  # of a set
+STORED = sorted(path.parent for path in show.EXECUTED.glob("*/summary.json"))
 
 
 # --- what is stored ---
@@ -69,6 +71,22 @@ def test_readme_lists_each_page_and_links_one_that_ran_whole():
     pages = {each.folder.name: each.pages for each in show.read_sets()}
     assert [name for folder, name in linked if pages[folder][name].entry.not_run] == []
     assert len(linked) == len(learned)
+
+
+@pytest.mark.parametrize("folder", STORED, ids=[folder.name for folder in STORED])
+def test_links_between_stored_pages_lead_to_a_page_and_a_heading(folder):
+    pages = sorted(folder.glob("*.ipynb"))
+    anchors = {page.name: test_documents.anchors(page) for page in pages}
+    dead = []
+    for page in pages:
+        for link in test_documents.targets(page):
+            name, _, heading = link.partition("#")
+            name = name or page.name
+            if "/" in name or not name.endswith(".ipynb"):
+                continue
+            if name not in anchors or (heading and heading not in anchors[name]):
+                dead.append(f"{page.name}: {link}")
+    assert not dead, "\n".join(["make show", *dead])
 
 
 # --- what is made of a run ---
@@ -232,6 +250,87 @@ def test_a_stored_page_gets_today_s_text_and_keeps_outputs(run):
     assert (top.source, last.source) == (f"# Time it\n\n{caption}\n\nSee [it](../../../README.md).", "So.")
     assert cell.outputs == before.cells[1].outputs
     assert (folder / "02_b.ipynb").read_text() == other, "of other code the text stays as well"
+
+
+def test_headings_are_named_as_a_viewer_names_them():
+    text = "# A `b_c` and **d**: [e](f.md)?\n\n```sh\n# no heading\n```\n\nUnderlined &amp; wide\n---"
+    jupyter = {"A-b_c-and-d:-e?", "Underlined-&-wide"}
+    assert pages.anchors([text], pages.jupyter_anchor) == jupyter
+    assert pages.anchors([text], pages.github_anchor) == {"a-b_c-and-d-e", "underlined--wide"}
+
+
+def test_headings_of_one_name_are_numbered():
+    assert pages.anchors(["# A\n\n## B", "## B\n\n## B"], pages.github_anchor) == {"a", "b", "b-1", "b-2"}
+
+
+@pytest.fixture
+def linking(run):
+    """A stored page 01 whose text of today can be given links, and a page 02 that has one heading below its title."""
+    text = v4.new_markdown_cell("# Measure it\n\n## Part: `two`")
+    metadata = {"metallab": {"needs": []}}
+    nbformat.write(v4.new_notebook(cells=[text, code("measure()")], metadata=metadata), run.notebooks / "02_b.ipynb")
+    run.make()
+    shutil.copy(run.notebooks / "02_b.ipynb", run.notebooks / "03_c.ipynb")  # which did not run
+    guide = run.notebooks.parent / "docs" / "guide.md"
+    guide.parent.mkdir()
+    guide.write_text("# Guide\n\n## Part: `two`")
+    (guide.parent / "a.py").touch()
+
+    def shown_with(link: str) -> str:
+        page = v4.new_notebook(cells=[v4.new_markdown_cell(f"# A\n\n[x]({link})"), code("measure()")])
+        page.metadata = metadata
+        nbformat.write(page, run.notebooks / "01_a.ipynb")
+        assert show.main([]) == 0
+        (stored,) = run.executed.glob("*/01_a.ipynb")
+        return re.findall(r"\[x\]\((.*)\)", nbformat.read(stored, 4).cells[0].source)[0]
+
+    return shown_with
+
+
+@pytest.mark.parametrize(
+    ("link", "led"),
+    [
+        pytest.param("02_b.ipynb#Part:-two", "02_b.ipynb#Part:-two", id="a heading that is there"),
+        pytest.param("02_b.ipynb#Newer", "02_b.ipynb", id="a heading that the stored page lacks"),
+        pytest.param("03_c.ipynb", "../../../notebooks/03_c.ipynb", id="a page that the machine lacks"),
+        pytest.param("03_c.ipynb#Part:-two", "../../../notebooks/03_c.ipynb#Part:-two", id="and its heading"),
+        pytest.param("03_c.ipynb#Newer", "../../../notebooks/03_c.ipynb", id="and a heading that is not there"),
+        pytest.param("04_gone.ipynb", "04_gone.ipynb", id="a page that no longer is"),
+        pytest.param("../docs/guide.md#part-two", "../../../docs/guide.md#part-two", id="a guide's heading"),
+        pytest.param("../docs/guide.md#gone", "../../../docs/guide.md", id="a heading that the guide lacks"),
+        pytest.param("../docs/gone.md#gone", "../../../docs/gone.md#gone", id="a file that is not there"),
+        pytest.param("../docs/a.py#L1", "../../../docs/a.py#L1", id="a line of a program"),
+        pytest.param("https://x.example/a.md#b", "https://x.example/a.md#b", id="another site"),
+        pytest.param("#of-its-own", "#of-its-own", id="within the page"),
+    ],
+)
+def test_a_link_of_a_stored_page_leads_to_what_is_stored(linking, link, led):
+    for _ in range(2):
+        assert linking(link) == led
+
+
+def test_a_heading_that_comes_back_is_linked_again(run, linking):
+    assert linking("02_b.ipynb#Newer") == "02_b.ipynb"
+    newer = nbformat.read(run.notebooks / "02_b.ipynb", 4)
+    newer.cells[0].source += "\n\n## Newer"
+    nbformat.write(newer, run.notebooks / "02_b.ipynb")
+    assert linking("02_b.ipynb#Newer") == "02_b.ipynb#Newer"
+
+
+def test_a_page_of_other_code_than_today_s_keeps_its_text_but_not_a_link_to_nothing(run, linking):
+    (stored,) = run.executed.glob("*/02_b.ipynb")
+    older = nbformat.read(stored, 4)
+    older.cells[0].source += "\n\n[x](01_a.ipynb#Gone)"
+    older.cells[1].source = "older()"
+    nbformat.write(older, stored)
+    linking("02_b.ipynb")
+    older.cells[0].source = older.cells[0].source.replace("#Gone", "")
+    assert nbformat.read(stored, 4) == older
+
+
+def test_the_command_names_a_heading_that_is_no_longer_linked(linking, capsys):
+    linking("02_b.ipynb#Newer")
+    assert "02_b.ipynb#Newer" in capsys.readouterr().err
 
 
 # --- the gallery ---

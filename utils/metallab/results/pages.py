@@ -1,8 +1,14 @@
-"""Executed notebooks to be shown to others: `read_notebook` leaves out the folders of this machine."""
+"""Executed notebooks to be shown to others: `read_notebook` leaves out the folders of this machine.
+
+`anchors` are the names of headings, by which links to a part of a page find it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,3 +51,62 @@ def _with_words(value: Any, change: Callable[[str], str], kind: str = "") -> Any
     if isinstance(value, dict):
         return type(value)({key: _with_words(each, change, key) for key, each in value.items()})
     return [_with_words(each, change) for each in value] if isinstance(value, list) else value
+
+
+# --- headings, and the links that lead to them ---
+
+
+def texts_of(notebook: NotebookNode) -> list[str]:
+    """Return the Markdown of a notebook's text cells."""
+    return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+
+
+def headings(text: str) -> list[str]:
+    """Return the words of a Markdown text's headings, in their order and without markup."""
+    import mistune
+
+    parse = mistune.create_markdown(renderer=None)
+    found = [token for token in _tokens(parse(text)) if token["type"] == "heading"]
+    return [_words_of(heading) for heading in found]
+
+
+def _tokens(tokens: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the tokens of a parsed text, those inside of others too."""
+    for token in tokens:
+        yield token
+        yield from _tokens(token.get("children", ()))
+
+
+def _words_of(heading: dict[str, Any]) -> str:
+    """Return what a reader sees of a heading."""
+    parts = [token for token in _tokens(heading["children"]) if token["type"] in ("text", "codespan")]
+    return html.unescape("".join(part["raw"] for part in parts))
+
+
+def jupyter_anchor(heading: str) -> str:
+    """Return the name by which JupyterLab finds a heading of a notebook, such as ``Deeper:-five-networks``."""
+    return heading.replace(" ", "-")
+
+
+def github_anchor(heading: str) -> str:
+    """Return the name by which GitHub and the book find a heading, such as ``deeper-five-networks``."""
+    return re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-"))
+
+
+def anchors(texts: Iterable[str], named: Callable[[str], str]) -> frozenset[str]:
+    """Return the names of all headings of a page.
+
+    Parameters
+    ----------
+    texts
+        The page's Markdown, of a notebook each text cell.
+    named
+        `jupyter_anchor` or `github_anchor`. Headings with one name are numbered from the second on: ``a``, ``a-1``.
+    """
+    found: list[str] = []
+    seen: Counter[str] = Counter()
+    for heading in (heading for text in texts for heading in headings(text)):
+        name = named(heading)
+        found.append(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return frozenset(found)

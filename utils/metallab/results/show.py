@@ -3,19 +3,21 @@
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
 replaces itself, the others stay. The gallery, ``docs/gallery.md``, is written anew, and rows of README get their links.
+Stored pages may be of different days: a link between them to what is not there is led to what is.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import hashlib
 import itertools
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -31,6 +33,9 @@ GALLERY = paths.ROOT / "docs" / "gallery.md"
 README = paths.ROOT / "README.md"
 PICTURE_WIDTH = 640
 """Of a headline's picture, in pixels."""
+
+
+_LINK = re.compile(r"(?<=\]\()([^)\s#]*)(#[^)\s]*)?(?=\))")
 
 
 class ShowError(ValueError):
@@ -142,6 +147,45 @@ def renew(page: Executed) -> str:
     words = "\n".join(itertools.takewhile(lambda line: line.startswith(">"), lines))
     _write_text(executed, today, words)
     return nbformat.writes(executed) + "\n"
+
+
+def mend_links(
+    executed: nbformat.NotebookNode, folder: Path, anchors_of: Callable[[Path], Collection[str]]
+) -> list[str]:
+    """Lead a stored page's links to what is there, and return those that lost the heading which they named.
+
+    A link to a page that did not run on this machine leads to the notebook; one to a heading that is missing, of a page
+    or of a guide, to the top of it.
+
+    Parameters
+    ----------
+    executed
+        The page; its text is changed in place.
+    folder
+        The folder that it is stored in.
+    anchors_of
+        The names of the headings of a notebook or guide that is there.
+    """
+    lost = []
+
+    def lead(link: re.Match) -> str:
+        target, anchor = link.groups(default="")
+        notebook_of_today = f"../../../notebooks/{target}"
+        is_page = re.fullmatch(r"\w+\.ipynb", target)
+        if is_page and not (folder / target).exists() and (folder / notebook_of_today).exists():
+            target = notebook_of_today
+
+        there = folder / target
+        has_headings = there.suffix in (".ipynb", ".md") and there.is_file()
+        if anchor and has_headings and anchor[1:] not in anchors_of(there.resolve()):
+            lost.append(f"{target}{anchor}")
+            anchor = ""
+        return target + anchor
+
+    for cell in executed.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _LINK.sub(lead, cell.source)
+    return lost
 
 
 def code(executed: nbformat.NotebookNode) -> list[str]:
@@ -262,11 +306,13 @@ def _check_stored(page: Executed) -> None:
         records.read_picture(page.folder / "results" / f"{name}.json", page.record.headline)
 
 
-def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
-    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet."""
+def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
+    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet.
+
+    Returns a sentence for each link that lost the heading which it named, because a page or guide does not have it.
+    """
     sets = read_sets(folder)
-    for page in (page for each in sets for page in each.pages.values()):
-        paths.write_atomically(page.path, renew(page))
+    lost = _write_pages([page for each in sets for page in each.pages.values()])
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
     text = README.read_text(encoding="utf-8")
     for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
@@ -274,6 +320,32 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> None:
         ran = rf"\1 ([as it ran](data/{folder.name}/{page.folder.name}/{page.path.name}))"
         text = re.sub(row, ran, text, flags=re.MULTILINE)
     paths.write_atomically(README, text)
+    return lost
+
+
+def _write_pages(stored: Sequence[Executed]) -> list[str]:
+    """Write today's text into stored pages, and let its links lead to what is stored; a sentence for each lost heading.
+
+    All texts are renewed before the first link is followed, as that may lead to any of them.
+    """
+    renewed = {page.path.resolve(): renew(page) for page in stored}
+
+    @functools.cache
+    def anchors_of(path: Path) -> frozenset[str]:
+        text = renewed[path] if path in renewed else path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":
+            return pages.anchors(pages.texts_of(nbformat.reads(text, 4)), pages.jupyter_anchor)
+        return pages.anchors([text], pages.github_anchor)
+
+    told = []
+    for path, text in renewed.items():
+        executed = nbformat.reads(text, 4)
+        before = pages.texts_of(executed)
+        lost = mend_links(executed, path.parent, anchors_of)
+        changed = pages.texts_of(executed) != before
+        paths.write_atomically(path, nbformat.writes(executed) + "\n" if changed else text)
+        told += [f"{paths.shown(path)}: no heading {link}: the link leads to the page" for link in lost]
+    return told
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
@@ -332,7 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder, reasons = make(run.resolve(), EXECUTED)
             refused |= reasons
             print(f"show: {paths.shown(folder)}")
-        update(EXECUTED, GALLERY)
+        for lost in update(EXECUTED, GALLERY):
+            print(f"show: {lost}", file=sys.stderr)
     except (ShowError, report.ReportError, records.RecordError, OSError) as problem:
         print(f"show: {problem}", file=sys.stderr)
         return 2
