@@ -1,9 +1,10 @@
 """A static site of executed notebooks, to read without a server and without a network: ``python book/build.py``.
 
 The pages of one run or of several and the texts of this checkout are laid out as they lie in the checkout, so that the
-links between them hold, and Sphinx makes the site. Any warning, a link that leads nowhere among them, makes it fail. A
-notebook that a run did not execute has its page as well, without results, and says why. Where there are several runs,
-each page leads to the same page on the other machines.
+links between them hold, and Sphinx makes the site. Any warning, a link that leads nowhere among them, makes it fail.
+Executed pages may be older than what they link to and than what links to them: a link to a heading that is missing for
+that reason leads to the top of its page. A notebook that a run did not execute has its page as well, without results,
+and says why. Where there are several runs, each page leads to the same page on the other machines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,14 @@ _TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+_UNFIT = """\
+no book was made: what is named above makes it unfit to be shown. A book that was there before is unchanged.
+These are faults of the checkout's texts or of a run, not of your command. Without a book, docs/gallery.md leads to the
+pages as they ran; another revision of the checkout may be without the faults.
+For maintainers: correct the text that is named, behind /pages/. In notebooks/ these are the executed pages: `make show`
+renews text and links of those in data/executed; those of a run of your own are run again (make run ONLY=...)."""
 
 
 class BookError(ValueError):
@@ -136,10 +145,11 @@ def make(folders: Sequence[Path], book: Path = BOOK) -> Path:
         raise BookError(f"{book} is there and is no book: name another folder")
     with tempfile.TemporaryDirectory(prefix="metallab-book-") as work:
         source, site = Path(work, "pages"), Path(work, "site")
-        lay_out(read_runs(folders), source)
+        for notice in lay_out(read_runs(folders), source):
+            print(f"book: for maintainers: {notice}", file=sys.stderr)
         options = ["-q", "--fail-on-warning", "--keep-going", "--nitpicky", "-c", str(HERE), "-d", f"{work}/doctrees"]
         if build_main([*options, "-b", "html", str(source), str(site)]):
-            raise BookError("the faults named above make it unfit to be shown; mend the pages, then try again")
+            raise BookError(_UNFIT)
         if book.exists():
             shutil.rmtree(book)
         shutil.move(site, book)
@@ -189,8 +199,11 @@ def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -
     return Chapter(notebook, title, run / notebook.name, reason if told.status == "incomplete" else "")
 
 
-def lay_out(runs: Sequence[Run], folder: Path) -> None:
-    """Write the book's pages as Sphinx reads them: the notebooks of the runs, a copy of the rest of the checkout."""
+def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
+    """Write the book's pages as Sphinx reads them: the notebooks of the runs, a copy of the rest of the checkout.
+
+    Returns what maintainers should know: a sentence for each link that lost the heading which it named.
+    """
     folder.mkdir(parents=True)
     for entry in paths.ROOT.iterdir():
         if entry.name not in _LEFT_OUT and (entry.name == ".github" or not entry.name.startswith(".")):
@@ -222,6 +235,77 @@ def lay_out(runs: Sequence[Run], folder: Path) -> None:
         text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box(None, run, [run]))
         (folder / run.position / "index.md").write_text(text, encoding="utf-8")
     (folder / "index.md").write_text(front_page(runs, moved), encoding="utf-8")
+    return lead_to_pages(runs, folder)
+
+
+def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
+    """Let a link to a missing heading lead to its page, in what is laid out; return a sentence for each such link.
+
+    This is for executed pages, which may be of another day than what they link to and than what links to them. Between
+    two texts of this checkout such a link is a mistake, and stays for Sphinx to tell.
+    """
+    ran = {f"{run.position}/{each.notebook.name}" for run in runs for each in run.executed}
+    notebooks = {
+        path.relative_to(folder).as_posix(): nbformat.read(path, 4) for path in (folder / "notebooks").rglob("*.ipynb")
+    }
+    texts = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.md")}
+
+    anchors = {place: pages.anchors(pages.texts_of(page), pages.github_anchor) for place, page in notebooks.items()}
+    anchors |= {place: pages.anchors([text], pages.github_anchor) for place, text in texts.items()}
+    of_those_that_ran = {place: anchors[place] for place in ran}
+
+    notices = []
+    for place, text in texts.items():
+        led, lost = without_missing_headings(text, place, of_those_that_ran)
+        if lost:
+            (folder / place).write_text(led, encoding="utf-8")
+            notices += _notices(place, lost)
+    for place, page in notebooks.items():
+        known, found = anchors if place in ran else of_those_that_ran, []
+        for cell in page.cells:
+            if cell.cell_type == "markdown":
+                cell.source, lost = without_missing_headings(cell.source, place, known)
+                found += lost
+        if found:
+            nbformat.write(page, folder / place)
+            notices += _notices(place, found)
+    return notices
+
+
+def _notices(place: str, lost: Sequence[str]) -> list[str]:
+    return [f"{place} has a link to {link}, a heading that is not there: it leads to the page" for link in lost]
+
+
+def without_missing_headings(text: str, place: str, anchors: Mapping[str, Collection[str]]) -> tuple[str, list[str]]:
+    """Return a text whose links to missing headings lead to their pages, and the links that it had to them.
+
+    Parameters
+    ----------
+    text
+        Markdown or HTML, with links within the book, as `relink` writes them.
+    place
+        Where the text is in the book, such as ``notebooks/01_time_it_right.ipynb``.
+    anchors
+        The headings of pages, by their places. Links to other pages, and those within the text's own, stay as they are.
+    """
+    lost = []
+
+    def lead(link: re.Match) -> str:
+        before, target, anchor = link.groups(default="")
+        there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
+        if "href" in before:
+            there = next((page for page in anchors if _address(page) == there), there)
+        if not target or not anchor or there not in anchors or anchor[1:] in anchors[there]:
+            return link[0]
+        lost.append(f"{target}{anchor}")
+        return before + target
+
+    return _LINK.sub(lead, text), lost
+
+
+def _address(place: str) -> str:
+    """The address of a page in the site."""
+    return re.sub(r"\.(ipynb|md)$", ".html", place)
 
 
 def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
@@ -319,7 +403,7 @@ def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> s
         if not target:
             return before + anchor
         there = posixpath.relpath(moved.get(path, path), position)
-        return before + (re.sub(r"\.(ipynb|md)$", ".html", there) if "href" in before else there) + anchor
+        return before + (_address(there) if "href" in before else there) + anchor
 
     return _LINK.sub(lead, text)
 

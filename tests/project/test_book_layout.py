@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import posixpath
+import re
 import shutil
 import sys
+import types
+from pathlib import Path
 
 import nbformat
 import pytest
+import test_documents
 from nbformat import v4
 
 from metallab import paths, timing
@@ -25,7 +30,10 @@ def _build():
 
 book = _build()
 
-TEXT = "# Time it: how?\n\n[home](../README.md), [next](02_b.ipynb#A-part:-two), [guide](../docs/guide.md#a) [w](https://x.org/a.md)"
+TEXT = (
+    "# Time it: how?\n\n## A part: two\n\n"
+    "[home](../README.md), [next](02_b.ipynb#A-part:-two), [guide](../docs/guide.md#a) [w](https://x.org/a.md)"
+)
 
 
 def entry(name: str, status: str = "passed", reason: str = "") -> dict:
@@ -48,7 +56,9 @@ def checkout(tmp_path, monkeypatch):
         "# Lab\n\n[a](notebooks/01_a.ipynb) [b](data/executed/a_gpu/01_a.ipynb) "
         '<a href="data/executed/cpu/01_a.ipynb">c</a>\n'
     )
-    (root / "docs/guide.md").write_text("# Guide\n\n[a](../notebooks/01_a.ipynb#Part) [lab](../README.md)\n")
+    (root / "docs/guide.md").write_text(
+        "# Guide\n\n## A\n\n[a](../notebooks/01_a.ipynb#A-part:-two) [lab](../README.md)\n"
+    )
     return root
 
 
@@ -106,7 +116,7 @@ def test_links_lead_where_they_led(laid_out):
         assert "[w](https://x.org/a.md)" in page
     front = (laid_out / "index.md").read_text()
     assert '[a](notebooks/01_a.ipynb) [b](notebooks/a_gpu/01_a.ipynb) <a href="notebooks/01_a.html">c</a>' in front
-    assert "[a](../notebooks/01_a.ipynb#part) [lab](../index.md)" in (laid_out / "docs/guide.md").read_text()
+    assert "[a](../notebooks/01_a.ipynb#a-part-two) [lab](../index.md)" in (laid_out / "docs/guide.md").read_text()
     assert "[a](../../notebooks/a_gpu/01_a.ipynb)" in (laid_out / "data/executed/README.md").read_text()
     assert "data/executed/README\n" in front
 
@@ -117,6 +127,94 @@ def test_links_from_deeper_folders_work():
     assert book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {}) == "![x](../data/a.png)"
     assert book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/a_gpu", moved) == "[x](../../docs/a.md#b)"
     assert book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {}) == "[x](#a-part-two) [y](mailto:a@b)"
+
+
+def put(path: Path, *texts: str) -> None:
+    """Write a guide, or a notebook with these texts."""
+    if path.suffix == ".md":
+        path.write_text("\n\n".join(texts))
+    else:
+        nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(text) for text in texts]), path)
+
+
+@pytest.fixture
+def older(checkout):
+    """The pages of a machine, with one heading each, and guides without any: links to other headings lead nowhere."""
+    ran = run_in(checkout / "data/executed/cpu", "01_a", "02_b")
+    for name in ("01_a", "02_b"):
+        put(ran / f"{name}.ipynb", "# A page", "## `Part`: 2")
+    for name in ("guide", "other"):
+        put(checkout / "docs" / f"{name}.md", "# A guide")
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("place", "link", "led"),
+    [
+        pytest.param("notebooks/02_b.ipynb", "[x](01_a.ipynb#Gone)", "[x](01_a.ipynb)", id="from page to page"),
+        pytest.param("notebooks/02_b.ipynb", "[x](../docs/other.md#gone)", "[x](../docs/other.md)", id="page to guide"),
+        pytest.param("docs/guide.md", "[x](../notebooks/01_a.ipynb#Gone)", "[x](../notebooks/01_a.ipynb)", id="guide"),
+        pytest.param(
+            "docs/guide.md", '<a href="../notebooks/01_a.ipynb#G">', '<a href="../notebooks/01_a.html">', id="HTML"
+        ),
+    ],
+)
+def test_a_heading_that_an_older_page_lacks_is_left_out_of_a_link(checkout, older, tmp_path, place, link, led):
+    put(older / "02_b.ipynb" if "02_b" in place else checkout / place, "# A page", link)
+    notices = book.lay_out(book.read_runs([older]), tmp_path / "laid_out")
+    assert led in test_documents.prose(tmp_path / "laid_out" / place)
+    assert len(notices) == 1
+    assert place in notices[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "link", "led"),
+    [
+        pytest.param("notebooks/02_b.ipynb", "[x](01_a.ipynb#Part:-2)", "[x](01_a.ipynb#part-2)", id="it is there"),
+        pytest.param("notebooks/02_b.ipynb", "[x](#Gone)", "[x](#gone)", id="of the page itself"),
+        pytest.param("docs/guide.md", "[x](other.md#gone)", "[x](other.md#gone)", id="between texts of today"),
+    ],
+)
+def test_other_links_keep_their_heading(checkout, older, tmp_path, place, link, led):
+    put(older / "02_b.ipynb" if "02_b" in place else checkout / place, "# A page", link)
+    notices = book.lay_out(book.read_runs([older]), tmp_path / "laid_out")
+    assert led in test_documents.prose(tmp_path / "laid_out" / place)
+    assert notices == []
+
+
+def test_a_heading_is_looked_for_on_the_same_machine(checkout, older, tmp_path):
+    other = run_in(checkout / "data/executed/a_gpu", "01_a", "02_b")
+    for folder in (older, other):
+        put(folder / "02_b.ipynb", "# B", "[x](01_a.ipynb#Part:-2)")
+    first, second = book.read_runs([older, other])
+    book.lay_out([first, second], tmp_path / "laid_out")
+    texts = {run.folder.name: text_of(tmp_path / "laid_out" / run.position / "02_b.ipynb") for run in (first, second)}
+    assert "](01_a.ipynb#part-2)" in texts["cpu"]
+    assert "](01_a.ipynb)" in texts["a_gpu"]
+
+
+def headings_of(page: Path) -> set[str]:
+    """The names of a page's headings in the book, in notebooks too."""
+    return {re.sub(r"[^\w-]", "", name.lower()) for name in test_documents.anchors(page)}
+
+
+def test_links_of_the_book_lead_to_headings(tmp_path):
+    """What Sphinx says of the pages that come with the project, without Sphinx."""
+    laid_out = tmp_path / "laid_out"
+    book.lay_out(book.read_runs(book.stored()), laid_out)
+    pages = [laid_out / "index.md", *laid_out.glob("docs/*.md"), *laid_out.rglob("notebooks/**/*.ipynb")]
+    dead, sought = [], 0
+    for page in pages:
+        for target in test_documents.targets(page):
+            file, _, heading = target.partition("#")
+            if not heading or re.match("[a-z]+:", target):
+                continue
+            sought += 1
+            there = Path(posixpath.normpath(page.parent / file)) if file else page
+            if heading not in headings_of(there):
+                dead.append(f"{page.relative_to(laid_out)}: {target}")
+    assert sought > 100
+    assert not dead
 
 
 def test_search_finds_each_page_once(laid_out):
@@ -146,6 +244,21 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://host.example")
     monkeypatch.setenv("GITHUB_REPOSITORY", "some/lab")
     assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
+
+
+def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(checkout, tmp_path, monkeypatch, capsys):
+    old = tmp_path / "book/index.html"
+    old.parent.mkdir()
+    for path in (old, old.parent / ".buildinfo"):
+        path.write_text("old")
+    sphinx = types.SimpleNamespace(build_main=lambda options: 1)  # as after a warning
+    monkeypatch.setitem(sys.modules, "sphinx.cmd.build", sphinx)
+    mine = run_in(tmp_path / "full-cpu", "01_a")
+    assert book.main([str(mine), "--into", str(old.parent)]) == 1
+    told = capsys.readouterr().err
+    assert "docs/gallery.md" in told, "where a reader finds the pages"
+    assert "make show" in told, "what a maintainer can do"
+    assert old.read_text() == "old"
 
 
 def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
