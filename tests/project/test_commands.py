@@ -1,0 +1,224 @@
+"""The commands that README and the guides print do what they say: each runs in a throwaway clone of this checkout.
+
+The clone has an environment of its own, which is empty but for links: what is installed here is found behind the
+clone's sources. `commands.toml` is the list, with the status that each command has to end with, or why it is not run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import documented_commands
+import pytest
+from documented_commands import Documented
+
+from metallab import bootstrap, paths
+
+ROOT = paths.ROOT
+KNOWN = documented_commands.read_list()
+LIMIT = 1800  # seconds, against a hang
+
+MODEL = """import torch
+
+
+def example():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()), torch.ones(4, 8)
+"""
+TRAIN = """import torch
+
+device = "mps" if torch.backends.mps.is_available() else "cpu"
+model = torch.nn.Linear(4, 1).to(device)
+model(torch.ones(2, 4, device=device)).sum().backward()
+"""
+CASES = """from metallab.versus import case
+
+
+@case
+def product():
+    numbers = list(range(1000))
+    return lambda: sum(numbers)
+"""
+TESTS = """import torch
+
+
+def test_ones():
+    device = "mps" if torch.backends.mps.is_available() else "cpu"
+    assert torch.ones(2, device=device).sum() == 2
+"""
+
+
+def git(*arguments: str, cwd: Path = ROOT) -> str:
+    return subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+# ---------------------------------------------------------------- the list
+
+
+def test_the_list_names_every_printed_command_and_no_other():
+    printed = {
+        command
+        for page in documented_commands.PAGES
+        for command in documented_commands.printed((ROOT / page).read_text())
+    }
+    assert len(printed) > 100
+
+    assert sorted(printed - set(KNOWN.commands())) == [], "add them to tests/project/commands.toml"
+    assert sorted(set(KNOWN.commands()) - printed) == [], "no page prints them any more"
+
+
+def test_the_list_names_no_command_twice():
+    commands = KNOWN.commands()
+
+    assert sorted(commands) == sorted(set(commands))
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        pytest.param("```sh\nmake run  # all\n\nmake \\\n  lab\n```", ["make run", "make lab"], id="a-block"),
+        pytest.param('```sh\npython -c "a\nb"\n```', ['python -c "a\nb"'], id="several-lines"),
+        pytest.param("```\nmake run\n```", [], id="output"),
+        pytest.param("call `make run ONLY=03` or `make`, see `makefile x`", ["make run ONLY=03"], id="in-a-sentence"),
+        pytest.param("`A=1 make lab` and `A=1`", ["A=1 make lab"], id="with-a-variable"),
+    ],
+)
+def test_commands_are_found(text, commands):
+    assert list(documented_commands.printed(text)) == commands
+
+
+# ---------------------------------------------------------------- the clone
+
+
+class Clone:
+    """A clone of this checkout as it is now, with changes that are not committed, and an environment of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        git("clone", "--quiet", str(ROOT), str(folder))
+        self._take_over_changes()
+        self._make_environment()
+
+    def _take_over_changes(self) -> None:
+        changed = git("ls-files", "-z", "--modified", "--others", "--deleted", "--exclude-standard").split("\0")
+        for name in filter(None, changed):
+            source, target = ROOT / name, self.folder / name
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target)
+            else:
+                target.unlink(missing_ok=True)
+
+        identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+        git("add", "--all", cwd=self.folder)
+        git(*identity, "commit", "--quiet", "--allow-empty", "--message", "as it is now", cwd=self.folder)
+
+    def _make_environment(self) -> None:
+        """Make .venv, complete for `make setup`: the clone's sources, then what is installed here."""
+        environment = self.folder / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+
+        python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        own = [str(self.folder / "utils"), str(self.folder / "metalsim" / "src")]
+        here = sysconfig.get_path("purelib")
+        (environment / "lib" / python / "site-packages" / "clone.pth").write_text(
+            "\n".join([*own, f"import site; site.addsitedir({here!r})", ""])
+        )
+
+        for script in Path(sysconfig.get_path("scripts")).iterdir():
+            self._take_over_script(script, environment / "bin" / script.name)
+
+        before = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            (self.folder / bootstrap.COMPLETE).write_text(bootstrap.state())
+        finally:
+            os.chdir(before)
+
+    @staticmethod
+    def _take_over_script(script: Path, target: Path) -> None:
+        """A script of Python names the interpreter of its environment in its first line; a program is linked."""
+        if target.exists() or not script.is_file():
+            return
+        with script.open("rb") as file:
+            first = file.readline()
+            rest = file.read() if first.startswith(b"#!") and b"python" in first else b""
+        if not rest:
+            target.symlink_to(script)
+            return
+        target.write_bytes(b"#!" + os.fsencode(target.with_name("python")) + b"\n" + rest)
+        target.chmod(0o755)
+
+    def reset(self) -> None:
+        """Make it as it was, with the files that documented commands work on."""
+        git("reset", "--quiet", "--hard", cwd=self.folder)
+        git("clean", "-ffdxq", "--exclude", ".venv", cwd=self.folder)
+
+        run = self.folder / "build" / "full-cpu"
+        (stored, *_) = (self.folder / "data" / "executed").glob("*cpu*")
+        shutil.copytree(stored, run)
+        bench = self.folder / "build" / "bench"
+        bench.mkdir()
+        (results, *_) = sorted((self.folder / "data" / "results").glob("*.json"))
+        shutil.copy(results, bench / "mine.json")
+
+        files = {
+            "my_model.py": MODEL,
+            "my_project/__init__.py": "",
+            "my_project/model.py": MODEL,
+            "train.py": TRAIN,
+            "cases.py": CASES,
+            "my_tests/test_ones.py": TESTS,
+        }
+        for name, text in files.items():
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_text(text)
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of the documents in the clone, as somebody whose PATH begins with its environment."""
+        of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MODE", "DEVICE", "ONLY")
+        of_us = ("METALLAB_", "PYTEST_", "PYTHONPATH", "VIRTUAL_ENV")
+        environment = {
+            name: value for name, value in os.environ.items() if name not in of_make and not name.startswith(of_us)
+        }
+        environment["PATH"] = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
+        environment["METALLAB_CLASSROOM"] = str(self.folder / "build" / "classroom")
+        environment["JUPYTER_CONFIG_DIR"] = str(self.folder / "build" / "jupyter")
+        environment.setdefault("METALSIM_CACHE", str(ROOT / "build" / "metalsim"))
+        return subprocess.run(
+            ["sh", "-c", command],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to clone")
+    return Clone(tmp_path_factory.mktemp("clone") / "metal-lab")
+
+
+def _parameters():
+    for known in KNOWN.run:
+        marks = [pytest.mark.nightly] if known.nightly else []
+        yield pytest.param(known, id=known.command.splitlines()[0][:60], marks=marks)
+
+
+@pytest.mark.parametrize("known", _parameters())
+def test_it_ends_with_the_expected_status(clone, known: Documented):
+    clone.reset()
+
+    done = clone.run(known.line)
+
+    assert done.returncode == known.status, f"{known.line}\n{done.stdout}"
