@@ -194,7 +194,10 @@ def test_words_for_a_picture_are_those_of_its_plot(run, made, page):
     words = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("metadata", {})]
     assert words
     for each in words:
-        expect(page.get_by_alt_text(each, exact=True).first).to_be_visible()
+        picture = page.get_by_alt_text(each, exact=True)
+        expect(picture).to_have_count(words.count(each))
+        expect(picture.first).to_be_visible()
+        assert not picture.first.get_attribute("src").startswith("data:"), "a plot is a file: the page stays small"
 
 
 def test_a_page_says_what_it_ran_on_and_how(run, made, page):

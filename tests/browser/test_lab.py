@@ -184,6 +184,9 @@ def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name)
         plot.scroll_into_view_if_needed()
         expect(plot).to_be_in_viewport()
         assert plot.evaluate("image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)") > 100
+    about = plots.evaluate_all("all => all.map(image => [image.src, image.alt])")
+    assert all(words.strip() for _, words in about), "a picture without words for whoever cannot see it"
+    assert len({source for source, _ in about}) == len(about), "a picture stands twice"
 
 
 def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
