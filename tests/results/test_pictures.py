@@ -84,11 +84,14 @@ def faults_of(output: nbformat.NotebookNode) -> Iterator[str]:
 
 def stored_faults(page: nbformat.NotebookNode) -> list[str]:
     """Return what is wrong with the pictures of a stored page."""
-    faults = [fault for output in outputs_of(page) for fault in faults_of(output)]
-    data = [(number, output.data["image/png"]) for number, cell in enumerate(page.cells)
-            for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})]  # fmt: skip
-    if len(set(data)) < len(data):
-        faults.append("a cell shows a picture twice")
+    faults: list[str] = []
+    for cell in page.cells:
+        outputs = [output for output in cell.get("outputs", ()) if "data" in output]
+        for output in outputs:
+            faults.extend(faults_of(output))
+        pictures = [output.data["image/png"] for output in outputs if "image/png" in output.data]
+        if len(set(pictures)) < len(pictures):
+            faults.append("a cell shows a picture twice")
     return faults
 
 
