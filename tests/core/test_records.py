@@ -116,9 +116,7 @@ def test_what_is_written_is_read_back():
 
 def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     monkeypatch.delenv("METALLAB_OUT", raising=False)
-    monkeypatch.delenv("METALLAB_BUILD", raising=False)
-    monkeypatch.setattr(records.paths, "BUILD", build := tmp_path / "build")
-    monkeypatch.setattr(records.paths, "IN_CHECKOUT", False)
+    monkeypatch.setattr(records.paths, "BUILD", build := tmp_path / records.paths.OWN_BUILD)
     few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
     assert (few[1].comparison.high, few[1].comparison.outcome) == (None, "inconclusive")
     assert not build.exists()

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import mode, needs, units
+from metallab import mode, needs, paths, units
 from metallab.outcomes import Ended
 from metallab.processes import adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
 
@@ -171,7 +171,8 @@ def _environment(device: str | None, threads: int | None, own: Mapping[str, str]
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
         raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
-    variables = {**os.environ, **(ONE_THREAD if threads else {}), **own}
+    build = {"METALLAB_BUILD": str(paths.BUILD)}  # this process's, even if it has changed its folder since
+    variables = {**os.environ, **build, **(ONE_THREAD if threads else {}), **own}
     if own.get("PYTHONPATH") and os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = f"{own['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
     if device:

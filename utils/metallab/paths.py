@@ -1,7 +1,7 @@
 """Where things are: the checkout, and what a run writes.
 
-Every file that a run writes lies under ``build/`` of the checkout, in a folder of its own for each mode and device
-(``build/full-mps``, ``build/fast-cpu``), so that a fast or a simulated result is never taken for another.
+Every file that a run writes lies under `BUILD`, in a folder of its own for each mode and device (``build/full-mps``,
+``build/fast-cpu``), so that a fast or a simulated result is never taken for another.
 """
 
 from __future__ import annotations
@@ -19,11 +19,35 @@ ROOT = Path(__file__).resolve().parents[2]
 
 NOTEBOOKS = Path(os.environ.get("METALLAB_NOTEBOOKS") or ROOT / "notebooks")
 """``METALLAB_NOTEBOOKS`` names another folder where those of the checkout may not be read: a classroom."""
-IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
-BUILD = Path(os.environ.get("METALLAB_BUILD") or (ROOT / "build" if IN_CHECKOUT else Path.cwd() / "build" / "metallab"))
-"""``METALLAB_BUILD`` names another folder for all that is written, where the checkout is not one's own: a classroom.
 
-Without a checkout it is ``build/metallab`` in the folder where the program was started, with a ``.gitignore``."""
+OWN_BUILD = Path("build", "metallab")
+"""Where a program outside of the checkout writes, from the folder in which it was started."""
+
+
+def choose_build() -> Path:
+    """Return the folder for all that this process writes.
+
+    What ``METALLAB_BUILD`` names counts: a classroom names a student's folder, and a process its own for those that
+    it starts. Else it is ``build/`` of the checkout for a program that is started inside of it, as ``make`` starts
+    all, and `OWN_BUILD` for any other: a notebook's kernel is started in the notebook's folder, and that metallab is
+    installed from a checkout does not make somebody's own notebook a part of it.
+    """
+    if chosen := os.environ.get("METALLAB_BUILD"):
+        return Path(os.path.abspath(chosen))
+
+    has_checkout = (ROOT / "pyproject.toml").is_file()
+    try:
+        here = Path.cwd().resolve()  # as ROOT is: a link to the checkout leads into it
+    except OSError:  # the folder was removed, which matters only to a program that writes
+        return ROOT / "build" if has_checkout else OWN_BUILD
+
+    if has_checkout and here.is_relative_to(ROOT):
+        return ROOT / "build"
+    return here / OWN_BUILD
+
+
+BUILD = choose_build()
+"""Decided once, when this module is imported: a notebook that changes its folder later goes on writing here."""
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -49,20 +73,26 @@ def run_folder(mode: str, device: str) -> Path:
 def make_output(folder: Path, option: str = "--out") -> None:
     """Make a folder for what a command's ``option`` writes. OSError, with what to do, if it takes no files."""
     try:
-        if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(BUILD)):
-            make_build()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with {option}") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and `BUILD` as `make_build` does if it lies there."""
+    if Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(BUILD)):
+        make_build()
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def make_build() -> None:
-    """Make `BUILD`. Where nobody chose it, it may lie in somebody's own project, whose git then ignores it."""
+    """Make `BUILD`. Where it is `OWN_BUILD` of somebody's own project, that project's git ignores it."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    if not IN_CHECKOUT and not os.environ.get("METALLAB_BUILD"):
-        (BUILD / ".gitignore").write_text("*\n", encoding="utf-8")
+    ignore = BUILD / ".gitignore"
+    if BUILD.parts[-2:] == OWN_BUILD.parts and not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
 
 
 def results_file(device: str) -> str:
@@ -82,7 +112,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     Characters that UTF-8 does not have are escaped as in JSON.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.part")
     try:
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))

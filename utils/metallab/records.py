@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,8 +178,6 @@ def save(
     if headline:
         kept = _with_picture_beside(path, headline)
         records = [replace(record, headline=kept) for record in records]
-    if folder is None and not os.environ.get("METALLAB_OUT"):
-        paths.make_build()
     return write(path, records)
 
 

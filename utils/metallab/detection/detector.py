@@ -9,6 +9,7 @@ ultralytics is AGPL-3.0; `data/README.md` says what that means for these weights
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,6 +35,9 @@ OFFLINE = {
 _threads = os.environ.get("OMP_NUM_THREADS")
 for _name, _value in OFFLINE.items():
     os.environ.setdefault(_name, _value)
+if os.environ["YOLO_CONFIG_DIR"] == OFFLINE["YOLO_CONFIG_DIR"]:
+    with contextlib.suppress(OSError):  # ultralytics says so, and takes another folder
+        paths.make_folder(paths.BUILD / "ultralytics")
 from ultralytics import settings  # noqa: E402
 from ultralytics.nn.tasks import DetectionModel  # noqa: E402
 
@@ -100,7 +104,7 @@ def to_file() -> Path:
     model = load().half()
     model.args = {}  # as in a checkpoint of ultralytics
     path = paths.BUILD / "weights" / "scenes_yolov5n.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    paths.make_folder(path.parent)
     part = path.with_suffix(f".{os.getpid()}")
     torch.save({"model": model}, part)
     return part.replace(path)

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system frees when this process ends; UsageError if another run has it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        paths.make_folder(folder)
         with filelock.FileLock(folder / USED, timeout=0):
             yield
     except filelock.Timeout:

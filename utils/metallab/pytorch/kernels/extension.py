@@ -53,6 +53,7 @@ def load(name: str) -> Any:
     flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())] if name.endswith(".cpp") else []
     folder = _folder(name, flags)
     try:
+        paths.make_folder(folder.parent)
         with building.sealed(folder):
             module = cpp_extension.load(
                 name=f"metallab_{name.replace('.', '_')}",
