@@ -170,7 +170,8 @@ def _backward(results: Any) -> None:
 
 _ANOTHER_NUMBER = "expected to fail, by its numbers it seems: no message of the Mac's library fits"
 _KERNELS_TAKE_IT = (
-    "expected to fail, PyTorch says not why: each operator of the backward pass has a kernel that takes its arguments"
+    "expected to fail, PyTorch says not why: each operator of the backward pass has a kernel that takes "
+    "its arguments"
 )
 _THE_CPU_FAILS = "there the CPU raises, which the Mac's results are compared with"
 DIFFERENCES: Mapping[tuple[str, str], str] = {

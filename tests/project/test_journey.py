@@ -34,7 +34,8 @@ figure, axes = plt.subplots()
 axes.bar(["sum"], [product.median])
 figure"""
 SAVE = (
-    'records.save("{name}", product, on=lab, headline=records.Headline(["The sum was measured."], figure, "one bar"))'
+    'records.save("{name}", product, on=lab, '
+    'headline=records.Headline(["The sum was measured."], figure, "one bar"))'
 )
 
 

@@ -92,7 +92,8 @@ def test_links_between_stored_pages_lead_to_a_page_and_a_heading(folder):
 # --- what is made of a run ---
 
 INTRODUCTION = (
-    "# Measure it\n\nYou measure. You learn.\n\nSee [the guide](../docs/teaching.md) and [the next](02_b.ipynb)"
+    "# Measure it\n\nYou measure. You learn.\n\n"
+    "See [the guide](../docs/teaching.md) and [the next](02_b.ipynb)"
 )
 
 

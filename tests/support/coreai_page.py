@@ -19,6 +19,7 @@ def run(folder: Path, *parts: str, results: Sequence[str], timeout: float = 300)
     texts = [setup, CELLS["first-code"], CELLS["first-functions"], *(CELLS.get(part, part) for part in parts)]
     body = "\n".join(f"    {line}" for text in texts for line in text.splitlines())
     program = (
-        f"import asyncio\nasync def page():\n{body}\n    return [{', '.join(results)}]\nanswers = asyncio.run(page())"
+        f"import asyncio\nasync def page():\n{body}\n    return [{', '.join(results)}]\n"
+            "answers = asyncio.run(page())"
     )
     return isolated.run(program, results=["answers"], environment={"METALLAB_MODE": "fast"}, timeout=timeout)

@@ -86,7 +86,8 @@ class Launch:
         share = seconds[longest] / sum(seconds.values())
         busy = " (busy machine: too long)" if total.others > timing.BUSY else ""
         return (
-            f"{self.name}: the first answer takes {units.seconds(total.median)}, {share:.0%} of it the {longest}{busy}"
+            f"{self.name}: the first answer takes {units.seconds(total.median)}, "
+            f"{share:.0%} of it the {longest}{busy}"
         )
 
 

@@ -56,7 +56,8 @@ AVERAGE_OF_WHOLE_NUMBERS = (
     "This may have performance implications."
 )
 TOO_LARGE = (
-    "{kernel}: matrix too large to stage in MPS threadgroup memory ({staged} > {bytes} bytes); falling back to CPU."
+    "{kernel}: matrix too large to stage in MPS threadgroup memory ({staged} > {bytes} bytes); "
+    "falling back to CPU."
 )
 WARNINGS = (AVERAGE_OF_WHOLE_NUMBERS, *(TOO_LARGE.replace("{kernel}", f"linalg.{name}") for name in ("svd", "eigh")))
 """The words of all detours, with fields for `str.format`."""

@@ -233,7 +233,8 @@ by_dtype("frac", not_floating, "frac_out_mps is only implemented for floating ty
 _CONVOLUTIONS = "convolution convolution_overrideable _mps_convolution _mps_convolution_transpose"
 _HALF_3D = "ConvTranspose 3D with BF16 or FP16 types is not supported on MPS"
 _IN_FLOAT = (
-    "compute this layer in float32; under autocast, with torch.autocast('mps', enabled=False) around it and .float()"
+    "compute this layer in float32; under autocast, with torch.autocast('mps', enabled=False) around it "
+    "and .float()"
 )
 _SMALLER = "update to macOS 15.1 or newer, where it runs, or work in parts of at most 65536 in each dimension"
 
