@@ -119,10 +119,12 @@ packages: ### Debian, Ubuntu: install what set-up and some tests use besides Pyt
 copies = $(filter workshop workshop/%,$(LAB))
 root = $(if $(copies),/workshop)
 opened = $(if $(filter %.ipynb,$(LAB)),'$(CURDIR)/$(LAB)',$(if $(copies),,--preferred-dir='$(CURDIR)/$(LAB)'))
+first-page = $(if $(filter workshop workshop/,$(LAB)),--LabApp.default_url=/lab/tree/Contents.md)
+lab-settings = --LabApp.app_settings_dir='$(CURDIR)/classroom/lab'
 
 lab: setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
 	$(if $(copies),@$(BIN)/python -m metallab.workshop)
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(lab-settings) $(first-page) $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
 a-class:
@@ -148,7 +150,7 @@ suite-book = METALLAB_BOOK='$(BOOK)' $(BIN)/python -m pytest tests/browser/test_
 needs-lab = .venv/extra-browser
 suite-lab = $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/test_lab.py
 # 20 students at the hub, in fast mode; some tests want root, and 16 GB of memory.
-needs-hub = .venv/extra-classroom $(PROXY)
+needs-hub = .venv/extra-classroom .venv/extra-browser $(PROXY)
 suite-hub = $(BIN)/python -m pytest tests/classroom
 # The tests marked `processor` on an emulated one: CONTRIBUTING.md, "Another processor".
 suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal

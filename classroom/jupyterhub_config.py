@@ -146,6 +146,14 @@ class StudentSpawner(LocalProcessSpawner):
 # ---------------------------------------------------------------- the room
 
 
+def open_to_students(lessons: Path) -> None:
+    """Let every account read the lessons, whatever rights new files get here."""
+    files = [*workshop.copies_in(lessons), lessons / workshop.RECORD]
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(lessons)}
+    for path in (*files, *folders):
+        path.chmod(0o755 if path in folders else 0o644)
+
+
 def furnish() -> None:
     """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
     for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
@@ -153,8 +161,8 @@ def furnish() -> None:
         folder.chmod(rights)  # in turns everybody may write, and nobody remove what is somebody else's
     if LESSONS == ROOM / "lessons":
         workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
-        for lesson in (LESSONS, *LESSONS.glob("*.ipynb")):
-            lesson.chmod(0o755 if lesson == LESSONS else 0o644)
+        workshop.make_documents(LESSONS)
+        open_to_students(LESSONS)
     if not any(LESSONS.glob("*.ipynb")):
         raise CannotOpen(f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}")
     needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())

@@ -4,18 +4,25 @@ It runs as the student, in the student's folder, so that nothing here is done wi
 """
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
 
-from metallab import workshop
+from metallab import contents, workshop
+
+LAB_SETTINGS = Path(__file__).resolve().parent / "lab"
+"""JupyterLab's settings where a student has none: Markdown is shown as it reads."""
 
 
 def give(lessons: Path, folder: Path) -> None:
-    """Copy the lessons that are new to a folder; what a student has edited or run stays as it is."""
-    for lesson in sorted(lessons.glob("*.ipynb")):
-        workshop.give(json.loads(lesson.read_text(encoding="utf-8")), folder / lesson.name)
+    """Copy what is new of the lessons and their documents to a folder; what a student changed or ran stays as it is."""
+    workshop.hand_out(lessons, folder)
+
+
+def choose_first_page(folder: Path) -> None:
+    """Let JupyterLab open at the page of contents. A folder of lessons that a teacher made need not have one."""
+    if (folder / contents.FILE).is_file():
+        os.environ["JUPYTERHUB_DEFAULT_URL"] = f"/lab/tree/{contents.FILE}"
 
 
 def keep_temporary_files(folder: Path) -> None:
@@ -32,7 +39,9 @@ def main(lessons: str, *options: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
     keep_temporary_files(Path.cwd())
     give(Path(lessons), Path.cwd())
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *options])
+    choose_first_page(Path.cwd())
+    settings = f"--LabApp.app_settings_dir={LAB_SETTINGS}"
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", settings, *options])
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from metallab import paths
 
 ROOT = paths.ROOT
 PAGES = [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
-FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
+NOT_OURS = ("build", "workshop")  # a run's files, a learner's
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in NOT_OURS]
 FILES = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))]
 DOCUMENTS = sorted(path for path in FILES if not path.is_symlink() and "checkpoint" not in path.name)  # made by Jupyter
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -2,7 +2,11 @@
 
 The notebooks in the repository are complete; what students get is derived from them and never committed, so that the
 two cannot drift apart. A copy runs from top to bottom: an exercise that is not attempted says so and raises nothing.
-``python -m metallab.workshop FOLDER`` writes copies elsewhere.
+Beside the copies lie a page of contents (`metallab.contents`) and the documents that they link to
+(`metallab.documents`). ``python -m metallab.workshop FOLDER`` writes all of it elsewhere.
+
+Nothing that a student changed is overwritten. A notebook's metadata tell what it was when it was written; of documents
+the file `RECORD` in the same folder does.
 """
 
 from __future__ import annotations
@@ -16,17 +20,20 @@ import mimetypes
 import os
 import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
 
-from metallab import paths, units
+from metallab import contents, documents, paths, units
 
 WORKSHOP = paths.ROOT / "workshop"
-LINKED = ("README.md", "docs", "metalsim", "utils")
-"""What pages link to, and JupyterLab shows beside the copies; none of it holds solutions."""
+RECORD = ".copies.json"
+"""The file in a folder of copies that holds the digest of each document that was written there, by its path."""
+OLD_LINKS = ("README.md", "docs", "metalsim", "utils")
+"""What earlier versions linked from `WORKSHOP` into the checkout."""
 FOR_STUDENTS = (
     *(".venv", ".venv-coreai", ".venv-python"),
     *("classroom", "constraints.txt", "data", "metalsim", "pyproject.toml", "utils"),
@@ -42,6 +49,20 @@ class Unpaired(ValueError):
 
 class Damaged(ValueError):
     """A file that cannot be read as a notebook."""
+
+
+@dataclass
+class Outcome:
+    """What was done to files of a folder of copies: what was up to date is in neither list."""
+
+    written: list[Path] = field(default_factory=list)
+    kept: list[Path] = field(default_factory=list)
+    """Those of the student's, or changed by the student, of which there is a newer version."""
+
+    def add(self, target: Path, given: bool | None) -> None:
+        """Enter what `give` or `give_document` returned."""
+        if given is not None:
+            (self.written if given else self.kept).append(target)
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -97,15 +118,116 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path]
             copies.append((folder / path.name, student_copy(_read(path))))
         except (Unpaired, Damaged) as fault:
             raise type(fault)(f"{path.name}: {fault}") from None
-    folder.mkdir(parents=True, exist_ok=True)
-    checkout = os.path.relpath(paths.ROOT, folder)
-    for _, copy in copies:
+
+    shelf = documents.Documents()
+    for target, copy in copies:
         for cell in copy.cells:
-            if cell.cell_type == "markdown":  # links to other pages stay: those lie beside the copy as well
+            if cell.cell_type == "markdown":
                 _embed_pictures(cell)
-                cell.source = cell.source.replace("](../", f"]({checkout}/")
-    outcomes = {target: give(copy, target) for target, copy in copies}
-    return tuple([target for target, given in outcomes.items() if given is answer] for answer in (True, False))
+                cell.source = shelf.relinked(cell.source, source=f"notebooks/{target.name}", place=target.name)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome = Outcome()
+    for target, copy in copies:
+        outcome.add(target, give(copy, target))
+    return outcome.written, outcome.kept
+
+
+def make_documents(folder: Path = WORKSHOP) -> tuple[Outcome, list[str]]:
+    """Write the page of contents and the documents beside a folder's student copies; renew what no student changed.
+
+    Links into the checkout that an earlier version made are replaced by copies; nothing is written through any link.
+
+    Returns
+    -------
+    Outcome
+        The files written, and those kept.
+    list of str
+        The names of the links that were replaced.
+
+    Raises
+    ------
+    OSError
+        If a document cannot be read, or the folder takes no files.
+    """
+    shelf = documents.Documents()
+    lessons = [lesson for lesson in contents.read_lessons() if (folder / lesson.file).is_file()]
+    page = contents.render(lessons, shelf.titles()) if lessons else ""
+    copies = {contents.FILE: page.encode(), **{name: shelf.copy_of(name) for name in shelf.names}}
+
+    links = [folder / name for name in OLD_LINKS if _is_old_link(folder / name)]
+    for link in links:
+        link.unlink()
+    return give_documents(copies, folder), [link.name for link in links]
+
+
+def _is_old_link(path: Path) -> bool:
+    """Return True for a link that an earlier version made: one with this very target."""
+    return path.is_symlink() and os.readlink(path) == os.path.join(os.pardir, path.name)
+
+
+def copies_in(folder: Path) -> list[Path]:
+    """Return the files that a class gets from a folder of copies: its notebooks, and the documents of its record."""
+    recorded = [folder / name for name in _read_record(folder)]
+    return sorted([*folder.glob("*.ipynb"), *(path for path in recorded if path.is_file() and not path.is_symlink())])
+
+
+def hand_out(lessons: Path, folder: Path) -> Outcome:
+    """Give a student what is new in a folder of copies; what the student changed stays as it is."""
+    outcome, copies = Outcome(), {}
+    for path in copies_in(lessons):
+        if path.parent == lessons and path.suffix == ".ipynb":
+            outcome.add(folder / path.name, give(json.loads(path.read_text(encoding="utf-8")), folder / path.name))
+        else:
+            copies[path.relative_to(lessons).as_posix()] = path.read_bytes()
+
+    given = give_documents(copies, folder)
+    return Outcome(outcome.written + given.written, outcome.kept + given.kept)
+
+
+def give_documents(copies: Mapping[str, bytes], folder: Path) -> Outcome:
+    """Put documents into a folder, by their paths there, and enter them into its record."""
+    record, outcome = _read_record(folder), Outcome()
+    before = dict(record)
+    for name, content in copies.items():
+        outcome.add(folder / name, _give_document(content, folder, name, record))
+
+    if record != before:
+        paths.write_atomically(folder / RECORD, json.dumps(record, indent=0) + "\n")
+    return outcome
+
+
+def _give_document(content: bytes, folder: Path, name: str, record: dict[str, str]) -> bool | None:
+    """Put a document there, as `give` does a notebook: True, None or False."""
+    target, new, was = folder / name, hashlib.sha256(content).hexdigest(), record.get(name)
+    if any((folder / above).is_symlink() for above in PurePosixPath(name).parents):
+        return False  # a folder that the student linked there: what lies behind it is not ours
+
+    try:
+        there = hashlib.sha256(paths.read_regular(target)).hexdigest()
+    except FileNotFoundError:
+        there = None
+    except OSError:  # a link, a folder, or a file in place of a folder: the student's
+        return False
+
+    if there == new:
+        record[name] = new
+        return None
+    if there is not None and there != was:
+        return None if was == new else False
+
+    paths.write_atomically(target, content)
+    record[name] = new
+    return True
+
+
+def _read_record(folder: Path) -> dict[str, str]:
+    """Return the digests of the documents that were written to a folder, by their paths in it; empty without any."""
+    try:
+        record = json.loads(paths.read_regular(folder / RECORD))
+        return {name: digest for name, digest in record.items() if ".." not in name and isinstance(digest, str)}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def give(page: dict, target: Path) -> bool | None:
@@ -183,21 +305,39 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and (len(arguments) > 1 or arguments[0].startswith("-")):
         print("usage: python -m metallab.workshop [FOLDER]", file=sys.stderr)
         return 2
+
     folder = Path(arguments[0]) if arguments else WORKSHOP
     try:
-        written, kept = make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder)
-        for name in () if arguments else LINKED:
-            if not os.path.lexists(folder / name):
-                (folder / name).symlink_to(Path(os.pardir, name))
+        pages = Outcome(*make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder))
+        texts, links = make_documents(folder)
     except (Unpaired, Damaged, OSError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
-    if written:
-        print(f"{len(written)} pages written to {paths.shown(folder)}.")
-    if kept:
-        names = ", ".join(path.stem.partition("_")[0] for path in kept)
-        print(f"Kept, since you worked on them: {names}. For the newest version rename yours, then run this again.")
+
+    _report(folder, pages, texts, links)
     return 0
+
+
+def _report(folder: Path, pages: Outcome, texts: Outcome, links: Sequence[str]) -> None:
+    """Print what was done."""
+    shown = paths.shown(folder)
+    if links:
+        print(f"In {shown} copies took the place of links into the checkout: {', '.join(links)}.")
+
+    if pages.written:
+        print(f"Pages written to {shown}: {len(pages.written)}.")
+    if texts.written:
+        print(f"Documents, pictures and source files written there: {len(texts.written)}.")
+    if not (pages.written or texts.written):
+        print(f"Nothing in {shown} had to be written.")
+
+    if pages.kept:
+        numbers = ", ".join(path.stem.partition("_")[0] for path in pages.kept)
+        print(f"Kept, since you worked on them: {numbers}. For the newest version rename yours, then run this again.")
+    if texts.kept:
+        names = ", ".join(str(path.relative_to(folder)) for path in texts.kept)
+        print(f"Kept, since they are yours or you changed them: {names}. For ours rename yours, then run this again.")
+    print(f"The first page is {paths.shown(folder / contents.FILE)}.")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,317 @@
+"""What lies beside the student copies: the page of contents, documents, pictures, source code.
+
+No link of a folder leads nowhere, in `make lab` and in a student's folder on the hub; no copy holds a solution; what a
+student changed stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+from collections import Counter
+
+import nbformat
+import pytest
+from markdown_it import MarkdownIt
+from served import dead_links, links_of, texts_in
+
+from metallab import contents, documents, paths, workshop
+
+STUDENT_SERVER = paths.ROOT / "classroom" / "student_server.py"
+PAGES = sorted(path.name for path in paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The folders that JupyterLab serves, of ``make lab`` and of a student of a class, by name."""
+    lab, hub = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("student")
+    assert workshop.main([str(lab)]) == 0
+    runpy.run_path(str(STUDENT_SERVER))["give"](lab, hub)
+    return {"lab": lab, "hub": hub}
+
+
+# ---------------------------------------------------------------- what is there
+
+
+@pytest.mark.parametrize("where", ["lab", "hub"])
+def test_no_link_leads_nowhere(served, where):
+    assert dead_links(served[where]) == []
+    assert len(texts_in(served[where])) > len(PAGES) + 10, "too little was looked at"
+
+
+@pytest.mark.parametrize("where", ["lab", "hub"])
+def test_copies_are_files_and_no_links(served, where):
+    """Of the checkout a student's account on the hub can read a part only."""
+    assert [path for path in served[where].rglob("*") if path.is_symlink()] == []
+
+
+def test_dead_links_are_found(tmp_path):
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page", id="first")])
+    nbformat.write(page, tmp_path / "page.ipynb")
+    good = ["[a](page.ipynb)", "[b](page.ipynb#cell-id=first)", "[c](#here)", "[d](https://example.org/x)"]
+    bad = ["[e](no.md)", "![f](no.png)", "[g](page.ipynb#A-page)", "[h](#there)", '<img src="no.jpg">', "[i](../x.md)"]
+    (tmp_path.parent / "x.md").touch()
+    lines = [*good, *bad, "`[j](code.md)`", '# Here<a id="here"></a>']
+    (tmp_path / "text.md").write_text("\n\n".join(lines), encoding="utf-8")
+    targets = ["no.md", "no.png", "page.ipynb#A-page", "#there", "no.jpg", "../x.md"]
+    assert dead_links(tmp_path) == [f"text.md: {target}" for target in targets]
+
+
+@pytest.mark.parametrize("where", ["lab", "hub"])
+def test_the_gallery_shows_a_picture_of_each_page(served, where):
+    gallery = served[where] / "docs" / "gallery.md"
+    pictures = [target for target in links_of(gallery) if target.endswith(".png")]
+    assert len(pictures) == len(set(pictures)) == len(PAGES)
+
+
+# ---------------------------------------------------------------- the page of contents
+
+
+def test_the_contents_list_each_page_once_with_its_minutes(served):
+    text = (served["lab"] / contents.FILE).read_text(encoding="utf-8")
+    listed = re.findall(r"^\| (\w+) \| \[[^]]+\]\(([\w.]+)\) \| (\d+) \|", text, re.MULTILINE)
+    assert sorted(file for _, file, _ in listed) == PAGES
+    guide = (paths.ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+    planned = re.findall(r"^\| (\w+) \| \[[^]]+\]\(\.\./notebooks/[^)]+\) \| (\d+) \|", guide, re.MULTILINE)
+    assert {(number, minutes) for number, _, minutes in listed} == set(planned)
+
+
+def test_each_page_belongs_to_one_part():
+    numbers = Counter(number for part in contents.PARTS for number in part.numbers)
+    assert set(numbers.values()) == {1}
+    assert set(numbers) == {page[:2] for page in PAGES}
+
+
+def test_a_page_of_no_part_is_listed_last():
+    lessons = [contents.Lesson(number, "A page", f"{number}.ipynb", "it", None, "") for number in ("00", "99")]
+    (first, _), (last, pages) = contents.group(lessons)
+    assert first is contents.PARTS[0]
+    assert last not in contents.PARTS
+    assert pages == lessons[1:]
+    assert "[A page](99.ipynb)" in contents.render(lessons, {})
+
+
+# ---------------------------------------------------------------- no solutions
+
+
+def test_each_guide_is_for_learners_or_for_teachers():
+    guides = {path.relative_to(paths.ROOT).as_posix() for path in (paths.ROOT / "docs").glob("*.md")}
+    learners = {name for name in documents.FOR_LEARNERS if name.startswith("docs/")}
+    assert learners | set(documents.FOR_TEACHERS) == guides
+    assert not learners & set(documents.FOR_TEACHERS)
+
+
+def test_teachers_documents_tests_and_pages_as_they_ran_are_not_served(served):
+    names = {path.relative_to(served["lab"]).as_posix() for path in served["lab"].rglob("*") if path.is_file()}
+    assert not names & set(documents.FOR_TEACHERS)
+    assert {name for name in names if name.endswith(".ipynb")} == set(PAGES)
+    assert {os.path.splitext(name)[1] for name in names if name.startswith("data/executed/")} == {".png"}
+    assert not [name for name in names if "/tests/" in f"/{name}" or "__pycache__" in name]
+
+
+def test_no_document_holds_a_solution(served):
+    """A line of a solution that is in no copy of a page: long ones, since short ones are anybody's."""
+    shown = "\n".join(path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".ipynb")
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".md")
+    solutions = [
+        line.strip()
+        for page in PAGES
+        for cell in nbformat.read(paths.NOTEBOOKS / page, 4).cells
+        if "solution" in cell.metadata.get("tags", [])
+        for line in cell.source.splitlines()
+    ]
+    own = [line for line in solutions if len(line) > 30 and json.dumps(line)[1:-1] not in shown]
+    assert len(own) > 50
+    assert [line for line in own if line in texts] == []
+
+
+# ---------------------------------------------------------------- links in Markdown
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("See [this](a.md) and ![that](b.png).", "See [this](A.MD) and ![that](B.PNG)."),
+        ("[![a](a.png)](b.md)", "[![a](A.PNG)](B.MD)"),
+        ("[two\nlines `of` code](a.md#x)", "[two\nlines `of` code](A.MD#X)"),
+        ("`[code](a.md)` and ``[co`de](a.md)``", "`[code](a.md)` and ``[co`de](a.md)``"),
+        ("```\n[code](a.md)\n```\n", "```\n[code](a.md)\n```\n"),
+        ("> ~~~\n> [code](a.md)\n> ~~~\n", "> ~~~\n> [code](a.md)\n> ~~~\n"),
+        ("Text\n\n    [code](a.md)\n", "Text\n\n    [code](a.md)\n"),
+        ("[gone](gone.md), here", "gone, here"),
+        ("row ([gone](gone.md)) | next", "row (gone) | next"),
+        ("row ([gone](aside.md)) | next", "row | next"),
+        ("[![a](a.png)](gone.md)", "![a](A.PNG)"),
+    ],
+)
+def test_links_get_other_targets_and_code_stays(text, changed):
+    other = {"gone.md": None, "aside.md": ""}
+    assert documents.relink(text, lambda link: other.get(link.target, link.target.upper())) == changed
+
+
+@pytest.mark.parametrize("name", [name for name in documents.FOR_LEARNERS if name.endswith(".md")])
+def test_all_links_of_the_documents_are_found(name):
+    """As a Markdown parser finds them."""
+    text, parsed = (paths.ROOT / name).read_text(encoding="utf-8"), []
+    for block in MarkdownIt("commonmark").enable("table").parse(text):
+        found = [token for token in block.children or () if token.type in ("link_open", "image")]
+        parsed += [token.attrs.get("href") or token.attrs["src"] for token in found]
+    assert Counter(MarkdownIt().normalizeLink(link.target) for link in documents.find_links(text)) == Counter(parsed)
+
+
+def test_a_heading_of_a_page_is_named_by_its_cell(served):
+    """JupyterLab does not find a heading of a notebook that it has just opened; a cell it does."""
+    links = links_of(served["lab"] / "docs" / "questions.md")
+    assert "../01_time_it_right.ipynb#cell-id=questions-read" in links
+
+
+# ---------------------------------------------------------------- what a student changed stays
+
+
+def files_of(folder):
+    """What is written in each file below a folder, the record aside, by its path there."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != workshop.RECORD]
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace") for path in files}
+
+
+def test_documents_are_renewed_unless_they_were_changed(tmp_path):
+    old = {"docs/one.md": b"one", "docs/two.md": b"two"}
+    workshop.give_documents(old, tmp_path)
+    (tmp_path / "docs" / "two.md").write_text("my notes")
+
+    outcome = workshop.give_documents({"docs/one.md": b"one, better", "docs/two.md": b"two, better"}, tmp_path)
+    assert files_of(tmp_path) == {"docs/one.md": "one, better", "docs/two.md": "my notes"}
+    assert (outcome.written, outcome.kept) == ([tmp_path / "docs" / "one.md"], [tmp_path / "docs" / "two.md"])
+
+
+def test_what_is_up_to_date_is_not_written_again(tmp_path):
+    copies = {"docs/one.md": b"one", "docs/two.md": b"two"}
+    workshop.give_documents(copies, tmp_path)
+    (tmp_path / "docs" / "two.md").write_text("my notes")
+    assert workshop.give_documents(copies, tmp_path) == workshop.Outcome()
+
+
+def test_a_document_that_was_deleted_comes_again(tmp_path):
+    copies = {"docs/one.md": b"one"}
+    workshop.give_documents(copies, tmp_path)
+    (tmp_path / "docs" / "one.md").unlink()
+    workshop.give_documents(copies, tmp_path)
+    assert files_of(tmp_path) == {"docs/one.md": "one"}
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", '{"README.md": 3}', "\udcff"])
+def test_without_a_record_every_other_text_is_the_students(tmp_path, record):
+    (tmp_path / "README.md").write_text("mine")
+    if record is not None:
+        (tmp_path / workshop.RECORD).write_text(record, encoding="utf-8", errors="surrogateescape")
+    outcome = workshop.give_documents({"README.md": b"theirs"}, tmp_path)
+    assert outcome.kept == [tmp_path / "README.md"]
+    assert files_of(tmp_path) == {"README.md": "mine"}
+
+
+def make_file(path):
+    path.write_text("mine")
+
+
+def make_folder(path):
+    path.mkdir()
+
+
+def make_link(path):
+    elsewhere = path.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("make", [make_file, make_folder, make_link])
+@pytest.mark.parametrize("name", ["docs", "docs/one.md"])
+def test_nothing_is_written_in_place_of_what_a_student_made(tmp_path, make, name):
+    folder = tmp_path / "workshop"
+    (folder / name).parent.mkdir(parents=True)
+    make(folder / name)
+    before = files_of(tmp_path)
+
+    outcome = workshop.give_documents({"docs/one.md": b"one"}, folder)
+    if (make, name) != (make_folder, "docs"):  # a folder of the same name takes the document
+        assert outcome.kept == [folder / "docs" / "one.md"]
+        assert files_of(tmp_path) == before
+    assert not list(tmp_path.glob("elsewhere*/**/*.md"))
+
+
+def test_links_of_an_earlier_version_become_copies_and_the_checkout_stays(tmp_path):
+    """``workshop/`` held links to what lies beside it."""
+    for name in workshop.OLD_LINKS:
+        path = tmp_path / name
+        (path if path.suffix else path / "questions.md").parent.mkdir(exist_ok=True)
+        (path if path.suffix else path / "questions.md").write_text("the checkout's")
+    folder = tmp_path / "workshop"
+    folder.mkdir()
+    (folder / "mine.ipynb").write_text("mine")
+    for name in workshop.OLD_LINKS:
+        (folder / name).symlink_to(f"../{name}")
+    checkout = {name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")}
+
+    outcome, replaced = workshop.make_documents(folder)
+    assert replaced == list(workshop.OLD_LINKS)
+    assert outcome.kept == []
+    assert not any((folder / name).is_symlink() for name in workshop.OLD_LINKS)
+    assert (folder / "mine.ipynb").read_text() == "mine"
+    assert "the checkout's" not in (folder / "docs" / "questions.md").read_text(encoding="utf-8")
+    assert {name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")} == checkout
+
+
+def test_a_students_own_link_of_such_a_name_stays(tmp_path):
+    folder, notes = tmp_path / "workshop", tmp_path / "notes"
+    folder.mkdir()
+    notes.mkdir()
+    (folder / "docs").symlink_to(notes)
+    outcome, replaced = workshop.make_documents(folder)
+    assert replaced == []
+    assert folder / "docs" / "questions.md" in outcome.kept
+    assert os.readlink(folder / "docs") == str(notes)
+    assert list(notes.iterdir()) == []
+
+
+def test_make_lab_says_what_it_wrote_and_what_it_kept(served, tmp_path, capsys):
+    folder = shutil.copytree(served["lab"], tmp_path / "workshop")
+    (folder / PAGES[0]).unlink()
+    (folder / "README.md").write_text("mine")
+    record = json.loads((folder / workshop.RECORD).read_text())
+    (folder / workshop.RECORD).write_text(json.dumps(record | {"README.md": "an older version's"}))
+
+    assert workshop.main([str(folder)]) == 0
+    written, *_, kept, first = capsys.readouterr().out.splitlines()
+    assert written.endswith(": 1.")
+    assert "README.md" in kept
+    assert contents.FILE in first
+
+
+# ---------------------------------------------------------------- a class
+
+
+def test_a_student_gets_what_the_teacher_edited_and_keeps_what_is_the_students(tmp_path):
+    lessons, folder = tmp_path / "lessons", tmp_path / "student"
+    folder.mkdir()
+    workshop.give_documents({contents.FILE: b"our plan", "docs/questions.md": b"fifty"}, lessons)
+    (lessons / contents.FILE).write_text("the teacher's plan")
+    (lessons / "answers.md").write_text("for the teacher")
+
+    workshop.hand_out(lessons, folder)
+    assert files_of(folder) == {contents.FILE: "the teacher's plan", "docs/questions.md": "fifty"}
+    (folder / "docs" / "questions.md").write_text("my notes")
+    workshop.give_documents({"docs/questions.md": b"fifty-one"}, lessons)
+    outcome = workshop.hand_out(lessons, folder)
+    assert outcome.kept == [folder / "docs" / "questions.md"]
+    assert files_of(folder)["docs/questions.md"] == "my notes"
+
+
+@pytest.mark.parametrize("has_contents", [True, False])
+def test_a_students_server_opens_the_contents_if_there_are_any(tmp_path, monkeypatch, has_contents):
+    monkeypatch.setenv("JUPYTERHUB_DEFAULT_URL", "/lab")
+    if has_contents:
+        (tmp_path / contents.FILE).touch()
+    runpy.run_path(str(STUDENT_SERVER))["choose_first_page"](tmp_path)
+    assert os.environ["JUPYTERHUB_DEFAULT_URL"].endswith(contents.FILE) == has_contents
