@@ -1,12 +1,14 @@
 """``make lab`` as a learner meets it: in a browser, on copies of the notebooks, in fast mode on the CPU.
 
 Notebooks 00 and 01 run from top to bottom and show their plots; on a student's copy a wrong answer goes red and a right
-one green. The machine may be slow: nothing here asserts on a time.
+one green. The first page and what it links to open, and every link of these. The machine may be slow: nothing here
+asserts on a time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -19,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin
 
+import chrome
 import nbformat
 import pytest
 import requests
+from lab_links import JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, TRACKER, Reader
 from playwright.sync_api import Locator, Page, expect
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import paths, workshop
+from metallab import contents, paths, workshop
 from metallab.processes import find_process, kill_family
 
 PAGES = ("00_check_your_machine", "01_time_it_right")
@@ -69,6 +73,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     shutil.copytree(paths.ROOT / "data" / "images", served / "data" / "images")
     workshop.make([paths.NOTEBOOKS / f"{STUDENT}.ipynb"], served / "workshop")
     with serving(folder, served, f"LAB={served}") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def learners_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """``make lab`` as it is, whose kernels end when their pages are closed."""
+    folder = tmp_path_factory.mktemp("learner")
+    settings = folder / "settings" / f"{TRACKER.replace(':', '/')}.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(json.dumps(SHUT_DOWN_CLOSED))
+    with serving(folder, workshop.WORKSHOP) as started:
         yield started
 
 
@@ -229,14 +244,48 @@ def test_pictures_and_documents_are_found_from_notebooks(tmp_path):
                 assert answer.ok, f"{page.name}: {target}"
 
 
-def test_make_lab_serves_copies_and_documents_but_no_solution(tmp_path):
-    with serving(tmp_path, workshop.WORKSHOP) as lab:
-        ask = lambda path: requests.get(f"{lab.address}/{path}?token={lab.token}", timeout=600)
-        names = {each["name"] for each in ask("api/contents/").json()["content"]}
-        assert {*workshop.LINKED, "00_check_your_machine.ipynb"} <= names
-        assert not {"notebooks", "data", "tests"} & names
-        assert ask("api/contents/docs/questions.md").ok
-        assert not ask("files/..%2Fnotebooks/00_check_your_machine.ipynb").ok
+def test_make_lab_serves_copies_and_documents_but_no_solution(learners_lab):
+    lab = learners_lab
+    ask = lambda path: requests.get(f"{lab.address}/{path}?token={lab.token}", timeout=600)
+    names = {each["name"] for each in ask("api/contents/").json()["content"]}
+    assert {contents.FILE, "README.md", "docs", "00_check_your_machine.ipynb"} <= names
+    assert not {"notebooks", "tests"} & names
+    assert ask("api/contents/docs/questions.md").ok
+    assert not ask("api/contents/docs/teaching.md").ok
+    assert not ask("files/..%2Fnotebooks/00_check_your_machine.ipynb").ok
+
+
+@pytest.fixture
+def reader(browser, learners_lab):
+    """Somebody at a desktop who has just opened what ``make lab`` prints."""
+    with chrome.watched(browser, excused=JUPYTERLAB_S_OWN) as page:
+        page.set_default_timeout(600_000)
+        page.goto(f"{learners_lab.address}/?token={learners_lab.token}")
+        yield Reader(page, learners_lab.address, learners_lab.folder)
+
+
+def test_make_lab_opens_at_the_contents(reader):
+    shown = reader.see(contents.FILE)
+    expect(shown.get_by_role("heading", level=1)).to_be_in_viewport()
+    expect(shown.get_by_role("link", name="00 Check your machine")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_each_link_opens_what_it_names(reader, name):
+    reader.open(name)
+    assert len(reader.follow_all(name)) >= READ[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("README.md", 1), ("docs/gallery.md", 33), ("08_detect_with_yolov5.ipynb", 1)]
+)
+def test_pictures_of_documents_and_copies_are_seen(reader, name, count):
+    pictures = reader.open(name).locator("img")
+    expect(pictures).to_have_count(count)
+    for picture in pictures.all():
+        picture.scroll_into_view_if_needed()
+        expect(picture).to_have_js_property("complete", True)
+        assert picture.evaluate("image => image.naturalWidth") > 100
 
 
 def test_nothing_is_served_without_the_token(page, lab):

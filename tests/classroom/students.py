@@ -63,6 +63,12 @@ class Student:
             method, f"{self.url}/user/{of or self.name}/api/{path}", headers=headers, json=content
         )
 
+    def set(self, plugin: str, settings: dict[str, Any]) -> None:
+        """Change settings of JupyterLab, as its settings editor does."""
+        headers = {"X-XSRFToken": self._xsrf(f"/user/{self.name}/")}
+        url = f"{self.url}/user/{self.name}/lab/api/settings/{plugin}"
+        self.session.put(url, headers=headers, json={"raw": json.dumps(settings)}).raise_for_status()
+
     def open(self, page: str) -> nbformat.NotebookNode:
         """A notebook of the student's."""
         answer = self.ask("GET", f"contents/{page}")

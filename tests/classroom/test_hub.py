@@ -1,4 +1,7 @@
-"""A class at the hub: `make test SUITE=hub`. Students' accounts need root; without it those tests are skipped."""
+"""A class at the hub: `make test SUITE=hub`. Students' accounts need root; without it those tests are skipped.
+
+Some open a real browser.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,15 @@ import nbformat
 import psutil
 import pytest
 import requests
+from browser import chrome
+from lab_links import JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, TRACKER, Reader
+from playwright.sync_api import expect, sync_playwright
+from served import dead_links
 from students import LoginRefused, Student
 
-from metallab import paths, workshop
+from metallab import contents, paths, workshop
+
+expect.set_options(timeout=600_000)  # milliseconds: a limit for what hangs
 
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
@@ -228,6 +237,64 @@ print(isolated.run("import torch; y = torch.ones(3, device='mps').sum().item()",
     assert not list(folder.glob("device-*.lock")), "it was built again"
 
 
+@contextlib.contextmanager
+def reading(hub: Hub, name: str) -> Iterator[Reader]:
+    """A student who has logged in with a browser, and sees what JupyterLab opens at."""
+    hub.student(name).set(TRACKER, SHUT_DOWN_CLOSED)
+    with (
+        sync_playwright() as playwright,
+        chrome.started(playwright) as browser,
+        chrome.watched(browser, excused=JUPYTERLAB_S_OWN) as page,
+    ):
+        page.set_default_timeout(600_000)
+        page.goto(f"{hub.url}/hub/login")
+        page.get_by_label("Username").fill(name)
+        page.get_by_label("Password").fill(hub.passwords[name])
+        page.get_by_role("button", name="Sign in").click()
+        yield Reader(page, f"{hub.url}/user/{name}", hub.file(name, ""))
+
+
+@accounts
+def test_a_student_s_folder_holds_what_its_pages_link_to(hub):
+    """Files of the student's own: of the checkout the account reads a part only."""
+    ada = hub.student(CLASS[3])
+    folder = hub.file(ada.name, "")
+    assert dead_links(folder) == []
+    given = [folder / name for name in (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")]
+    assert {path.stat().st_uid for path in given} == {folder.stat().st_uid}
+    assert not any(path.is_symlink() for path in given)
+    assert ada.run("print(len(open('docs/questions.md').read()) > 1000)") == "True\n"
+
+
+@accounts
+def test_the_hub_opens_at_the_contents(hub):
+    with reading(hub, CLASS[3]) as reader:
+        shown = reader.see(contents.FILE)
+        expect(shown.get_by_role("heading", level=1)).to_be_in_viewport()
+        expect(shown.get_by_role("link", name="00 Check your machine")).to_be_in_viewport()
+
+
+@accounts
+@pytest.mark.parametrize("name", READ)
+def test_each_link_opens_what_it_names(hub, name):
+    with reading(hub, CLASS[3]) as reader:
+        reader.see(contents.FILE)
+        reader.open(name)
+        assert len(reader.follow_all(name)) >= READ[name]
+
+
+@accounts
+def test_the_gallery_s_pictures_are_seen(hub):
+    with reading(hub, CLASS[3]) as reader:
+        reader.see(contents.FILE)
+        pictures = reader.open("docs/gallery.md").locator("img")
+        expect(pictures).to_have_count(len(LESSONS))
+        for picture in pictures.all():
+            picture.scroll_into_view_if_needed()
+            expect(picture).to_have_js_property("complete", True)
+            assert picture.evaluate("image => image.naturalWidth") > 100
+
+
 @accounts
 def test_a_killed_server_comes_back_with_its_notebook(hub):
     """As it was last saved, and not as the lesson was given."""
@@ -311,7 +378,8 @@ def test_one_account_for_all_over_tls_and_the_next_day():
     unprivileged = {"user": 60599, "group": 60599, "extra_groups": []} if os.geteuid() == 0 else {}
     with a_room() as room:
         make_certificate = (
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 "
+            "-addext subjectAltName=IP:127.0.0.1"
         )
         files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
         subprocess.run(["openssl", *make_certificate.split(), *files], check=True, capture_output=True)
