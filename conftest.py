@@ -14,7 +14,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--shuffle", metavar="SEED", help="shuffle the files, and the tests of each: no test needs another"
+        "--shuffle",
+        metavar="SEED",
+        help="shuffle the files, and the tests of each: no test needs another",
     )
 
 

@@ -36,14 +36,25 @@ EXECUTED = paths.ROOT / "data" / "executed"
 
 _LEFT_OUT = ("README.md", "notebooks", "build", "book")
 _GUIDES = ("docs/*.md", "classroom/*.md")
-_BEHIND = ("CONTRIBUTING", "CHANGELOG", "data/README", "data/executed/README", "data/results/README")
+_BEHIND = (
+    "CONTRIBUTING",
+    "CHANGELOG",
+    "data/README",
+    "data/executed/README",
+    "data/results/README",
+)
 _SIMULATED = tuple(
     f"metalsim/{name}"
-    for name in ("README", *(f"src/metalsim/{page}" for page in ("graph/README", "shader/LIMITS", "shader/FOREIGN")))
+    for name in (
+        "README",
+        *(f"src/metalsim/{page}" for page in ("graph/README", "shader/LIMITS", "shader/FOREIGN")),
+    )
 )
 _RUBBISH = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.ipynb")
 _LINK = re.compile(r"""(\]\(|\shref=")(?=[^)"\s])([^)"#\s]*)(#[^)"\s]*)?""")
-_OUR_OUTPUTS = "application/vnd.metallab."  # what programs read of an output; people read the text beside it
+_OUR_OUTPUTS = (
+    "application/vnd.metallab."  # what programs read of an output; people read the text beside it
+)
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE / "templates"),
     autoescape=lambda name: name.endswith(".html.j2"),
@@ -147,7 +158,16 @@ def make(folders: Sequence[Path], book: Path = BOOK) -> Path:
         source, site = Path(work, "pages"), Path(work, "site")
         for notice in lay_out(read_runs(folders), source):
             print(f"book: for maintainers: {notice}", file=sys.stderr)
-        options = ["-q", "--fail-on-warning", "--keep-going", "--nitpicky", "-c", str(HERE), "-d", f"{work}/doctrees"]
+        options = [
+            "-q",
+            "--fail-on-warning",
+            "--keep-going",
+            "--nitpicky",
+            "-c",
+            str(HERE),
+            "-d",
+            f"{work}/doctrees",
+        ]
         if build_main([*options, "-b", "html", str(source), str(site)]):
             raise BookError(_UNFIT)
         if book.exists():
@@ -172,11 +192,18 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     BookError if two folders have one name, which names the pages of a run. report.ReportError if one has no page.
     """
     notebooks = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-    titles = {path: pages.read_notebook(path).cells[0].source.partition("\n")[0].lstrip("# ") for path in notebooks}
+    titles = {
+        path: pages.read_notebook(path).cells[0].source.partition("\n")[0].lstrip("# ")
+        for path in notebooks
+    }
     runs = []
     for folder in folders:
         summary = report.read_summary(folder)
-        run = Run(folder, summary, tuple(chapter(path, titles[path], folder, summary) for path in notebooks))
+        run = Run(
+            folder,
+            summary,
+            tuple(chapter(path, titles[path], folder, summary) for path in notebooks),
+        )
         if not run.executed:
             raise report.ReportError(
                 f"{folder} holds no executed notebook: run `make run` first (MODE=fast for a quick look)"
@@ -186,7 +213,13 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         if times > 1:
             raise BookError(f"{times} runs lie in folders that are called {name}: rename one")
     first, *others = sorted(runs, key=lambda run: (-len(run.executed), run.folder.name))
-    return [first, *(Run(run.folder, run.summary, run.chapters, f"notebooks/{run.folder.name}") for run in others)]
+    return [
+        first,
+        *(
+            Run(run.folder, run.summary, run.chapters, f"notebooks/{run.folder.name}")
+            for run in others
+        ),
+    ]
 
 
 def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -> Chapter:
@@ -194,9 +227,15 @@ def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -
     told = {entry.name: entry for entry in summary.notebooks}.get(notebook.stem)
     reason = " ".join(told.reason.split()) if told else ""
     if told is None or told.status in ("failed", "skipped") or not (run / notebook.name).is_file():
-        fallback = told.status if told and told.status in ("failed", "skipped") else "the run left this notebook out"
+        fallback = (
+            told.status
+            if told and told.status in ("failed", "skipped")
+            else "the run left this notebook out"
+        )
         return Chapter(notebook, title, reason=reason or fallback)
-    return Chapter(notebook, title, run / notebook.name, reason if told.status == "incomplete" else "")
+    return Chapter(
+        notebook, title, run / notebook.name, reason if told.status == "incomplete" else ""
+    )
 
 
 def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
@@ -206,13 +245,20 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
     """
     folder.mkdir(parents=True)
     for entry in paths.ROOT.iterdir():
-        if entry.name not in _LEFT_OUT and (entry.name == ".github" or not entry.name.startswith(".")):
+        if entry.name not in _LEFT_OUT and (
+            entry.name == ".github" or not entry.name.startswith(".")
+        ):
             # copies, since Sphinx looks through links and would see files outside the book
-            copy = shutil.copy if entry.is_file() else functools.partial(shutil.copytree, ignore=_RUBBISH)
+            copy = (
+                shutil.copy
+                if entry.is_file()
+                else functools.partial(shutil.copytree, ignore=_RUBBISH)
+            )
             copy(entry, folder / entry.name)
     # what leads to a stored page leads to this book's own of that lesson, where the stored one is no part of it
     moved = {
-        f"{page.relative_to(paths.ROOT)}": f"{runs[0].position}/{page.name}" for page in EXECUTED.glob("*/*.ipynb")
+        f"{page.relative_to(paths.ROOT)}": f"{runs[0].position}/{page.name}"
+        for page in EXECUTED.glob("*/*.ipynb")
     }
     moved["README.md"] = "index.md"
     for run in runs:
@@ -224,12 +270,17 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
         text.write_text(relink(text.read_text(encoding="utf-8"), at, at, moved), encoding="utf-8")
     for run in runs:
         (folder / run.position).mkdir()
-        own = {f"notebooks/{each.notebook.name}": f"{run.position}/{each.notebook.name}" for each in run.chapters}
+        own = {
+            f"notebooks/{each.notebook.name}": f"{run.position}/{each.notebook.name}"
+            for each in run.chapters
+        }
         for each in run.chapters:
             notebook = pages.read_notebook(each.executed or each.notebook)
             page = page_of(notebook, box(each, run, runs), run.position, moved | own)
             if run is not runs[0]:
-                page.metadata["nosearch"] = True  # a search finds each page once; the switch leads on
+                page.metadata["nosearch"] = (
+                    True  # a search finds each page once; the switch leads on
+                )
             nbformat.write(page, folder / run.position / each.notebook.name)
     for run in runs[1:]:
         text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box(None, run, [run]))
@@ -246,11 +297,18 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
     """
     ran = {f"{run.position}/{each.notebook.name}" for run in runs for each in run.executed}
     notebooks = {
-        path.relative_to(folder).as_posix(): nbformat.read(path, 4) for path in (folder / "notebooks").rglob("*.ipynb")
+        path.relative_to(folder).as_posix(): nbformat.read(path, 4)
+        for path in (folder / "notebooks").rglob("*.ipynb")
     }
-    texts = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.md")}
+    texts = {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*.md")
+    }
 
-    anchors = {place: pages.anchors(pages.texts_of(page), pages.github_anchor) for place, page in notebooks.items()}
+    anchors = {
+        place: pages.anchors(pages.texts_of(page), pages.github_anchor)
+        for place, page in notebooks.items()
+    }
     anchors |= {place: pages.anchors([text], pages.github_anchor) for place, text in texts.items()}
     of_those_that_ran = {place: anchors[place] for place in ran}
 
@@ -273,10 +331,15 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
 
 
 def _notices(place: str, lost: Sequence[str]) -> list[str]:
-    return [f"{place} has a link to {link}, a heading that is not there: it leads to the page" for link in lost]
+    return [
+        f"{place} has a link to {link}, a heading that is not there: it leads to the page"
+        for link in lost
+    ]
 
 
-def without_missing_headings(text: str, place: str, anchors: Mapping[str, Collection[str]]) -> tuple[str, list[str]]:
+def without_missing_headings(
+    text: str, place: str, anchors: Mapping[str, Collection[str]]
+) -> tuple[str, list[str]]:
     """Return a text whose links to missing headings lead to their pages, and the links that it had to them.
 
     Parameters
@@ -312,10 +375,14 @@ def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
     """The README, with a box below its title and the contents of the book."""
     text = relink((paths.ROOT / "README.md").read_text(encoding="utf-8"), ".", ".", moved)
     guides = [
-        path.relative_to(paths.ROOT).with_suffix("") for glob in _GUIDES for path in sorted(paths.ROOT.glob(glob))
+        path.relative_to(paths.ROOT).with_suffix("")
+        for glob in _GUIDES
+        for path in sorted(paths.ROOT.glob(glob))
     ]
     behind = [name for name in (*_BEHIND, *_SIMULATED) if (paths.ROOT / f"{name}.md").is_file()]
-    contents = _TEMPLATES.get_template("contents.md.j2").render(runs=runs, guides=guides, behind=behind)
+    contents = _TEMPLATES.get_template("contents.md.j2").render(
+        runs=runs, guides=guides, behind=behind
+    )
     return _below_title(text, box(None, runs[0], runs)) + contents
 
 
@@ -363,7 +430,10 @@ def provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
     try:
         record = records.load(results)[-1]
     except records.RecordError:
-        return "", []  # some pages save nothing; what a file of results lacks is for the report to tell
+        return (
+            "",
+            [],
+        )  # some pages save nothing; what a file of results lacks is for the report to tell
     day = datetime.fromisoformat(record.taken)
     return f"{day.day} {day:%B %Y}", record.machine.rows()
 
@@ -398,7 +468,9 @@ def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> s
         before, target, anchor = link.groups(default="")
         if re.match(r"[a-z]+:", target):
             return link[0]
-        anchor = re.sub(r"[^\w#-]", "", anchor.lower())  # as on GitHub; in a notebook they keep capitals and colons
+        anchor = re.sub(
+            r"[^\w#-]", "", anchor.lower()
+        )  # as on GitHub; in a notebook they keep capitals and colons
         path = re.sub(r"^(\.\./)+", "", posixpath.normpath(posixpath.join(origin, target)))
         if not target:
             return before + anchor
@@ -415,9 +487,15 @@ def _below_title(text: str, box: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 if the book cannot be made or has faults; 2 if there is nothing to make it of."""
-    parser = argparse.ArgumentParser(prog="python book/build.py", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="*", help="folders of runs; by default all in data/executed")
-    parser.add_argument("--into", type=Path, default=BOOK, help="where it is written, in place of an older book")
+    parser = argparse.ArgumentParser(
+        prog="python book/build.py", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="*", help="folders of runs; by default all in data/executed"
+    )
+    parser.add_argument(
+        "--into", type=Path, default=BOOK, help="where it is written, in place of an older book"
+    )
     given = parser.parse_args(arguments)
     try:
         page = make([run.resolve() for run in given.runs] or stored(), given.into.resolve())

@@ -51,7 +51,9 @@ html_theme_options = {
     "navbar_persistent": [],  # search stands above the contents already
     "show_toc_level": 2,
 }
-html_context = {"default_mode": "auto"}  # light or dark as the reader's system; the theme's own default is an error
+html_context = {
+    "default_mode": "auto"
+}  # light or dark as the reader's system; the theme's own default is an error
 html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
@@ -89,7 +91,9 @@ def _mathml(node: nodes.Element, as_block: bool) -> str:
 
 def _open_fold(self, node: HideCodeCellNode) -> None:
     """A part of a page that Enter or a click unfolds; its name is read out, which myst-nb's own label hides."""
-    self.body.append(f'<details class="fold"><summary>{html.escape(node["prompt_show"])}</summary>\n')
+    self.body.append(
+        f'<details class="fold"><summary>{html.escape(node["prompt_show"])}</summary>\n'
+    )
 
 
 def _close_fold(self, node: HideCodeCellNode) -> None:

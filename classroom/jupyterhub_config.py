@@ -28,7 +28,9 @@ SEPARATE = os.geteuid() == 0
 """As root every student gets a Unix account; otherwise all share the teacher's."""
 
 ROOM = workshop.classroom()
-PASSWORDS, STUDENTS, TURNS, HUB = (ROOM / name for name in ("passwords", "students", "turns", "hub"))
+PASSWORDS, STUDENTS, TURNS, HUB = (
+    ROOM / name for name in ("passwords", "students", "turns", "hub")
+)
 LESSONS = Path(os.environ.get("METALLAB_LESSONS") or ROOM / "lessons")
 TEACHER = "teacher"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
@@ -52,9 +54,17 @@ def class_list() -> dict[str, str]:
 def add_to_class_list(names: list[str]) -> None:
     """Make up a password for each name that has none."""
     if wrong := [name for name in names if not NAME.fullmatch(name)]:
-        raise CannotOpen(f"{wrong[0]!r} cannot be a name: write 1 to 30 of a-z, 0-9 and '-', a letter first")
-    new = [f"{name} {secrets.token_hex(5)}\n" for name in dict.fromkeys(names) if name not in class_list()]
-    with open(PASSWORDS, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        raise CannotOpen(
+            f"{wrong[0]!r} cannot be a name: write 1 to 30 of a-z, 0-9 and '-', a letter first"
+        )
+    new = [
+        f"{name} {secrets.token_hex(5)}\n"
+        for name in dict.fromkeys(names)
+        if name not in class_list()
+    ]
+    with open(
+        PASSWORDS, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
+    ) as file:
         file.writelines(new)
 
 
@@ -91,7 +101,9 @@ class StudentSpawner(LocalProcessSpawner):
         """Become the student, between fork and exec."""
         account, folder = self.folder.stat().st_uid, self.folder
         if SEPARATE and account not in ACCOUNTS:  # it would run with that account's rights
-            raise PermissionError(f"{folder} belongs to account {account}: give it to one of {ACCOUNTS}, with chown -R")
+            raise PermissionError(
+                f"{folder} belongs to account {account}: give it to one of {ACCOUNTS}, with chown -R"
+            )
 
         def become_student() -> None:
             if SEPARATE:
@@ -122,9 +134,14 @@ class StudentSpawner(LocalProcessSpawner):
             parts = new / ".cache" / "metalsim"
             try:
                 for part in building.cache().glob("*-*/"):
-                    if part.name.startswith(("accelerator-", "device-")) and "." not in part.name:  # complete
+                    if (
+                        part.name.startswith(("accelerator-", "device-")) and "." not in part.name
+                    ):  # complete
                         shutil.copytree(part, parts / part.name)
-            except (OSError, SimulationError) as error:  # a full disk, say; the student's own pages can build it
+            except (
+                OSError,
+                SimulationError,
+            ) as error:  # a full disk, say; the student's own pages can build it
                 shutil.rmtree(parts, ignore_errors=True)
                 self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
             for path in (*new.rglob("*"), new):
@@ -149,7 +166,9 @@ class StudentSpawner(LocalProcessSpawner):
 def open_to_students(lessons: Path) -> None:
     """Let every account read the lessons, whatever rights new files get here."""
     files = [*workshop.copies_in(lessons), lessons / workshop.RECORD]
-    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(lessons)}
+    folders = {
+        folder for file in files for folder in file.parents if folder.is_relative_to(lessons)
+    }
     for path in (*files, *folders):
         path.chmod(0o755 if path in folders else 0o644)
 
@@ -158,15 +177,24 @@ def furnish() -> None:
     """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
     for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(rights)  # in turns everybody may write, and nobody remove what is somebody else's
+        folder.chmod(
+            rights
+        )  # in turns everybody may write, and nobody remove what is somebody else's
     if LESSONS == ROOM / "lessons":
         workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
         workshop.make_documents(LESSONS)
         open_to_students(LESSONS)
     if not any(LESSONS.glob("*.ipynb")):
-        raise CannotOpen(f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}")
+        raise CannotOpen(
+            f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}"
+        )
     needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())
-    closed = [folder for path in needed for folder in path.parents if SEPARATE and not folder.stat().st_mode & 0o001]
+    closed = [
+        folder
+        for path in needed
+        for folder in path.parents
+        if SEPARATE and not folder.stat().st_mode & 0o001
+    ]
     if closed:
         raise CannotOpen(
             f"students' accounts cannot enter {closed[0]}. Put the checkout, with its .venv made there, and "
@@ -176,22 +204,35 @@ def furnish() -> None:
         workshop.hide_solutions(LESSONS)
 
 
-address, tls = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1", os.environ.get("METALLAB_HUB_TLS")
+address, tls = (
+    os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1",
+    os.environ.get("METALLAB_HUB_TLS"),
+)
 if not (number := os.environ.get("METALLAB_HUB_PORT") or "8000").isdecimal():
     raise CannotOpen(f"{number!r} is no port: give a number, such as PORT=8000")
 port = int(number)
 if not tls and address not in ("127.0.0.1", "::1", "localhost"):
-    raise CannotOpen("passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it")
+    raise CannotOpen(
+        "passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it"
+    )
 if tls:
     key, certificate = Path(tls, "key.pem"), Path(tls, "cert.pem")
     if missing := [file for file in (key, certificate) if not file.is_file()]:
-        raise CannotOpen(f"there is no {missing[0]}: TLS= names a folder with key.pem and cert.pem in it")
+        raise CannotOpen(
+            f"there is no {missing[0]}: TLS= names a folder with key.pem and cert.pem in it"
+        )
     c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(key), str(certificate)
 
 furnish()
-names = Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8") if os.environ.get("METALLAB_CLASS") else ""
+names = (
+    Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8")
+    if os.environ.get("METALLAB_CLASS")
+    else ""
+)
 add_to_class_list([TEACHER, *names.lower().split()])
-print(f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}.")
+print(
+    f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
+)
 if not SEPARATE:
     print(
         "All share your account: students' pages are apart, but code that a student runs can read and change what "
@@ -204,8 +245,17 @@ c.JupyterHub.ip, c.JupyterHub.port = address, port
 c.JupyterHub.hub_port = port + 1  # these two on this machine only
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 2}"
 c.ConfigurableHTTPProxy.command = [
-    str(Path(NODE, "bin", "node")),  # not the script in .venv/bin, which would outlive being stopped
-    str(BIN.parent / "lib" / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"),
+    str(
+        Path(NODE, "bin", "node")
+    ),  # not the script in .venv/bin, which would outlive being stopped
+    str(
+        BIN.parent
+        / "lib"
+        / "node_modules"
+        / "configurable-http-proxy"
+        / "bin"
+        / "configurable-http-proxy"
+    ),
 ]
 c.ConfigurableHTTPProxy.pid_file = str(HUB / "proxy.pid")
 c.JupyterHub.db_url = f"sqlite:///{HUB / 'jupyterhub.sqlite'}"
@@ -223,7 +273,11 @@ c.Spawner.environment = {
     "METALLAB_TURNS": str(TURNS),
     "METALLAB_NOTEBOOKS": str(LESSONS),
     "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
-    **{name: os.environ[name] for name in ("METALLAB_MODE", "METALLAB_DEVICE") if os.environ.get(name)},
+    **{
+        name: os.environ[name]
+        for name in ("METALLAB_MODE", "METALLAB_DEVICE")
+        if os.environ.get(name)
+    },
 }
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # a whole class starts at once
 c.Spawner.poll_interval = 5  # seconds until a server that died is seen
@@ -237,7 +291,10 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_connected=True",
 ]
 c.JupyterHub.services = [
-    {"name": "idle-culler", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}
+    {
+        "name": "idle-culler",
+        "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"],
+    }
 ]
 c.JupyterHub.load_roles = [
     {

@@ -35,7 +35,9 @@ def keep_temporary_files(folder: Path) -> None:
 def main(lessons: str, *options: str) -> None:
     """Give the lessons, then become the server."""
     os.umask(0o077)
-    with contextlib.suppress(OSError):  # Linux: if memory runs out a student's process ends, and not the hub
+    with contextlib.suppress(
+        OSError
+    ):  # Linux: if memory runs out a student's process ends, and not the hub
         Path("/proc/self/oom_score_adj").write_text("500")
     keep_temporary_files(Path.cwd())
     give(Path(lessons), Path.cwd())

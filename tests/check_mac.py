@@ -50,23 +50,39 @@ NO_SELECTORS = {
 
 def locked(lock: Path) -> list[Package]:
     """Ask the package index, through uv, for the files of the versions in a lock."""
-    options = ["--no-deps", "--universal", "--python-version", "3.11", "--quiet", "--format", "pylock.toml"]
+    options = [
+        "--no-deps",
+        "--universal",
+        "--python-version",
+        "3.11",
+        "--quiet",
+        "--format",
+        "pylock.toml",
+    ]
     command = [sys.executable, "-m", "uv", "pip", "compile", *options, str(lock)]
     written = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return list(Pylock.from_dict(tomllib.loads(written)).packages)
 
 
-def for_a_mac(packages: Iterable[Package], python: str) -> tuple[dict[str, PackageWheel], list[str]]:
+def for_a_mac(
+    packages: Iterable[Package], python: str
+) -> tuple[dict[str, PackageWheel], list[str]]:
     """Return the wheel of each package on macOS 15 with Apple silicon, and the packages that have none."""
     minor = ".".join(python.split(".")[:2])
     version, platforms = tuple(map(int, minor.split("."))), list(tags.mac_platforms(MACOS, "arm64"))
     accepted = [*tags.cpython_tags(version, platforms=platforms)]
     accepted += tags.compatible_tags(version, f"cp{minor.replace('.', '')}", platforms)
     environment = default_environment() | {"sys_platform": "darwin", "platform_system": "Darwin"}
-    environment |= {"platform_machine": "arm64", "python_version": minor, "python_full_version": python}
+    environment |= {
+        "platform_machine": "arm64",
+        "python_version": minor,
+        "python_full_version": python,
+    }
     wheels, without = {}, []
     for package in packages:
-        alone = Pylock(lock_version="1.0", created_by="uv", packages=[package])  # else the first failure ends it
+        alone = Pylock(
+            lock_version="1.0", created_by="uv", packages=[package]
+        )  # else the first failure ends it
         try:
             files = [file for _, file in alone.select(environment=environment, tags=accepted)]
         except PylockSelectError:
@@ -97,7 +113,9 @@ def read(library: str) -> tuple[set[str], bytes]:
     settings = lief.MachO.ParserConfig()
     settings.parse_dyld_exports = settings.parse_dyld_bindings = settings.parse_dyld_rebases = False
     binary = lief.MachO.parse(library, settings).take(lief.MachO.Header.CPU_TYPE.ARM64)
-    return {symbol.name for symbol in binary.symbols}, bytes(binary.get_section("__cstring").content)
+    return {symbol.name for symbol in binary.symbols}, bytes(
+        binary.get_section("__cstring").content
+    )
 
 
 def wrong_operators(symbols: Iterable[str], table: Mapping[str, str]) -> Iterator[str]:
@@ -114,15 +132,22 @@ def wrong_operators(symbols: Iterable[str], table: Mapping[str, str]) -> Iterato
         if "generated" in each.tags or table.get(str(each.func.name)) != "native":
             continue
         plain = f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}"
-        expected.add(f"wrapper_MPS_{native.name(each.func)}" if each.part_of_structured_group else plain)
+        expected.add(
+            f"wrapper_MPS_{native.name(each.func)}" if each.part_of_structured_group else plain
+        )
     yield from (f"{name} is native here or there only" for name in sorted(there ^ expected))
 
 
 def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) -> Iterator[str]:
     """The same of torchvision."""
     launched = {match[1] for name in symbols if (match := LAUNCH.match(name))}
-    there = {re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name)) for name in launched}
-    yield from (f"torchvision::{name} is native here or there only" for name in sorted(there ^ {*table}))
+    there = {
+        re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name))
+        for name in launched
+    }
+    yield from (
+        f"torchvision::{name} is native here or there only" for name in sorted(there ^ {*table})
+    )
 
 
 def unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
@@ -166,20 +191,28 @@ def wrong_names(frameworks: Iterable[Mapping[str, Any]], used: Mapping[str, str]
             yield f"{where}: PyObjC has no name {name}"
         elif not NAME.fullmatch(name) and since.get(name, (99,)) > MACOS:
             yield f"{where}: macOS {MACOS[0]} has no selector {name}"
-    yield from (f"{name} is {value}" for name, value in mpsgraph.CONSTANTS.items() if values.get(name) != value)
+    yield from (
+        f"{name} is {value}"
+        for name, value in mpsgraph.CONSTANTS.items()
+        if values.get(name) != value
+    )
 
 
 def names_in(source: str) -> Iterator[str]:
     """Names and selectors of Apple's frameworks in Python code, that in its strings included."""
     tree = ast.parse(source)
-    pieces = {piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values}
+    pieces = {
+        piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values
+    }
     for node in ast.walk(tree):
         found = {ast.Attribute: "attr", ast.FunctionDef: "name"}.get(type(node))
         if found and (NAME.fullmatch(name := getattr(node, found)) or SELECTOR.fullmatch(name)):
             yield name
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces:
             text = node.value
-            if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(text.replace(":", "_")):
+            if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(
+                text.replace(":", "_")
+            ):
                 yield text.replace(":", "_")
             elif "\n" in text and "import " in text:
                 try:
@@ -193,39 +226,77 @@ def of_the_project(root: Path) -> dict[str, str]:
     folders = ("utils/metallab/mpsgraph", "tests/conformance", "metalsim/src/metalsim/graph")
     texts = {path: path.read_text() for folder in folders for path in (root / folder).rglob("*.py")}
     for path in (root / "notebooks").glob("*.ipynb"):
-        cells = [cell["source"] for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-        texts[path] = re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "\n".join("".join(source) for source in cells))
-    used = {name: str(path.relative_to(root)) for path, text in texts.items() for name in names_in(text)}
+        cells = [
+            cell["source"]
+            for cell in json.loads(path.read_text())["cells"]
+            if cell["cell_type"] == "code"
+        ]
+        texts[path] = re.sub(
+            r"(?m)^(\s*)[%!].*", r"\1pass", "\n".join("".join(source) for source in cells)
+        )
+    used = {
+        name: str(path.relative_to(root)) for path, text in texts.items() for name in names_in(text)
+    }
     return {name: where for name, where in used.items() if name not in NO_SELECTORS}
 
 
 def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     """Each check's title, and what contradicts it."""
     packages, *others = map(locked, locks)
-    missing = [each for lock in (packages, *others) for python in PYTHONS for each in for_a_mac(lock, python)[1]]
+    missing = [
+        each
+        for lock in (packages, *others)
+        for python in PYTHONS
+        for each in for_a_mac(lock, python)[1]
+    ]
     yield "every package has a wheel", missing
-    archives = [fetched(each.sdist) for each in packages if each.name.startswith("pyobjc-framework-")]
-    yield "PyObjC has the names that are used", list(wrong_names(definitions(archives), of_the_project(paths.ROOT)))
+    archives = [
+        fetched(each.sdist) for each in packages if each.name.startswith("pyobjc-framework-")
+    ]
+    yield (
+        "PyObjC has the names that are used",
+        list(wrong_names(definitions(archives), of_the_project(paths.ROOT))),
+    )
     wheels, symbols, strings = for_a_mac(packages, PYTHONS[1])[0], {}, {}
     for name, library in LIBRARIES.items():
-        with zipfile.ZipFile(fetched(wheels[name])) as archive, tempfile.TemporaryDirectory() as folder:
+        with (
+            zipfile.ZipFile(fetched(wheels[name])) as archive,
+            tempfile.TemporaryDirectory() as folder,
+        ):
             symbols[name], strings[name] = read(archive.extract(library, folder))
             if name == "torch":
                 header = archive.read("torch/include/ATen/mps/MPSAllocator.h").decode()
-    yield "memory pools are shared ones", re.findall(r"PRIVATE_\w+", header.partition("enum class Kind")[2])
-    yield "PyTorch's operators are as said", list(wrong_operators(symbols["torch"], operators.table()))
-    yield "torchvision's are", list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION))
+    yield (
+        "memory pools are shared ones",
+        re.findall(r"PRIVATE_\w+", header.partition("enum class Kind")[2]),
+    )
+    yield (
+        "PyTorch's operators are as said",
+        list(wrong_operators(symbols["torch"], operators.table())),
+    )
+    yield (
+        "torchvision's are",
+        list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION)),
+    )
     messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
-    memory = (paths.ROOT / "metalsim/src/metalsim/csrc/memory.h").read_text()  # limits of memory, dtypes, layouts
+    memory = (
+        paths.ROOT / "metalsim/src/metalsim/csrc/memory.h"
+    ).read_text()  # limits of memory, dtypes, layouts
     messages |= {*re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)}
-    yield "kernels have these messages", list(unknown_words(b"".join(strings.values()), sorted(messages)))
+    yield (
+        "kernels have these messages",
+        list(unknown_words(b"".join(strings.values()), sorted(messages))),
+    )
 
 
 def main() -> int:
     """0 if nothing contradicts, 1 if something does."""
     code = 0
     for title, contradictions in checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]):
-        print("\n    ".join([f"{'no ' if contradictions else 'yes'} {title}", *contradictions]), flush=True)
+        print(
+            "\n    ".join([f"{'no ' if contradictions else 'yes'} {title}", *contradictions]),
+            flush=True,
+        )
         code |= bool(contradictions)
     return code
 

@@ -38,10 +38,16 @@ def main(model: str, *options: str) -> int:
     """Run the marked tests with options of pytest's; its exit status, or 2 if there is no such processor."""
     qemu = shutil.which("qemu-x86_64")
     if qemu is None or subprocess.run([qemu, "-cpu", f"{model},check=off", "/bin/true"]).returncode:
-        print("A processor is emulated on Linux by qemu-x86_64 (make packages); qemu-x86_64 -cpu help lists them.")
+        print(
+            "A processor is emulated on Linux by qemu-x86_64 (make packages); qemu-x86_64 -cpu help lists them."
+        )
         return 2
     folder = ROOT / "build" / "cpu" / model
-    tests = [path for part in ("tests", "metalsim/tests") for path in sorted((ROOT / part).rglob("test_*.py"))]
+    tests = [
+        path
+        for part in ("tests", "metalsim/tests")
+        for path in sorted((ROOT / part).rglob("test_*.py"))
+    ]
     marked = [
         path for path in tests if "mark.processor" in path.read_text("utf-8")
     ]  # to import the others takes minutes

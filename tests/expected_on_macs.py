@@ -33,12 +33,26 @@ import torch  # noqa: E402 - torch comes after the simulation is armed
 from torch.testing._internal import common_mps  # noqa: E402 - asks for an MPS device when it is imported
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
-DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
+DTYPES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+)
 """What a Mac has; the first is looked at more closely."""
 FORWARD, GRADIENTS = "forward", "gradients"
 
 _RUNS, _FAILS, _LEFT_OUT = "runs", "fails", "left out"
-_OTHER_NUMBERS = (_RUNS, "its numbers are compared, and are random or rounded otherwise than the CPU's")
+_OTHER_NUMBERS = (
+    _RUNS,
+    "its numbers are compared, and are random or rounded otherwise than the CPU's",
+)
 _TIES = (_RUNS, "equal numbers may be sorted in any order")
 _NOBODY_WROTE = (_RUNS, "memory that nobody wrote is compared")
 _RANDOM_OR_ROUNDED = """
@@ -48,16 +62,29 @@ linear_cross_entropy.chunked_none scaled_dot_product_attention
 DECIDED: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("argsort", "msort", "sort"), _TIES),
     **dict.fromkeys(
-        ("as_strided.partial_views", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"),
+        (
+            "as_strided.partial_views",
+            "empty",
+            "empty_like",
+            "empty_permuted",
+            "empty_strided",
+            "new_empty",
+        ),
         _NOBODY_WROTE,
     ),
     **{f"nn.functional.{name}": _OTHER_NUMBERS for name in _RANDOM_OR_ROUNDED.split()},
     "logcumsumexp": (_RUNS, "another branch of the logarithm is as right"),
     "new_empty_strided": (_FAILS, "a sample asks for float64, which empty_strided_mps refuses"),
-    "nn.functional.grid_sample": (_FAILS, "a sample is bicubic in 3-D, which is on the list for float32"),
+    "nn.functional.grid_sample": (
+        _FAILS,
+        "a sample is bicubic in 3-D, which is on the list for float32",
+    ),
     "pca_lowrank": (_RUNS, "other signs are as right"),
     "sparse.mm.reduce": (_FAILS, "it is on the list, and also for the CPU alone"),
-    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": (_FAILS, "an operator of the CPU's"),
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu": (
+        _FAILS,
+        "an operator of the CPU's",
+    ),
 }
 """What an entry that is skipped, or expected to fail, does on a Mac by PyTorch's own remark (common_mps.py, and
 common_methods_invocations.py for what is skipped there): it runs or fails. As for other dtypes: the list's."""
@@ -119,7 +146,13 @@ def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
         for dtype in DTYPES:
             speaks = len(op.decorators) > len(before.decorators) and _listed(op, dtype) != _RUNS
             if speaks and getattr(torch, dtype) in op.supported_backward_dtypes("mps"):
-                yield Outcome(op.full_name, dtype, GRADIENTS, _expected(op, dtype), _raised(op, dtype, gradients=True))
+                yield Outcome(
+                    op.full_name,
+                    dtype,
+                    GRADIENTS,
+                    _expected(op, dtype),
+                    _raised(op, dtype, gradients=True),
+                )
 
 
 def _expected(op: Any, dtype: str) -> str:
@@ -130,7 +163,9 @@ def _expected(op: Any, dtype: str) -> str:
 
 
 def _listed(op: Any, dtype: str) -> str:
-    decorators = op.get_decorators("TestConsistency", "test_output_match", "mps", getattr(torch, dtype), {})
+    decorators = op.get_decorators(
+        "TestConsistency", "test_output_match", "mps", getattr(torch, dtype), {}
+    )
     if any(getattr(d, "__qualname__", type(d).__name__) in _ELSEWHERE for d in decorators):
         return "skipped"
     return _FAILS if unittest.expectedFailure in decorators else _RUNS
@@ -150,7 +185,9 @@ def _raised(op: Any, dtype: str, most: int | None = None, gradients: bool = Fals
     """The exception of the first sample that raises, or of making samples."""
     differentiable = getattr(torch, dtype) in op.supported_backward_dtypes("mps")
     try:
-        for index, sample in enumerate(op.sample_inputs("mps", getattr(torch, dtype), requires_grad=differentiable)):
+        for index, sample in enumerate(
+            op.sample_inputs("mps", getattr(torch, dtype), requires_grad=differentiable)
+        ):
             if index == most:
                 break
             results = op(sample.input, *sample.args, **sample.kwargs)
@@ -162,7 +199,9 @@ def _raised(op: Any, dtype: str, most: int | None = None, gradients: bool = Fals
 
 
 def _backward(results: Any) -> None:
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    leaves = [
+        leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
+    ]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if wanted:
         torch.autograd.backward(wanted, [torch.ones_like(leaf) for leaf in wanted])

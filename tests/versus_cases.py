@@ -20,7 +20,9 @@ def timing_an_empty_function():
     """What our own timer costs: a comparison of two functions that do nothing."""
     from metallab import timing
 
-    budget = timing.Budget(min_samples=50, max_samples=50, min_seconds=0.0, warmup_seconds=0.0, block_seconds=0.0)
+    budget = timing.Budget(
+        min_samples=50, max_samples=50, min_seconds=0.0, warmup_seconds=0.0, block_seconds=0.0
+    )
     none = timing.Unchecked("they do nothing")
 
     def compare():
@@ -110,7 +112,9 @@ def keras_training_step():
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
-    model = tf.keras.Sequential([tf.keras.layers.Dense(64, activation="relu"), tf.keras.layers.Dense(10)])
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(64, activation="relu"), tf.keras.layers.Dense(10)]
+    )
     model.compile(tf.keras.optimizers.SGD(0.0), "mean_squared_error")
     x, y = tf.random.stateless_uniform((64, 32), (0, 1)), tf.zeros((64, 10))
 
@@ -161,7 +165,9 @@ def jax_n_body():
     @jax.jit
     def step(positions):
         apart = positions[None] - positions[:, None]
-        return positions + 0.01 * (apart / ((apart**2).sum(axis=-1) + 0.01)[:, :, None] ** 1.5).sum(axis=1)
+        return positions + 0.01 * (apart / ((apart**2).sum(axis=-1) + 0.01)[:, :, None] ** 1.5).sum(
+            axis=1
+        )
 
     return lambda: step(positions)
 
@@ -191,7 +197,9 @@ def as_onnx(network, file):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this exporter is the older one
         names = {"input_names": ["input"], "output_names": ["output"]}
-        torch.onnx.export(network.model.eval(), network.inputs, file, dynamo=False, opset_version=17, **names)
+        torch.onnx.export(
+            network.model.eval(), network.inputs, file, dynamo=False, opset_version=17, **names
+        )
 
 
 @case(group="09")
@@ -208,7 +216,9 @@ def onnx_inference():
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     as_onnx(network, model := io.BytesIO())
-    session = onnxruntime.InferenceSession(model.getvalue(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.getvalue(), options, providers=["CPUExecutionProvider"]
+    )
     x = network.inputs[0].numpy()
     return lambda: session.run(None, {"input": x})[0]
 
@@ -231,7 +241,9 @@ def int8_inference():
         model, quantized = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
         as_onnx(network, str(model))
         quantize_dynamic(model, quantized)
-        session = onnxruntime.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            quantized, options, providers=["CPUExecutionProvider"]
+        )
     x = network.inputs[0].numpy()
     return lambda: session.run(None, {"input": x})[0]
 
@@ -261,7 +273,9 @@ def blur_by_fft(device):
     kernel = torch.ones(15, 15, device=device) / 225
 
     def blur():
-        return torch.fft.irfft2(torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512)), s=(384, 512))
+        return torch.fft.irfft2(
+            torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512)), s=(384, 512)
+        )
 
     return blur
 
@@ -271,7 +285,9 @@ def sampling_a_grid(device):
     import torch
 
     picture = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)).to(device)
-    grid = torch.nn.functional.affine_grid(torch.tensor([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.0]]]), [1, 3, 128, 128], False)
+    grid = torch.nn.functional.affine_grid(
+        torch.tensor([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.0]]]), [1, 3, 128, 128], False
+    )
     grid = grid.to(device)
     return lambda: torch.nn.functional.grid_sample(picture, grid, align_corners=False)
 

@@ -92,7 +92,12 @@ class Dice:
     def bytes(self, *shape: int) -> Array:
         """uint8 of that shape."""
         count = math.prod(shape)
-        return self._bits.random_raw(-(-count // 8)).astype("<u8").view(np.uint8)[:count].reshape(shape)
+        return (
+            self._bits.random_raw(-(-count // 8))
+            .astype("<u8")
+            .view(np.uint8)[:count]
+            .reshape(shape)
+        )
 
     def colour(self, saturation: tuple[float, float], value: tuple[float, float]) -> Array:
         """float32 (3,), RGB from 0 to 255, of any hue, with saturation and value from these ranges."""
@@ -126,7 +131,9 @@ class Motion:
     narrow: float
 
     @classmethod
-    def draw(cls, dice: Dice, radius: tuple[float, float], centre: tuple[float, float], lively: float) -> Motion:
+    def draw(
+        cls, dice: Dice, radius: tuple[float, float], centre: tuple[float, float], lively: float
+    ) -> Motion:
         """A motion about a place; 0 is no motion at all, 1 a lively one."""
         return cls(
             centre=centre,
@@ -141,7 +148,9 @@ class Motion:
 
     def at(self, seconds: float, side: float) -> Pose:
         """The pose at a time, in a picture whose shorter side has that many pixels."""
-        x, y, size = (_sine(pace * seconds + phase) for pace, phase in zip(self.pace, self.phase, strict=True))
+        x, y, size = (
+            _sine(pace * seconds + phase) for pace, phase in zip(self.pace, self.phase, strict=True)
+        )
         turn = self.turn[0] + self.turn[1] * seconds
         return Pose(
             x=side * (self.centre[0] + self.swing[0] * x),
@@ -171,7 +180,9 @@ class Scene:
         self.seed = seed
         self.height, self.width = (size, size) if isinstance(size, int) else size
         if min(self.height, self.width) < 64:
-            raise ValueError(f"a scene of {self.width} x {self.height} pixels is too small: take at least 64 x 64")
+            raise ValueError(
+                f"a scene of {self.width} x {self.height} pixels is too small: take at least 64 x 64"
+            )
         dice = Dice(seed)
         self._side = float(min(self.height, self.width))
         self._background = _background(dice, self.height, self.width)
@@ -187,7 +198,9 @@ class Scene:
         canvas = self._background.copy()
         owner = np.full((self.height, self.width), -1, np.int16)
         areas = [
-            self._paint(canvas, owner, index, thing.motion.at(number / FRAMES_PER_SECOND, self._side))
+            self._paint(
+                canvas, owner, index, thing.motion.at(number / FRAMES_PER_SECOND, self._side)
+            )
             for index, thing in enumerate(self.things)
         ]
         boxes, classes = [], []
@@ -204,16 +217,25 @@ class Scene:
         across, down = self.width / self._side, self.height / self._side
         rim = dice.pick((0.45, 0.7, 1.0, 1.0))
 
-        def thing(shape: str, radius: tuple[float, float], lively: float, saturation: tuple[float, float]) -> Thing:
+        def thing(
+            shape: str, radius: tuple[float, float], lively: float, saturation: tuple[float, float]
+        ) -> Thing:
             centre = (dice.between(0.05, 0.95) * across, dice.between(0.05, 0.95) * down)
             motion = Motion.draw(dice, radius, centre, lively)
             return Thing(shape, dice.colour(saturation, (0.55, 1)), motion, rim)
 
         clutter = [
-            thing(dice.pick(FLAT), (0.01, 0.07), dice.pick((0, 0, 0.5)), (0.1, 0.8)) for _ in range(dice.below(15))
+            thing(dice.pick(FLAT), (0.01, 0.07), dice.pick((0, 0, 0.5)), (0.1, 0.8))
+            for _ in range(dice.below(15))
         ]
-        objects = [thing(dice.pick(CLASSES), (0.055, 0.19), 1.0, (0.35, 1)) for _ in range(4 + dice.below(MOST - 3))]
-        bars = [thing("bar", (0.25, 0.6), dice.pick((0, 0.5)), (0, 0.5)) for _ in range(dice.pick((0, 0, 1, 2)))]
+        objects = [
+            thing(dice.pick(CLASSES), (0.055, 0.19), 1.0, (0.35, 1))
+            for _ in range(4 + dice.below(MOST - 3))
+        ]
+        bars = [
+            thing("bar", (0.25, 0.6), dice.pick((0, 0.5)), (0, 0.5))
+            for _ in range(dice.pick((0, 0, 1, 2)))
+        ]
         front = len(objects) // 2
         return clutter + objects[:front] + bars + objects[front:]
 
@@ -244,7 +266,10 @@ class Scene:
         """Darken what lies behind an object, away from the light."""
         top = corner[0] + round(0.25 * radius * self._light[1])
         left = corner[1] - round(0.25 * radius * self._light[0])
-        rows, columns = _overlap(top, len(softly), self.height), _overlap(left, len(softly), self.width)
+        rows, columns = (
+            _overlap(top, len(softly), self.height),
+            _overlap(left, len(softly), self.width),
+        )
         patch = canvas[_moved(rows, top), _moved(columns, left)]
         patch *= 1 - self._shadow * softly[rows, columns, None]
 
@@ -257,7 +282,9 @@ class Scene:
             canvas[..., channel] *= lit * tint
         if self._noise:
             grain = Dice(self.seed, number).bytes(2, self.height, self.width, 3).astype(np.float32)
-            canvas += (grain[0] + grain[1] - 255) * (self._noise / 104.5)  # the sum of two bytes spreads by 104.5
+            canvas += (grain[0] + grain[1] - 255) * (
+                self._noise / 104.5
+            )  # the sum of two bytes spreads by 104.5
         return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -272,7 +299,9 @@ class _Light:
 
     def round(self, x: Array, y: Array, square: Array) -> Array:
         """Brightness of a round surface whose normal is (x, y, sqrt(1 - square)), with a highlight."""
-        lit = 0.6 * (self.light[0] * x + self.light[1] * y) + 0.8 * np.sqrt(np.maximum(1 - square, 0))
+        lit = 0.6 * (self.light[0] * x + self.light[1] * y) + 0.8 * np.sqrt(
+            np.maximum(1 - square, 0)
+        )
         return 0.42 + 0.63 * np.maximum(lit, 0) + np.clip((lit - 0.93) * 10, 0, 0.8)
 
     def flat(self) -> Array:
@@ -312,7 +341,9 @@ def _ring(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     radius = np.sqrt(u * u + v * v)
     across = (radius - 0.7) / 0.3
     outward = across / np.maximum(np.sqrt(light.x * light.x + light.y * light.y), 0.01)
-    return np.abs(radius - 0.7) - 0.3, light.round(outward * light.x, outward * light.y, across * across)
+    return np.abs(radius - 0.7) - 0.3, light.round(
+        outward * light.x, outward * light.y, across * across
+    )
 
 
 def _heart(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
@@ -358,7 +389,9 @@ def _blob(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
 
 
 _DRAWN = (_ball, _box, _star, _ring, _heart, _arrow, _bar, _triangle, _plus, _half, _blob)
-SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {f.__name__[1:]: f for f in _DRAWN}
+SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {
+    f.__name__[1:]: f for f in _DRAWN
+}
 
 
 # Backgrounds: patterns of numbers from 0 to 1, then coloured.
@@ -367,15 +400,22 @@ SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {f.__
 def _background(dice: Dice, height: int, width: int) -> Array:
     """float32 (height, width, 3): a pattern between two quiet colours, with a haze of clouds over it."""
     dark, bright = dice.colour((0, 0.6), (0.08, 0.55)), dice.colour((0, 0.5), (0.35, 1))
-    pattern = dice.pick((_gradient, _clouds, _checks, _stripes, _dots, _bricks))(dice, height, width)
-    pattern = 0.7 * pattern + 0.3 * (_clouds if dice.chance(0.5) else _gradient)(dice, height, width)
+    pattern = dice.pick((_gradient, _clouds, _checks, _stripes, _dots, _bricks))(
+        dice, height, width
+    )
+    pattern = 0.7 * pattern + 0.3 * (_clouds if dice.chance(0.5) else _gradient)(
+        dice, height, width
+    )
     return dark + pattern[..., None] * (bright - dark)
 
 
 def _axes(dice: Dice, height: int, width: int, turned: bool = True) -> tuple[Array, Array]:
     """Coordinates of the pixels in shorter sides of the picture, along two axes that may be turned."""
     side = float(min(height, width))
-    x, y = np.arange(width, dtype=np.float32) / side, np.arange(height, dtype=np.float32)[:, None] / side
+    x, y = (
+        np.arange(width, dtype=np.float32) / side,
+        np.arange(height, dtype=np.float32)[:, None] / side,
+    )
     cos, sin = _unit(dice.between(0, 1)) if turned else (1.0, 0.0)
     return cos * x + sin * y, cos * y - sin * x
 

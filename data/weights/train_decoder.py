@@ -47,7 +47,9 @@ def learning_rate(step: int, steps: int, highest: float) -> float:
     """A straight rise over the first twentieth, then half a cosine to a hundredth."""
     rise = max(1, steps // 20)
     share = (step - rise) / max(1, steps - rise)
-    return highest * ((step + 1) / rise if step < rise else 0.01 + 0.495 * (1 + math.cos(math.pi * share)))
+    return highest * (
+        (step + 1) / rise if step < rise else 0.01 + 0.495 * (1 + math.cos(math.pi * share))
+    )
 
 
 def train(
@@ -79,12 +81,17 @@ def train(
             seconds = time.perf_counter() - started
             learned = loss.item() / math.log(2)
             print(
-                f"step {step + 1}: {learned:.3f} bits a character, validation {cost:.3f}, {seconds:.0f} s", flush=True
+                f"step {step + 1}: {learned:.3f} bits a character, validation {cost:.3f}, {seconds:.0f} s",
+                flush=True,
             )
             if cost < best:
                 best, kept, best_step = cost, copy.deepcopy(model.state_dict()), step + 1
     model.load_state_dict(kept)
-    made = {"best_step": best_step, "validation": best, "seconds": round(time.perf_counter() - started)}
+    made = {
+        "best_step": best_step,
+        "validation": best,
+        "seconds": round(time.perf_counter() - started),
+    }
     return model.cpu().eval(), made
 
 
@@ -97,7 +104,11 @@ def bits_per_character(model: decoder.Decoder, text: str) -> np.ndarray:
     half, tokens = WINDOW // 2, corpus.encode(text)
     starts = torch.arange(0, len(tokens) - WINDOW, half)
     costs = []
-    for part in tokens[starts[:, None] + torch.arange(WINDOW + 1)].to(model.embedding.weight.device).split(64):
+    for part in (
+        tokens[starts[:, None] + torch.arange(WINDOW + 1)]
+        .to(model.embedding.weight.device)
+        .split(64)
+    ):
         logits = model(part[:, :-1])[:, half:].float().transpose(1, 2)
         costs.append(functional.cross_entropy(logits, part[:, half + 1 :], reduction="none").cpu())
     return torch.cat(costs).double().mean(1).numpy() / math.log(2)
@@ -108,26 +119,51 @@ def save(model: decoder.Decoder, path: str | Path, **provenance: object) -> str:
 
     ValueError if a weight is not a finite number in half precision.
     """
-    state = {name: weight.detach().half().cpu().contiguous() for name, weight in model.state_dict().items()}
+    state = {
+        name: weight.detach().half().cpu().contiguous()
+        for name, weight in model.state_dict().items()
+    }
     if lost := [name for name, weight in state.items() if not torch.isfinite(weight).all()]:
-        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
+        raise ValueError(
+            f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew"
+        )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     metadata = {"shape": json.dumps(asdict(model.shape)), "characters": corpus.CHARACTERS}
-    save_file(state, path, metadata | {name: json.dumps(value) for name, value in provenance.items()})
+    save_file(
+        state, path, metadata | {name: json.dumps(value) for name, value in provenance.items()}
+    )
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    accelerator = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    parser = argparse.ArgumentParser(prog="python data/weights/train_decoder.py", description=__doc__)
-    parser.add_argument("--out", type=Path, default=paths.BUILD / "decoder", help="folder for weights and record")
-    parser.add_argument("--device", default=accelerator, help="cuda, mps or cpu (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=800, help="training steps (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="sequences a step (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.3, help="share that is left out (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
+    accelerator = (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    )
+    parser = argparse.ArgumentParser(
+        prog="python data/weights/train_decoder.py", description=__doc__
+    )
+    parser.add_argument(
+        "--out", type=Path, default=paths.BUILD / "decoder", help="folder for weights and record"
+    )
+    parser.add_argument(
+        "--device", default=accelerator, help="cuda, mps or cpu (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=800, help="training steps (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=64, help="sequences a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dropout", type=float, default=0.3, help="share that is left out (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of weights and batches (default: %(default)s)"
+    )
     return parser.parse_args(given)
 
 
@@ -142,9 +178,13 @@ def main(given: list[str] | None = None) -> None:
         "script": "python data/weights/train_decoder.py",
         "text": corpus.SHA256,
         "date": date.today().isoformat(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type}, {platform.machine()}",
+        "device": torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"{device.type}, {platform.machine()}",
         "torch": torch.__version__,
-        "settings": {name: getattr(wish, name) for name in ("steps", "batch", "rate", "dropout", "seed")},
+        "settings": {
+            name: getattr(wish, name) for name in ("steps", "batch", "rate", "dropout", "seed")
+        },
         **made,
     }
     sha256 = save(model, path, **record)

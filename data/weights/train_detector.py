@@ -87,10 +87,16 @@ def gather(frames: Iterable[scenes.Frame], count: int, size: tuple[int, int]) ->
     """``count`` frames of one size as tensors in main memory."""
     height, width = size
     images = np.empty((count, 3, height, width), np.uint8)
-    boxes, classes = np.zeros((count, scenes.MOST, 4), np.float32), np.full((count, scenes.MOST), NOTHING, np.int64)
+    boxes, classes = (
+        np.zeros((count, scenes.MOST, 4), np.float32),
+        np.full((count, scenes.MOST), NOTHING, np.int64),
+    )
     for index, frame in enumerate(frames):
         images[index] = frame.image.transpose(2, 0, 1)
-        corners, label_count = frame.boxes / np.array([width, height, width, height], np.float32), len(frame.classes)
+        corners, label_count = (
+            frame.boxes / np.array([width, height, width, height], np.float32),
+            len(frame.classes),
+        )
         boxes[index, :label_count, :2] = (corners[:, :2] + corners[:, 2:]) / 2
         boxes[index, :label_count, 2:] = corners[:, 2:] - corners[:, :2]
         classes[index, :label_count] = frame.classes
@@ -125,7 +131,9 @@ class DetectorTraining:
     def __init__(self, device: torch.device, highest: float, steps: int, seed: int) -> None:
         torch.manual_seed(seed)
         self.device, self.highest, self.steps = device, highest, steps
-        self.model = detector.build(scenes.CLASSES).to(device, memory_format=torch.channels_last).train()
+        self.model = (
+            detector.build(scenes.CLASSES).to(device, memory_format=torch.channels_last).train()
+        )
         self.average = ModelEMA(self.model, decay=0.999, tau=500)
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -142,7 +150,11 @@ class DetectorTraining:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             outputs = self.model(batch["img"].contiguous(memory_format=torch.channels_last))
         # the loss in float32: bfloat16 would round the boxes' edges to a pixel
-        outputs = {**outputs, "boxes": outputs["boxes"].float(), "scores": outputs["scores"].float()}
+        outputs = {
+            **outputs,
+            "boxes": outputs["boxes"].float(),
+            "scores": outputs["scores"].float(),
+        }
         parts, _ = self.model.loss(batch, outputs)
         self.optimizer.zero_grad(set_to_none=True)
         parts.sum().backward()
@@ -160,7 +172,9 @@ def train(groups: list[Scenes], training: DetectorTraining, batch: int, seed: in
         data = groups[number % len(groups)]
         chosen = torch.randint(len(data.images), (batch,), generator=random).to(data.images.device)
         inputs = varied(data.batch(chosen), random)
-        loss = training.step(number, {name: tensor.to(training.device) for name, tensor in inputs.items()})
+        loss = training.step(
+            number, {name: tensor.to(training.device) for name, tensor in inputs.items()}
+        )
         if (number + 1) % max(1, training.steps // 20) == 0:
             box, kind, edge = loss.tolist()
             seconds = time.perf_counter() - started
@@ -176,12 +190,21 @@ def save(model: DetectionModel, path: str | Path) -> str:
 
     ValueError if a weight is not a finite number in half precision.
     """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    state = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
+    }
+    state = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
     if lost := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
-        raise ValueError(f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew")
+        raise ValueError(
+            f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew"
+        )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    save_file(state, path, {"classes": json.dumps(scenes.CLASSES), "architecture": detector.ARCHITECTURE})
+    save_file(
+        state, path, {"classes": json.dumps(scenes.CLASSES), "architecture": detector.ARCHITECTURE}
+    )
     return detector.checksum(path)
 
 
@@ -214,7 +237,10 @@ class Score:
 
 
 def evaluate(
-    model: DetectionModel, frames: Iterable[scenes.Frame], device: torch.device | str = "cpu", batch: int = 16
+    model: DetectionModel,
+    frames: Iterable[scenes.Frame],
+    device: torch.device | str = "cpu",
+    batch: int = 16,
 ) -> Score:
     """Mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
 
@@ -230,10 +256,15 @@ def evaluate(
             wanted.append(frame.classes)
     classes = np.concatenate(wanted) if wanted else np.zeros(0)
     if not len(classes):
-        raise ValueError("there is nothing to find in these frames: evaluate on some that have boxes")
+        raise ValueError(
+            "there is nothing to find in these frames: evaluate on some that have boxes"
+        )
     hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
     precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
-    per_class = {scenes.CLASSES[int(index)]: float(row.mean()) for index, row in zip(present, precision, strict=True)}
+    per_class = {
+        scenes.CLASSES[int(index)]: float(row.mean())
+        for index, row in zip(present, precision, strict=True)
+    }
     return Score(float(precision[:, 0].mean()), float(precision.mean()), per_class)
 
 
@@ -263,29 +294,55 @@ def _batches(frames: Iterable[scenes.Frame], size: int) -> Iterable[list[scenes.
         yield group
 
 
-def judge(model: DetectionModel, pool: Executor, count: int, device: torch.device) -> dict[str, dict]:
+def judge(
+    model: DetectionModel, pool: Executor, count: int, device: torch.device
+) -> dict[str, dict]:
     """The scores on the scenes of the seeds from 0 on, for each size."""
     scores = {}
     for height, width in SIZES:
         score = evaluate(model, draw(pool, range(count), (height, width)), device)
-        print(f"{width} x {height}: mAP50 {score.map50:.4f}, mAP50-95 {score.map50_95:.4f}", flush=True)
+        print(
+            f"{width} x {height}: mAP50 {score.map50:.4f}, mAP50-95 {score.map50_95:.4f}",
+            flush=True,
+        )
         scores[f"{width}x{height}"] = asdict(score)
     return scores
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python data/weights/train_detector.py", description=__doc__)
-    parser.add_argument("--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record")
-    parser.add_argument("--device", default=_device(), help="cuda, mps or cpu (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=6000, help="training steps (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="pictures a step (default: %(default)s)")
-    parser.add_argument("--images", type=int, default=6000, help="scenes of each size (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python data/weights/train_detector.py", description=__doc__
+    )
+    parser.add_argument(
+        "--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record"
+    )
+    parser.add_argument(
+        "--device", default=_device(), help="cuda, mps or cpu (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=6000, help="training steps (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=64, help="pictures a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--images", type=int, default=6000, help="scenes of each size (default: %(default)s)"
+    )
     judged = "scenes of each size to judge by (default: %(default)s)"
     parser.add_argument("--held-out", type=int, default=250, help=judged)
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that draw (default: all cores)")
+    parser.add_argument(
+        "--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of weights and batches (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count(),
+        help="processes that draw (default: all cores)",
+    )
     return parser.parse_args(given)
 
 
@@ -303,22 +360,32 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
         drawn = gather(draw(pool, range(first, first + wish.images), size), wish.images, size)
         groups.append(drawn.to(_store(drawn, device)))
         first += wish.images
-        print(f"drew {wish.images} scenes of {size[1]} x {size[0]}, {time.perf_counter() - started:.0f} s", flush=True)
+        print(
+            f"drew {wish.images} scenes of {size[1]} x {size[0]}, {time.perf_counter() - started:.0f} s",
+            flush=True,
+        )
     drawing = time.perf_counter() - started
     training = DetectorTraining(device, wish.rate, wish.steps, wish.seed)
     train(groups, training, wish.batch, wish.seed)
-    seconds = {"drawing": round(drawing), "training": round(time.perf_counter() - started - drawing)}
+    seconds = {
+        "drawing": round(drawing),
+        "training": round(time.perf_counter() - started - drawing),
+    }
     path = wish.out / detector.WEIGHTS.name
     sha256 = save(training.average.ema, path)
     record = {
         "file": path.name,
         "sha256": sha256,
         "date": date.today().isoformat(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type}, {platform.machine()}",
+        "device": torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"{device.type}, {platform.machine()}",
         "torch": torch.__version__,
         "ultralytics": ultralytics.__version__,
         "seconds": seconds,
-        "settings": {name: getattr(wish, name) for name in ("steps", "batch", "images", "rate", "seed")},
+        "settings": {
+            name: getattr(wish, name) for name in ("steps", "batch", "images", "rate", "seed")
+        },
         "training_seeds": [scenes.FIRST_TRAINING_SEED, first - 1],
         "held_out_seeds": [0, wish.held_out - 1],
         "held_out": judge(detector.load(path, sha256), pool, wish.held_out, device),
@@ -329,7 +396,9 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
 
 def _device() -> str:
     """The accelerator, or the CPU if there is none."""
-    return torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    return (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    )
 
 
 def _store(drawn: Scenes, device: torch.device) -> torch.device:

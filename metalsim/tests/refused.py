@@ -37,13 +37,17 @@ FLOATING = "Convolution is supported only for Floating types"
 def a_frozen_encoder_that_still_drops(x: torch.Tensor) -> torch.Tensor:
     """As in training a head on an encoder: no gradient is wanted of it, and nobody called .eval()."""
     layer = (
-        nn.TransformerEncoderLayer(8, 2, dropout=0.1, batch_first=True, device=x.device).train().requires_grad_(False)
+        nn.TransformerEncoderLayer(8, 2, dropout=0.1, batch_first=True, device=x.device)
+        .train()
+        .requires_grad_(False)
     )
     return layer(x)
 
 
 def sampled_in_3d(x: torch.Tensor) -> torch.Tensor:
-    return F.grid_sample(x, torch.zeros(1, 2, 2, 2, 3, device=x.device), mode="bicubic", align_corners=False)
+    return F.grid_sample(
+        x, torch.zeros(1, 2, 2, 2, 3, device=x.device), mode="bicubic", align_corners=False
+    )
 
 
 REFUSED = {

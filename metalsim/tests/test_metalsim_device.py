@@ -45,7 +45,10 @@ from torch import nn  # noqa: E402
 
 from metalsim import building, device, preload  # noqa: E402
 
-plain, with_fallback = children.Session(lambda: child("plain")), children.Session(lambda: child("fallback"))
+plain, with_fallback = (
+    children.Session(lambda: child("plain")),
+    children.Session(lambda: child("fallback")),
+)
 SESSIONS = {"plain": plain, "fallback": with_fallback}
 
 
@@ -106,13 +109,21 @@ def test_shapes_that_depend_on_data():
     spectrum = torch.fft.rfft(x)
     assert (spectrum.dtype, spectrum.device.type) == (torch.complex64, "mps")
     assert torch.equal(spectrum.conj().cpu(), torch.fft.rfft(x.cpu()).conj())
-    x.index_put_((torch.tensor([0, 0], device="mps"),), torch.tensor([1.0, 1.0], device="mps"), accumulate=True)
+    x.index_put_(
+        (torch.tensor([0, 0], device="mps"),),
+        torch.tensor([1.0, 1.0], device="mps"),
+        accumulate=True,
+    )
     assert x[0].item() == 5
 
 
 @plain
 def test_storages_are_made_of_sizes_and_of_bytes_and_grow():
-    assert torch.UntypedStorage(5, device="mps").nbytes() == torch.UntypedStorage(size=5, device="mps").nbytes() == 5
+    assert (
+        torch.UntypedStorage(5, device="mps").nbytes()
+        == torch.UntypedStorage(size=5, device="mps").nbytes()
+        == 5
+    )
     assert torch.UntypedStorage([1, 2, 255], device="mps").cpu().tolist() == [1, 2, 255]
     x = torch.tensor([1.0, 2.0], device="mps")
     y = torch.empty(0, device="mps").set_(x.untyped_storage(), 1, (2, 2), (2, 1))
@@ -137,8 +148,13 @@ def test_deterministic_memory_is_what_it_is_on_the_cpu():
     try:
         for dtype in (*whole, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
             for make in (torch.empty, lambda n, **how: torch.empty_strided((n,), (2,), **how)):
-                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(make(2, dtype=dtype).tolist()), dtype
-            grown = [torch.ones(2, dtype=dtype, device=device).resize_(4).tolist() for device in ("mps", "cpu")]
+                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(
+                    make(2, dtype=dtype).tolist()
+                ), dtype
+            grown = [
+                torch.ones(2, dtype=dtype, device=device).resize_(4).tolist()
+                for device in ("mps", "cpu")
+            ]
             assert str(grown[0]) == str(grown[1]), dtype
     finally:
         torch.use_deterministic_algorithms(False)
@@ -184,9 +200,13 @@ class Recurrent(nn.Module):
 def data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     if name == "transformer":
-        return torch.randint(50, (8, 12), generator=generator), torch.randint(10, (8,), generator=generator)
+        return torch.randint(50, (8, 12), generator=generator), torch.randint(
+            10, (8,), generator=generator
+        )
     shape = (16, 1, 8, 8) if name == "cnn" else (8, 12, 6)
-    return torch.randn(shape, generator=generator), torch.randint(10, shape[:1], generator=generator)
+    return torch.randn(shape, generator=generator), torch.randint(
+        10, shape[:1], generator=generator
+    )
 
 
 MODELS = {
@@ -196,7 +216,9 @@ MODELS = {
 ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
 
 
-def curve(name: str, device: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None) -> list[float]:
+def curve(
+    name: str, device: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None
+) -> list[float]:
     """Losses of a short training; attention by its plain formula, as on MPS."""
     torch.manual_seed(0)
     model = MODELS[name]().to(device)
@@ -228,7 +250,12 @@ def test_training_curves_are_close_under_autocast():
         for dtype in (torch.float16, torch.bfloat16):
             low = curve(name, "mps", dtype=dtype)
             assert low != on_cpu, "autocast changed nothing"
-            assert all(abs(a - b) < 0.02 for a, b in zip(low, on_cpu, strict=True)), (name, dtype, low, on_cpu)
+            assert all(abs(a - b) < 0.02 for a, b in zip(low, on_cpu, strict=True)), (
+                name,
+                dtype,
+                low,
+                on_cpu,
+            )
 
 
 @plain
@@ -247,7 +274,12 @@ def test_autocast_keeps_pytorchs_lists():
     x = torch.randn(4, 4, device="mps")
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("mps", dtype=dtype):
-            assert (x @ x).dtype == F.linear(x, x).dtype == F.conv1d(x[None], x[:, :, None]).dtype == dtype
+            assert (
+                (x @ x).dtype
+                == F.linear(x, x).dtype
+                == F.conv1d(x[None], x[:, :, None]).dtype
+                == dtype
+            )
             assert (x @ x).softmax(0).dtype == (x @ x).exp().dtype == torch.float32
     assert torch.amp.autocast_mode.is_autocast_available("mps")
 
@@ -257,10 +289,22 @@ def test_autocast_of_the_cpu_leaves_the_device_alone():
     torch.manual_seed(0)
     x, heads = torch.randn(3, 5, 8, device="mps"), torch.randn(2, 2, 6, 8, device="mps")
     attend = lambda q: F.scaled_dot_product_attention(q, q, q)
-    modules = nn.Linear(8, 4), nn.LSTM(8, 6, 2), nn.GRU(8, 6), nn.Conv1d(5, 4, 3), nn.TransformerEncoderLayer(8, 2, 16)
+    modules = (
+        nn.Linear(8, 4),
+        nn.LSTM(8, 6, 2),
+        nn.GRU(8, 6),
+        nn.Conv1d(5, 4, 3),
+        nn.TransformerEncoderLayer(8, 2, 16),
+    )
     bilinear, multihead = nn.Bilinear(8, 8, 4).to("mps"), nn.MultiheadAttention(8, 2).to("mps")
-    functions = (lambda x: bilinear(x, x), lambda x: multihead(x, x, x)[0], lambda x: torch.einsum("abc,dbc->ad", x, x))
-    runs = [(run, x) for run in (*(module.to("mps").eval() for module in modules), *functions)] + [(attend, heads)]
+    functions = (
+        lambda x: bilinear(x, x),
+        lambda x: multihead(x, x, x)[0],
+        lambda x: torch.einsum("abc,dbc->ad", x, x),
+    )
+    runs = [(run, x) for run in (*(module.to("mps").eval() for module in modules), *functions)] + [
+        (attend, heads)
+    ]
 
     def values(run, given):
         """With and without a gradient, which choose other operators, and the gradient."""
@@ -269,7 +313,11 @@ def test_autocast_of_the_cpu_leaves_the_device_alone():
             alone = run(given)
         y = run(leaf)
         first = lambda y: y[0] if isinstance(y, tuple) else y
-        return [first(alone), first(y).detach(), *torch.autograd.grad(first(y).square().sum(), leaf)]
+        return [
+            first(alone),
+            first(y).detach(),
+            *torch.autograd.grad(first(y).square().sum(), leaf),
+        ]
 
     for run, given in runs:
         expected = values(run, given)
@@ -345,8 +393,12 @@ WAYS = {  # how a tensor leaves and comes back
     "from_dlpack": lambda t: torch.from_dlpack(t.detach()),
     "from_dlpack to the cpu": lambda t: torch.from_dlpack(t.detach(), device="cpu").to(t.device),
     "storage": lambda t: over(t, t.untyped_storage()),
-    "storage to the cpu and back": lambda t: over(t, getattr(t.untyped_storage().cpu(), t.device.type)()),
-    "storage, pickled": lambda t: over(t, pickle.loads(pickle.dumps(t._typed_storage()))._untyped_storage),
+    "storage to the cpu and back": lambda t: over(
+        t, getattr(t.untyped_storage().cpu(), t.device.type)()
+    ),
+    "storage, pickled": lambda t: over(
+        t, pickle.loads(pickle.dumps(t._typed_storage()))._untyped_storage
+    ),
     "share_memory_": lambda t: t.detach().share_memory_(),
     "numpy by force": lambda t: torch.from_numpy(t.numpy(force=True)).to(t.device),
     "safetensors": lambda t: through_safetensors(t.resolve_conj().contiguous()),
@@ -404,7 +456,9 @@ def test_what_leaves_a_storage_and_comes_back_is_what_it_was():
                 warnings.simplefilter("ignore")  # TypedStorage and TorchScript are deprecated
                 expected, result = tried(way, on_cpu), tried(way, on_mps)
             if result != expected:
-                different.append(f"{name} of {kind}: {str(result)[:300]} on mps, {str(expected)[:300]} on the CPU")
+                different.append(
+                    f"{name} of {kind}: {str(result)[:300]} on mps, {str(expected)[:300]} on the CPU"
+                )
     assert not different, "\n".join(different)
 
 
@@ -425,7 +479,11 @@ def test_strides_offsets_and_shared_storages_come_back():
         assert torch.equal(twin[1].bias, model[1].bias)
     generator = torch.Generator("mps").manual_seed(3)
     torch.rand(5, device="mps", generator=generator)
-    for twin in (copy.deepcopy(generator), pickle.loads(pickle.dumps(generator)), generator.clone_state()):
+    for twin in (
+        copy.deepcopy(generator),
+        pickle.loads(pickle.dumps(generator)),
+        generator.clone_state(),
+    ):
         state = generator.get_state()
         assert torch.equal(*(torch.rand(4, device="mps", generator=g) for g in (generator, twin)))
         generator.set_state(state)
@@ -533,10 +591,16 @@ def read_by_a_worker(item: Callable[[int], torch.Tensor], batch_size: int | None
 @plain
 def test_a_worker_that_uses_the_device_is_refused():
     inherited = torch.arange(20.0, device="mps")
-    for item in (lambda i: torch.ones(2).to("mps"), lambda i: inherited[i], lambda i: inherited[i].cpu()):
+    for item in (
+        lambda i: torch.ones(2).to("mps"),
+        lambda i: inherited[i],
+        lambda i: inherited[i].cpu(),
+    ):
         error, text = raised(lambda item=item: read_by_a_worker(item))
         assert (error, "on the CPU" in text) == (RuntimeError, True), text
-    assert raised(lambda: read_by_a_worker(lambda i: inherited, None))[0] is RuntimeError  # as it is, without a use
+    assert (
+        raised(lambda: read_by_a_worker(lambda i: inherited, None))[0] is RuntimeError
+    )  # as it is, without a use
     assert inherited.sum().item() == 190
 
 
@@ -556,13 +620,19 @@ except RuntimeError as error: print("on the CPU" in str(error))
 @plain
 def test_each_side_draws_its_own_random_numbers():
     torch.manual_seed(3)
-    cpu, mps, dropped = torch.randn(5), torch.randn(5, device="mps"), F.dropout(torch.ones(50, device="mps"))
+    cpu, mps, dropped = (
+        torch.randn(5),
+        torch.randn(5, device="mps"),
+        F.dropout(torch.ones(50, device="mps")),
+    )
     torch.manual_seed(3)
     torch.randn(7, device="mps")
     assert torch.equal(torch.randn(5), cpu), "the device drew from the CPU's generator"
     torch.manual_seed(3)
     torch.randn(7)
-    assert torch.equal(torch.randn(5, device="mps"), mps), "the CPU drew from the device's generator"
+    assert torch.equal(torch.randn(5, device="mps"), mps), (
+        "the CPU drew from the device's generator"
+    )
     assert torch.equal(F.dropout(torch.ones(50, device="mps")), dropped)
     state = torch.mps.get_rng_state()
     first = torch.rand(3, device="mps")
@@ -572,7 +642,9 @@ def test_each_side_draws_its_own_random_numbers():
     assert own.device.type == "mps"
     once = torch.rand(3, device="mps", generator=own)
     assert torch.equal(torch.rand(3, device="mps", generator=own.manual_seed(5)), once)
-    with pytest.raises(RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"):
+    with pytest.raises(
+        RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"
+    ):
         torch.rand(3, device="mps", generator=torch.Generator())
     for draw in (lambda: torch.rand(3, generator=own), lambda: torch.randperm(3, generator=own)):
         with pytest.raises(RuntimeError, match="Passed CPU tensor to MPS op"):
@@ -605,7 +677,9 @@ def test_an_lstm_drops_the_same_values_in_both_passes():
 def test_detection_operators_run():
     import torchvision
 
-    boxes = torch.tensor([[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 30.0, 30.0]], device="mps")
+    boxes = torch.tensor(
+        [[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 30.0, 30.0]], device="mps"
+    )
     kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7], device="mps"), 0.5)
     assert (kept.device.type, kept.tolist()) == ("mps", [0, 2])
     image = torch.rand(1, 2, 32, 32, device="mps", requires_grad=True)
@@ -695,10 +769,16 @@ def test_too_much_memory_is_refused_in_torchs_words():
         torch.mps.set_per_process_memory_fraction(2.5)
     torch.mps.set_per_process_memory_fraction(0.001)
     try:
-        with pytest.raises(RuntimeError, match=r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"):
+        with pytest.raises(
+            RuntimeError, match=r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"
+        ):
             torch.empty(1 << 26, device="mps")
         x = torch.ones(1 << 20, device="mps")  # 4 MiB of some 11 that are allowed
-        for too_large in (lambda: torch.cat([x, x, x]), lambda: x[:4096, None] + x[:4096], lambda: x.repeat(4)):
+        for too_large in (
+            lambda: torch.cat([x, x, x]),
+            lambda: x[:4096, None] + x[:4096],
+            lambda: x.repeat(4),
+        ):
             with pytest.raises(RuntimeError, match="MPS backend out of memory") as refused:
                 too_large()
             assert type(refused.value) is RuntimeError
@@ -724,7 +804,9 @@ def test_events_and_streams():
         end.elapsed_time(start)
     untimed = torch.mps.Event()
     untimed.record()
-    with pytest.raises(RuntimeError, match="Events were not created with argument 'enable_timing=True'"):
+    with pytest.raises(
+        RuntimeError, match="Events were not created with argument 'enable_timing=True'"
+    ):
         untimed.elapsed_time(end)
     generic = [torch.Event("mps", enable_timing=True) for _ in range(2)]
     for event in generic:
@@ -744,7 +826,9 @@ FLOAT64 = (
     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
     "Please use float32 instead."
 )
-TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"
+TWO_DEVICES = (
+    "Expected all tensors to be on the same device, but found at least two devices, mps:0 and cpu!"
+)
 MISSING = (
     "The operator '{}' is not currently implemented for the MPS device. If you want this op to be considered for "
     "addition please comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted "
@@ -780,11 +864,19 @@ def test_one_type_of_8_bits_is_there():
             assert make().float().cpu().isnan().all()
             a = torch.eye(3, device="mps").to(torch.float8_e4m3fn)
             words = "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype."
-            for do in (torch.mm, torch.mul, lambda a, b: torch.addmm(a, a, b), lambda a, _: a.abs()):
+            for do in (
+                torch.mm,
+                torch.mul,
+                lambda a, b: torch.addmm(a, a, b),
+                lambda a, _: a.abs(),
+            ):
                 assert raised(lambda do=do: do(a, a)) == (TypeError, words)  # noqa: B023
             _, said = raised(lambda a=a: F.linear(a, a))
             assert said == "MPS device does not support linear for non-float inputs"
-            assert a.gather(0, torch.zeros(1, 3, dtype=torch.long, device="mps")).float().sum().item() == 1
+            assert (
+                a.gather(0, torch.zeros(1, 3, dtype=torch.long, device="mps")).float().sum().item()
+                == 1
+            )
         else:
             error, text = raised(make)
             assert (error, name.capitalize() in text) == (TypeError, True), text
@@ -802,8 +894,14 @@ def test_mixed_devices_raise_as_on_a_mac():
     ):  # fmt: skip
         assert raised(do) == (RuntimeError, TWO_DEVICES)
     assert (x + torch.tensor(2.0)).sum().item() == 12, "one number may be on the CPU"
-    assert raised(lambda: F.linear(x, y)) == (RuntimeError, "Tensor for argument weight is on cpu but expected on mps")
-    assert raised(lambda: F.linear(y, x)) == (RuntimeError, "Tensor for argument input is on cpu but expected on mps")
+    assert raised(lambda: F.linear(x, y)) == (
+        RuntimeError,
+        "Tensor for argument weight is on cpu but expected on mps",
+    )
+    assert raised(lambda: F.linear(y, x)) == (
+        RuntimeError,
+        "Tensor for argument input is on cpu but expected on mps",
+    )
     assert raised(lambda: F.linear(x, x, y[0])) == (
         RuntimeError, "Tensor for argument bias is on cpu but expected on mps"
     )  # fmt: skip
@@ -834,7 +932,9 @@ def fell_back(do: Callable) -> tuple[int, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         do()
-    return metalsim.counters().fallbacks - before, [str(one.message).split(" (Triggered")[0] for one in caught]
+    return metalsim.counters().fallbacks - before, [
+        str(one.message).split(" (Triggered")[0] for one in caught
+    ]
 
 
 def refusal(call: Any) -> tuple[type, str]:
@@ -907,7 +1007,14 @@ def test_metal_computes_where_the_cpu_has_no_kernel():
     assert torch.dot(x, x).item() is True
     assert torch.dot(x, ~x).item() is False
     assert F.silu(x).dtype is torch.bool
-    assert F.pad(x.view(1, 1, 4), (1, 1), mode="reflect").flatten().tolist() == [False, True, False, True, True, True]
+    assert F.pad(x.view(1, 1, 4), (1, 1), mode="reflect").flatten().tolist() == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
     counts = torch.histc(torch.tensor([0, 1, 1, 3], device="mps"), 4, 0, 4)
     assert (counts.dtype, counts.tolist()) == (torch.int64, [1, 2, 0, 1])
     with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
@@ -926,7 +1033,9 @@ def test_an_svd_stays_on_the_device_within_its_limit():
     svd = lambda: torch.linalg.svd(large.to("mps"), full_matrices=False)
     assert fell_back(lambda: (svd(), svd())) == (2, [words]), "torch warns once"
     for x in (fits, large):
-        for factor, expected in zip(torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True):
+        for factor, expected in zip(
+            torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True
+        ):
             assert torch.equal(factor.cpu(), expected)
     out = [torch.empty(0, device="mps") for _ in range(3)]
     assert fell_back(lambda: torch.linalg.svd(fits.to("mps"), out=out))[0] == 0
@@ -940,7 +1049,9 @@ def test_fallbacks_of_limited_kernels_are_reported():
         torch.linalg.svdvals(x).sum().backward()
         with torch.inference_mode():
             torch.linalg.pinv(x)
-    fallbacks = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    fallbacks = [
+        (event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"
+    ]
     # the matrix there; U, the values and Vh back, or with a gradient's need of them all three
     assert fallbacks == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
     assert x.grad.isfinite().all().item()
@@ -970,7 +1081,9 @@ def test_copies_are_told_and_counted():
         x.half().to("cpu", torch.float32)
         x.clone()
         torch.zeros(3, dtype=torch.int64).to("mps", torch.int32)
-    copies = [(event.name, event.direction, event.bytes) for event in events if event.kind == "copy"]
+    copies = [
+        (event.name, event.direction, event.bytes) for event in events if event.kind == "copy"
+    ]
     assert copies == [
         ("aten::copy_", "to device", 40),
         ("aten::copy_", "to host", 40),
@@ -986,9 +1099,15 @@ def test_copies_are_told_and_counted():
 
 @plain
 def test_operators_are_told_by_the_names_that_a_mac_has():
-    lstm, conv, x = nn.LSTM(3, 4).to("mps"), nn.Conv2d(1, 2, 2).to("mps"), torch.ones(2, 2, 3, device="mps")
+    lstm, conv, x = (
+        nn.LSTM(3, 4).to("mps"),
+        nn.Conv2d(1, 2, 2).to("mps"),
+        torch.ones(2, 2, 3, device="mps"),
+    )
     with heard() as events:
-        F.softshrink(F.layer_norm(F.linear(x, torch.ones(3, 3, device="mps")), (3,))).add_(1).view(-1)
+        F.softshrink(F.layer_norm(F.linear(x, torch.ones(3, 3, device="mps")), (3,))).add_(1).view(
+            -1
+        )
         lstm(x)[0].sum().backward()
         conv(torch.ones(1, 1, 3, 3, device="mps")).sum().backward()
         F.scaled_dot_product_attention(x, x, x)
@@ -1012,7 +1131,10 @@ def test_a_shader_is_given_the_memory_of_its_tensors():
     compiled.full(x[2:], 3.5, threads=5)
     assert x.tolist() == [0, 0, 3.5, 3.5, 3.5, 3.5, 3.5, 0]
     assert compiled.full.max_threads_per_threadgroup == 1024
-    assert raised(lambda: compiled.full(torch.zeros(3), 1.0)) == (RuntimeError, "Passed CPU tensor to MPS op")
+    assert raised(lambda: compiled.full(torch.zeros(3), 1.0)) == (
+        RuntimeError,
+        "Passed CPU tensor to MPS op",
+    )
     compiled.full(x, torch.tensor(2.0))
     assert x[0].item() == 2
 
@@ -1050,12 +1172,16 @@ def test_a_fallback_warns_once_and_is_counted():
         y = nn.RReLU(0.5, 0.5)(-x)
         x.mode()
     assert y.tolist() == [[-0.5] * 4] * 4
-    fallbacks = [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+    fallbacks = [
+        (event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"
+    ]
     # rrelu: two tensors there, its result and the written noise back; mode: one there, values and indices back
     assert fallbacks == [("aten::rrelu_with_noise", 4, 4 * 64), ("aten::mode", 3, 64 + 16 + 32)]
     after = metalsim.counters() - before
     assert (after.fallbacks, after.fallback_copies, after.fallback_bytes) == (2, 7, 4 * 64 + 112)
-    assert (after.copies_to_host, after.copies_to_device) == (1, 0), "y.tolist() is the only other copy"
+    assert (after.copies_to_host, after.copies_to_device) == (1, 0), (
+        "y.tolist() is the only other copy"
+    )
     assert [str(one.message).split("'")[1] for one in caught] == ["aten::rrelu_with_noise"]
     assert "metalsim/csrc/host_call.h" in str(caught[0].message)
     assert str(ROOT) not in str(caught[0].message), "a user may have got a build from somebody else"
@@ -1082,7 +1208,11 @@ def python(*arguments: str, **changes: str) -> subprocess.CompletedProcess:
 
 def variables(**changes: str) -> dict[str, str]:
     """The environment of a child."""
-    given = {"METALSIM_CACHE": str(building.cache()), **os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "0"}
+    given = {
+        "METALSIM_CACHE": str(building.cache()),
+        **os.environ,
+        "PYTORCH_ENABLE_MPS_FALLBACK": "0",
+    }
     return {**given, "PYTHONPATH": os.pathsep.join(map(str, (SOURCES, ROOT / "tests"))), **changes}
 
 
@@ -1093,12 +1223,15 @@ def child(session: str) -> dict[str, str]:
     return children.run(__file__, session, SESSIONS[session].checks, environment)
 
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the simulated device is built with g++")
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="the simulated device is built with g++"
+)
 if not CHILD:
     pytestmark = [
         needs_compiler,
         pytest.mark.skipif(
-            (platform.system(), platform.machine()) != preload.SYSTEM, reason="simulated on Linux and x86-64 only"
+            (platform.system(), platform.machine()) != preload.SYSTEM,
+            reason="simulated on Linux and x86-64 only",
         ),
     ]
 
@@ -1112,8 +1245,15 @@ def test_arming_after_torch_says_what_to_do():
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path):
-    done = python("-c", "import metalsim; metalsim.arm()", PATH=str(tmp_path), METALSIM_CACHE=str(tmp_path / "cache"))
-    assert re.search(r"SimulationError: .* built with g\+\+, which is not here: install it", done.stderr)
+    done = python(
+        "-c",
+        "import metalsim; metalsim.arm()",
+        PATH=str(tmp_path),
+        METALSIM_CACHE=str(tmp_path / "cache"),
+    )
+    assert re.search(
+        r"SimulationError: .* built with g\+\+, which is not here: install it", done.stderr
+    )
 
 
 def test_a_key_knows_everything_that_matters(tmp_path):
@@ -1137,7 +1277,9 @@ def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeyp
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(metalsim.SimulationError, match=r"torch 9\.9 with g\+\+ 99; (\S+\.log) tells why") as caught:
+    with pytest.raises(
+        metalsim.SimulationError, match=r"torch 9\.9 with g\+\+ 99; (\S+\.log) tells why"
+    ) as caught:
         device._built("9.9")
     log = re.search(r"(\S+\.log)", str(caught.value))[1]
     assert Path(log).read_text() == "no member named getAccelerator"

@@ -42,7 +42,9 @@ LENGTH = {0: 4 * WIDTH}
 @pytest.fixture(scope="module")
 def sums():
     """The kernel without a scale."""
-    return shader.compile_shader(SUMS, constants={"width": WIDTH, "scaled": False}, threadgroup=LENGTH).sums
+    return shader.compile_shader(
+        SUMS, constants={"width": WIDTH, "scaled": False}, threadgroup=LENGTH
+    ).sums
 
 
 def test_constants_and_lengths_are_what_the_host_sets(sums):
@@ -50,7 +52,9 @@ def test_constants_and_lengths_are_what_the_host_sets(sums):
     sums(out, X, **EACH_GROUP)
     assert torch.equal(out, 3 * expected)
     assert sums.static_thread_group_memory_length == LENGTH[0]
-    by_index = shader.compile_shader(SUMS, constants={0: WIDTH, 1: True, 2: 0.5}, threadgroup=LENGTH)
+    by_index = shader.compile_shader(
+        SUMS, constants={0: WIDTH, 1: True, 2: 0.5}, threadgroup=LENGTH
+    )
     by_index.sums(out, X, torch.tensor([10.0]), **EACH_GROUP)
     assert torch.equal(out, 5 * expected)
     with pytest.raises(RuntimeError, match=r"buffer\(2\) is not bound"):
@@ -60,7 +64,9 @@ def test_constants_and_lengths_are_what_the_host_sets(sums):
 def test_what_is_written_behind_a_length_is_found():
     if missing := compiler.find_compiler().missing_sanitizers:
         pytest.skip(missing)
-    short = shader.compile_shader(SUMS, constants={"width": WIDTH, "scaled": False}, threadgroup={0: 16})
+    short = shader.compile_shader(
+        SUMS, constants={"width": WIDTH, "scaled": False}, threadgroup={0: 16}
+    )
     (finding,) = short.sums.check(torch.zeros(8), X, **EACH_GROUP).findings
     assert "global-buffer-overflow: write of 4 bytes" in str(finding)
 
@@ -71,7 +77,11 @@ def test_what_is_missing_or_wrong_is_named():
         ({}, SyntaxError, "function constants"),
         ({"constants": {}}, SyntaxError, "threadgroup memory as a parameter"),
         ({"constants": {"scaled": True}, "threadgroup": LENGTH}, SyntaxError, "width has no value"),
-        ({"constants": {"widht": 8}, "threadgroup": {}}, ValueError, "no function constant 'widht'"),
+        (
+            {"constants": {"widht": 8}, "threadgroup": {}},
+            ValueError,
+            "no function constant 'widht'",
+        ),
         (values | {"threadgroup": {1: 16}}, SyntaxError, r"\[\[threadgroup\(0\)\]\] has no length"),
         (values | {"threadgroup": {0: 12}}, ValueError, "multiple of 16 bytes"),
     ):
@@ -234,7 +244,9 @@ def test_lanes_hold_the_elements_of_a_tile_as_on_a_gpu(manners):
 
 def test_what_comes_of_metal_4_is_refused_with_its_line():
     text = "#include <metal_stdlib>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
-    with pytest.raises(SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"):
+    with pytest.raises(
+        SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"
+    ):
         shader.compile_shader(text + "kernel void k() { mpp::tensor_ops::run(); }")
 
 

@@ -30,7 +30,9 @@ def data(G):
 
     def make(array):
         empty = G.MPSGraphTensorData.alloc()
-        return empty.initWithDevice_data_shape_dataType_(None, array.tobytes(), array.shape, G.MPSDataTypeFloat32)
+        return empty.initWithDevice_data_shape_dataType_(
+            None, array.tobytes(), array.shape, G.MPSDataTypeFloat32
+        )
 
     return make
 
@@ -47,7 +49,9 @@ def compiled(graph, feeds, targets):
 
 
 def run(executable, *inputs):
-    return executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(None, inputs, None, None)
+    return executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
+        None, inputs, None, None
+    )
 
 
 def place(graph, shape):
@@ -104,14 +108,20 @@ def test_a_package_keeps_the_graph_and_not_its_order(graph, data, G, tmp_path):
     from Foundation import NSURL
 
     a, b = place(graph, [2]), place(graph, [2])
-    two = graph.constantWithData_shape_dataType_(np.full(2, 2, np.float32).tobytes(), [2], G.MPSDataTypeFloat32)
+    two = graph.constantWithData_shape_dataType_(
+        np.full(2, 2, np.float32).tobytes(), [2], G.MPSDataTypeFloat32
+    )
     doubled = graph.multiplicationWithPrimaryTensor_secondaryTensor_name_(b, two, None)
     mean = graph.meanOfTensor_axes_name_(doubled, [0], None)
-    executable = compiled(graph, [a, b], [graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, mean, None)])
+    executable = compiled(
+        graph, [a, b], [graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, mean, None)]
+    )
     assert executable.feedTensors() == [b, a], "a dictionary has no order on a Mac"
     url = NSURL.fileURLWithPath_(str(tmp_path / "x.mpsgraphpackage"))
     executable.serializeToMPSGraphPackageAtURL_descriptor_(url, None)
-    loaded = G.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(url, None)
+    loaded = G.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(
+        url, None
+    )
     assert (loaded.feedTensors(), loaded.targetTensors()) == (None, None)
     for each in (executable, loaded):
         (result,) = run(each, data(np.float32([1, 3])), data(np.float32([10, 20])))

@@ -39,7 +39,10 @@ OLD: torch.Tensor | None = None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-in_softshrink, in_program = (children.Session(lambda: child("softshrink")), children.Session(lambda: child("program")))
+in_softshrink, in_program = (
+    children.Session(lambda: child("softshrink")),
+    children.Session(lambda: child("program")),
+)
 
 
 # ---- in the child: the extension as it is ----------------------------------------------------------------------------
@@ -88,7 +91,9 @@ def test_values_and_gradients_are_pytorchs_in_every_dtype():
     for dtype in DTYPES:
         for count in (1, 31, 1000, 5001):
             assert agrees(torch.randn(count, device="mps").to(dtype)), (dtype, count)
-        assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1), "lambd is rounded to the dtype"
+        assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1), (
+            "lambd is rounded to the dtype"
+        )
     for shape in ((0,), (3, 0), ()):
         assert agrees(torch.randn(shape, device="mps"))
 
@@ -101,7 +106,15 @@ def test_nan_infinity_and_the_sign_of_zero_are_kept():
     expected = torch.stack([F.softshrink(one) for one in x])
     assert y[0].isnan()
     assert torch.equal(y[1:].view(torch.int32), expected[1:].view(torch.int32))
-    assert softshrink().backward(torch.ones(7, device="mps"), x.to("mps"), 0.5).tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert softshrink().backward(torch.ones(7, device="mps"), x.to("mps"), 0.5).tolist() == [
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 @in_softshrink
@@ -109,7 +122,14 @@ def test_views_and_other_layouts():
     base = torch.randn(6000, device="mps")
     for dtype in DTYPES:
         b = base.to(dtype)
-        for view in (b[1000:4000], b[1:], b[::2], b.view(60, 100).t(), b.view(60, 100)[:, 3], b[:9].expand(4, 9)):
+        for view in (
+            b[1000:4000],
+            b[1:],
+            b[::2],
+            b.view(60, 100).t(),
+            b.view(60, 100)[:, 3],
+            b[:9].expand(4, 9),
+        ):
             assert agrees(view), (dtype, view.shape, view.stride(), view.storage_offset())
     put_off = torch.complex(base[:9], base[:9]).conj().imag  # a minus sign that is not in memory
     assert put_off.is_neg()
@@ -121,9 +141,13 @@ def test_what_it_does_not_take_is_told():
     module, x = softshrink(), torch.ones(3, device="mps")
     for call, message in {
         lambda: module.forward(torch.ones(3), 0.5): "x is on cpu; move it to mps",
-        lambda: module.forward(x.int(), 0.5): "there are kernels for float32, float16 and bfloat16, not for Int",
+        lambda: module.forward(
+            x.int(), 0.5
+        ): "there are kernels for float32, float16 and bfloat16, not for Int",
         lambda: module.backward(x[:2], x, 0.5): r"grad is \[2\] and x is \[3\]",
-        lambda: module.compile("kernel void f() {\n  int i = 1\n}"): "does not compile: program_source:2:12: error: e",
+        lambda: module.compile(
+            "kernel void f() {\n  int i = 1\n}"
+        ): "does not compile: program_source:2:12: error: e",
     }.items():
         with pytest.raises(RuntimeError, match=message):
             call()
@@ -195,7 +219,9 @@ def program() -> Any:
     """tests/objective_c/program.mm, with a function that calls one of its functions."""
     import ctypes
 
-    loaded = ctypes.CDLL(built("metal_program", HERE / "objective_c/program.mm", is_python_module=False))
+    loaded = ctypes.CDLL(
+        built("metal_program", HERE / "objective_c/program.mm", is_python_module=False)
+    )
 
     def call(function: str) -> str:
         getattr(loaded, function).restype = ctypes.c_char_p
@@ -213,7 +239,9 @@ def test_a_program_with_its_own_queue_runs():
 @in_program
 def test_libraries_and_pipelines_say_what_they_are():
     printed = program()("says_what_is_there")
-    assert re.match(r"(twice,narrow|narrow,twice),2 64 32 program_source:1:\d+: error: ", printed), printed
+    assert re.match(
+        r"(twice,narrow|narrow,twice),2 64 32 program_source:1:\d+: error: ", printed
+    ), printed
 
 
 @in_program
@@ -317,17 +345,33 @@ py::dict peek(const at::Tensor& tensor) {
 
 def planted_source() -> str:
     """One source with all broken copies, each in a namespace and a submodule of its own."""
-    includes = "\n".join(line for line in HOST.splitlines() if line.startswith(("#include", "#import")))
+    includes = "\n".join(
+        line for line in HOST.splitlines() if line.startswith(("#include", "#import"))
+    )
     body = re.sub(r"(?m)^#(include|import).*\n", "", HOST)
     body = body.replace("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)", "void bind(py::module_ m)")
     copies, binds = [], []
     for name, bug in BUGS.items():
-        assert name == "none" or body.count(bug.old) == 1, f"softshrink.mm has not {bug.old!r} once: adapt the bug"
+        assert name == "none" or body.count(bug.old) == 1, (
+            f"softshrink.mm has not {bug.old!r} once: adapt the bug"
+        )
         copy = body.replace(bug.old, bug.new) if bug.old else body
         copies.append(f"namespace planted_{NUMBERS[name]} {{\n{copy}}}\n")
-        binds.append(f'  planted_{NUMBERS[name]}::bind(m.def_submodule("planted_{NUMBERS[name]}"));\n')
+        binds.append(
+            f'  planted_{NUMBERS[name]}::bind(m.def_submodule("planted_{NUMBERS[name]}"));\n'
+        )
     binds.append('  m.def("peek", &peek);\n')
-    return "".join([includes, "\n", *copies, PEEK, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n", *binds, "}\n"])
+    return "".join(
+        [
+            includes,
+            "\n",
+            *copies,
+            PEEK,
+            "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n",
+            *binds,
+            "}\n",
+        ]
+    )
 
 
 @functools.cache
@@ -336,7 +380,11 @@ def planted() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "planted.mm"
         path.write_text(planted_source())
-        kept = building.cache() / "extensions" / f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.mm"
+        kept = (
+            building.cache()
+            / "extensions"
+            / f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.mm"
+        )
         kept.parent.mkdir(parents=True, exist_ok=True)
         if not kept.exists() or kept.read_bytes() != path.read_bytes():
             path.replace(kept)
@@ -362,7 +410,9 @@ def symptom(name: str) -> str:
             torch.mps.synchronize()
     except RuntimeError as error:
         return str(error).splitlines()[0]
-    right = torch.equal(x.cpu(), before) and all(torch.equal(result, expected) for result in results)
+    right = torch.equal(x.cpu(), before) and all(
+        torch.equal(result, expected) for result in results
+    )
     return "right" if right else "wrong values"
 
 
@@ -377,7 +427,9 @@ def check_peek_without_commit() -> None:
     torch.mps.synchronize()
     assert first(uncommitted) == 2.5
     again = broken("no commit").forward(x, 0.5)
-    assert again.add(1)[0].item() == 3.5, "an operator of PyTorch comes after what was encoded before it"
+    assert again.add(1)[0].item() == 3.5, (
+        "an operator of PyTorch comes after what was encoded before it"
+    )
     assert first(again) == 2.5
     event = torch.mps.Event()
     again = broken("no commit").forward(x, 0.5)
@@ -387,8 +439,18 @@ def check_peek_without_commit() -> None:
 
 def check_buffers() -> None:
     """Also of a tensor that is older than the run time of Objective-C, and of one that was resized."""
-    for tensor in (OLD, torch.zeros(10, device="mps"), torch.zeros(2, device="mps").resize_(10), OLD[3:]):
-        assert planted().peek(tensor) == {"length": 40, "first": 0.0, "address": True, "class": True}
+    for tensor in (
+        OLD,
+        torch.zeros(10, device="mps"),
+        torch.zeros(2, device="mps").resize_(10),
+        OLD[3:],
+    ):
+        assert planted().peek(tensor) == {
+            "length": 40,
+            "first": 0.0,
+            "address": True,
+            "class": True,
+        }
     grown = torch.zeros(2, device="mps")
     torch.add(torch.zeros(10, device="mps"), 0, out=grown.resize_(0))
     assert planted().peek(grown)["length"] == 40
@@ -463,7 +525,14 @@ if not CHILD:
 
 
 def test_frameworks_are_dropped_and_nothing_else():
-    flags = ["-framework", "Metal", "-L/some where", "-framework Foundation", "-Wl,-framework,Metal", "-lm"]
+    flags = [
+        "-framework",
+        "Metal",
+        "-L/some where",
+        "-framework Foundation",
+        "-Wl,-framework,Metal",
+        "-lm",
+    ]
     assert extension.without_frameworks(flags) == ["-L/some where", "-lm"]
     assert extension.without_frameworks(["-framework"]) == []
 

@@ -100,8 +100,12 @@ def test_a_planted_kernel_is_wrong_only_as_described():
     outcome = isolated.run(PROGRAM, results=names, device="mps")
     cases = len(outcome["before"])
     assert not any(outcome["before"] + outcome["gone"])
-    for number, wrong in enumerate(outcome["after"].values()):  # a right case and a wrong one for each of the faults
-        assert [place for place in range(cases) if wrong[place]] == [2 * number + 1][: 2 * number < cases]
+    for number, wrong in enumerate(
+        outcome["after"].values()
+    ):  # a right case and a wrong one for each of the faults
+        assert [place for place in range(cases) if wrong[place]] == [2 * number + 1][
+            : 2 * number < cases
+        ]
     assert outcome["together"] == [False, True] * (cases // 2)
     assert outcome["labels"] == [[0, 0, 0], *[[1, 1, 1]] * len(outcome["after"])]
     assert outcome["last"] == [0, 0, 0]
@@ -119,7 +123,11 @@ def test_nothing_is_planted_without_the_simulated_gpu():
 
 
 def test_two_threads_at_once_are_refused():
-    wrong, entered, leave = metalsim.FAULTS["two threads at once"].wrong, threading.Event(), threading.Event()
+    wrong, entered, leave = (
+        metalsim.FAULTS["two threads at once"].wrong,
+        threading.Event(),
+        threading.Event(),
+    )
     other = threading.Thread(target=lambda: wrong(lambda: (entered.set(), leave.wait())))
     other.start()
     try:

@@ -36,7 +36,12 @@ def test_it_logs_what_was_asked_for_and_nothing_else():
     for size in (4, 1024, 2048):
         made.hear(metalsim.Event("copy", "aten::copy_", size, "to host", 1))
     made.hear(metalsim.Event("copy", "aten::copy_", 3 * 2**20, "to device", 1))
-    assert re.findall(r"len=(.*)\)", text.getvalue()) == ["4 bytes", "1024 bytes", "2.00 KiB", "3.00 MiB"]
+    assert re.findall(r"len=(.*)\)", text.getvalue()) == [
+        "4 bytes",
+        "1024 bytes",
+        "2.00 KiB",
+        "3.00 MiB",
+    ]
     made.print_stats()
     tables = text.getvalue()
     assert "4 total copies (3.00 MiB), 1 scalar copies" in tables
@@ -57,14 +62,19 @@ def test_a_capture_wants_its_variable_and_is_numbered(tmp_path, monkeypatch):
         made.start_capture("y")
     made.stop_capture()
     made.start_capture("x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0000-x.gputrace", "0001-x.gputrace"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0000-x.gputrace",
+        "0001-x.gputrace",
+    ]
     assert "simulated" in (tmp_path / "0000-x.gputrace" / "README.txt").read_text()
 
 
 def test_the_bits_are_those_of_the_installed_pytorch():
     """Its header has them, on every machine."""
     header = (Path(torch.__file__).parent / "include/ATen/mps/MPSProfiler.h").read_text()
-    bits = {name: 1 << int(power) for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", header)}
+    bits = {
+        name: 1 << int(power) for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", header)
+    }
     kinds = {"op": "OPERATION", "copy": "COPY", "fallback": "CPU_FALLBACK"}
     assert {kind: bits[f"{name}_INFO"] for kind, name in kinds.items()} == profiler.LOG_OF
     assert {kind: bits[f"{name}_STATS"] for kind, name in kinds.items()} == profiler.STATS_OF

@@ -39,7 +39,9 @@ COMPILERS = {COMPILER.kind: os.environ.get("METALSIM_CXX", "")}
 if importlib.util.find_spec("ziglang"):
     COMPILERS.setdefault("zig", "zig")
 with_each_compiler = pytest.mark.usefixtures("each_compiler")
-sanitized = pytest.mark.skipif(bool(COMPILER.missing_sanitizers), reason=str(COMPILER.missing_sanitizers))
+sanitized = pytest.mark.skipif(
+    bool(COMPILER.missing_sanitizers), reason=str(COMPILER.missing_sanitizers)
+)
 
 
 @pytest.fixture(params=COMPILERS)
@@ -67,7 +69,10 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal to the last bit; NaN equals NaN."""
     numbers = ~torch.isnan(b)
     as_int = {4: torch.int32, 2: torch.int16}[a.element_size()]
-    return bool(torch.equal(torch.isnan(a), ~numbers) and torch.equal(a.view(as_int)[numbers], b.view(as_int)[numbers]))
+    return bool(
+        torch.equal(torch.isnan(a), ~numbers)
+        and torch.equal(a.view(as_int)[numbers], b.view(as_int)[numbers])
+    )
 
 
 def values(n: int, dtype: torch.dtype) -> torch.Tensor:
@@ -87,12 +92,19 @@ def values(n: int, dtype: torch.dtype) -> torch.Tensor:
 def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
     """In pieces of 7: on longer ones PyTorch's vector code takes over and drops the sign of zero, a NaN's gradient."""
     lib, x = library("softshrink"), values(n, DTYPES[name])
-    out, grad_x, grad = torch.empty_like(x), torch.empty_like(x), values(n, DTYPES[name]).flip(0).contiguous()
+    out, grad_x, grad = (
+        torch.empty_like(x),
+        torch.empty_like(x),
+        values(n, DTYPES[name]).flip(0).contiguous(),
+    )
     getattr(lib, f"softshrink_forward_{name}")(out, x, 0.5)
     assert same_bits(out, torch.cat([F.softshrink(piece, 0.5) for piece in x.split(7)]))
     getattr(lib, f"softshrink_backward_{name}")(grad_x, grad, x, 0.5)
     pieces = zip(grad.split(7), x.split(7), strict=True)
-    assert same_bits(grad_x, torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]))
+    assert same_bits(
+        grad_x,
+        torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]),
+    )
 
 
 @with_each_compiler
@@ -110,7 +122,10 @@ def test_shuffles_and_atomics():
     lib, x, out = library("softmax"), torch.randn(320), torch.empty(10)
     lib.shuffle_sum(out, x, threads=320, group_size=64)
     torch.testing.assert_close(out, x.view(10, 32).sum(1), atol=1e-5, rtol=1e-5)
-    counts, drawn = torch.zeros(10, dtype=torch.int32), torch.randint(0, 10, (5000,), dtype=torch.int32)
+    counts, drawn = (
+        torch.zeros(10, dtype=torch.int32),
+        torch.randint(0, 10, (5000,), dtype=torch.int32),
+    )
     lib.histogram(counts, drawn, threads=5000)
     assert torch.equal(counts.long(), torch.bincount(drawn.long(), minlength=10))
 
@@ -182,7 +197,10 @@ def test_matrix_tiles():
 def test_templates_overloads_and_literals_of_metal():
     """Functors; functions overloaded by address space; a literal with a point is a float; vectors of integers."""
     lib = library("language")
-    for name, x in (("square_float", torch.randn(9)), ("square_int", torch.arange(9, dtype=torch.int32))):
+    for name, x in (
+        ("square_float", torch.randn(9)),
+        ("square_int", torch.arange(9, dtype=torch.int32)),
+    ):
         out = torch.empty_like(x)
         getattr(lib, name)(out, x)
         torch.testing.assert_close(out, x * x)
@@ -212,12 +230,16 @@ def to_bfloat(x: torch.Tensor) -> torch.Tensor:
     """float32 to bfloat16 in integers, to nearest, ties to even: no instruction of this processor converts anything."""
     bits = bits_of(x)
     nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    return from_bits(torch.where(nan, bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1)) >> 16, torch.bfloat16)
+    return from_bits(
+        torch.where(nan, bits | 0x400000, bits + 0x7FFF + (bits >> 16 & 1)) >> 16, torch.bfloat16
+    )
 
 
 def every_rounding() -> torch.Tensor:
     """Every upper half of a float32, subnormal numbers and NaN too, with lower halves below, at and above ties."""
-    below = torch.tensor([0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    below = torch.tensor(
+        [0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
+    )
     return from_bits((torch.arange(1 << 16)[:, None] << 16 | below).flatten(), torch.float32)
 
 
@@ -248,8 +270,14 @@ def test_conversions_round_to_nearest():
 @pytest.mark.parametrize("name", DTYPES)
 def test_arithmetic_rounds_each_operation(name):
     draw = torch.Generator().manual_seed(3)
-    dtype, round_to = DTYPES[name], {"float": lambda x: x, "half": lambda x: x.half(), "bfloat": to_bfloat}[name]
-    x, y = (from_bits(torch.randint(0, 1 << 8 * dtype.itemsize, (20_000,), generator=draw), dtype) for _ in range(2))
+    dtype, round_to = (
+        DTYPES[name],
+        {"float": lambda x: x, "half": lambda x: x.half(), "bfloat": to_bfloat}[name],
+    )
+    x, y = (
+        from_bits(torch.randint(0, 1 << 8 * dtype.itemsize, (20_000,), generator=draw), dtype)
+        for _ in range(2)
+    )
     out = torch.empty(20_000, 4, dtype=dtype)
     getattr(library("numbers"), f"arithmetic_{name}")(out, x, y, threads=20_000)
     a, b = x.float(), y.float()
@@ -276,29 +304,43 @@ def test_a_library_calls_the_c_library_and_nothing_else(name):
     Of a compiler's own run-time library a process may have another version, or none: `__truncsfbf2` and its kin.
     """
     command = ["nm", "--dynamic", "--undefined-only", str(library(name)._binary)]
-    undefined = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    undefined = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert any("@GLIBC_" in line for line in undefined), "nm shows no versions"
-    assert [line for line in undefined if "@GLIBC_" not in line and line.split()[0] not in ("w", "v")] == []
+    assert [
+        line for line in undefined if "@GLIBC_" not in line and line.split()[0] not in ("w", "v")
+    ] == []
 
 
 @with_each_compiler
 def test_everything_is_compiled_for_the_same_processor(monkeypatch, tmp_path):
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
     run, commands = compiler._run, []
-    monkeypatch.setattr(compiler, "_run", lambda command, **how: (commands.append(command), run(command, **how))[1])
+    monkeypatch.setattr(
+        compiler, "_run", lambda command, **how: (commands.append(command), run(command, **how))[1]
+    )
     kernel("x[i] += 1;").check(torch.zeros(4))
     assert len(commands) >= 5, "preprocessed, a library and a program with a run time each"
-    chosen = {tuple(o for o in command if o.startswith(("-march", "-mcpu", "-mtune"))) for command in commands}
+    chosen = {
+        tuple(o for o in command if o.startswith(("-march", "-mcpu", "-mtune")))
+        for command in commands
+    }
     assert chosen == {compiler.find_compiler().options}
     if platform.machine() == "x86_64":
-        assert [option.replace("_", "-") for option in compiler.find_compiler().options] == ["-march=x86-64-v3"]
+        assert [option.replace("_", "-") for option in compiler.find_compiler().options] == [
+            "-march=x86-64-v3"
+        ]
 
 
 @pytest.mark.parametrize("lacking", ["avx2", "fma3"])
 def test_an_older_processor_is_told_what_it_lacks(lacking, monkeypatch):
     has = dict.fromkeys(compiler.V3, True) | {"architecture": "x86_64", lacking: False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    with pytest.raises(SimulationError, match=rf"processors with AVX2 and FMA.* lacks {lacking}: use another machine"):
+    with pytest.raises(
+        SimulationError,
+        match=rf"processors with AVX2 and FMA.* lacks {lacking}: use another machine",
+    ):
         kernel("x[i] = 1;")
     has["architecture"] = "aarch64"
     kernel("x[i] = 1;")
@@ -340,7 +382,12 @@ def test_special_functions_of_pytorch_s_headers():
 @pytest.mark.parametrize("group", [32, 200])
 def test_reductions_of_pytorch_s_headers(group):
     x = torch.rand(5, group) + 0.5
-    for name, function in {"sum": torch.sum, "prod": torch.prod, "max": torch.amax, "min": torch.amin}.items():
+    for name, function in {
+        "sum": torch.sum,
+        "prod": torch.prod,
+        "max": torch.amax,
+        "min": torch.amin,
+    }.items():
         out = torch.zeros(5)
         getattr(library("special"), f"reduce_{name}")(out, x, threads=5 * group, group_size=group)
         torch.testing.assert_close(out, function(x, 1), rtol=1e-4, atol=0)
@@ -359,16 +406,47 @@ def test_what_a_kernel_reports_is_raised():
 
 
 def pointwise(x: torch.Tensor) -> torch.Tensor:
-    activated = F.gelu(x) + F.gelu(x, approximate="tanh") + F.mish(x) + F.softplus(x) + F.elu(x) + torch.sigmoid(x)
-    shrunk = F.softshrink(x, 0.5) + F.hardshrink(x, 0.3) + torch.where(x > 0.5, x - 0.5, (x * 2).clamp(-1, 1))
-    rounded = x.floor() + x.round() + x.sign() + x.trunc() + torch.remainder(x, 0.7) + torch.fmod(x, 0.3)
-    smooth = x.exp().log1p() + x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan()
-    return activated + shrunk + rounded + smooth + torch.special.i0(x) + torch.erf(x) + torch.lgamma(x.abs() + 1)
+    activated = (
+        F.gelu(x)
+        + F.gelu(x, approximate="tanh")
+        + F.mish(x)
+        + F.softplus(x)
+        + F.elu(x)
+        + torch.sigmoid(x)
+    )
+    shrunk = (
+        F.softshrink(x, 0.5)
+        + F.hardshrink(x, 0.3)
+        + torch.where(x > 0.5, x - 0.5, (x * 2).clamp(-1, 1))
+    )
+    rounded = (
+        x.floor() + x.round() + x.sign() + x.trunc() + torch.remainder(x, 0.7) + torch.fmod(x, 0.3)
+    )
+    smooth = (
+        x.exp().log1p() + x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan()
+    )
+    return (
+        activated
+        + shrunk
+        + rounded
+        + smooth
+        + torch.special.i0(x)
+        + torch.erf(x)
+        + torch.lgamma(x.abs() + 1)
+    )
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
     both = (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2
-    return x.amax(-1) - x.amin(-1) + x.sum(-1) + (x * 0.01 + 1).prod(-1) + x.var(-1) + x.mean(-1) + both
+    return (
+        x.amax(-1)
+        - x.amin(-1)
+        + x.sum(-1)
+        + (x * 0.01 + 1).prod(-1)
+        + x.var(-1)
+        + x.mean(-1)
+        + both
+    )
 
 
 GENERATED = {
@@ -379,7 +457,9 @@ GENERATED = {
     "reductions of rows": rows,
     "reductions of columns": lambda x: x.softmax(0) * (x * 2).mean(0) + x.flip(0),
     "argmax": lambda x: x.argmax(-1),
-    "cross entropy": lambda x: F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device)),
+    "cross entropy": lambda x: F.cross_entropy(
+        x, torch.zeros(x.shape[0], dtype=torch.long, device=x.device)
+    ),
     "half softmax": lambda x: (x.half() * 2).softmax(-1),
     "bfloat16 layer norm": lambda x: F.layer_norm(F.silu(x.bfloat16()), (x.shape[-1],)),
 }
@@ -405,7 +485,10 @@ def generated(function, x: torch.Tensor) -> types.ModuleType:
     text = code.value if hasattr(code, "value") else code
     assert "kernel void" in text, "nothing was generated for Metal"
     module = types.ModuleType("generated")
-    exec(compile(text.replace("device='mps'", "device='cpu'"), "generated.py", "exec"), module.__dict__)
+    exec(
+        compile(text.replace("device='mps'", "device='cpu'"), "generated.py", "exec"),
+        module.__dict__,
+    )
     return module
 
 
@@ -414,10 +497,14 @@ def pretended_mps(monkeypatch):
     """What Inductor asks a Mac for while it generates and compiles."""
     monkeypatch.setattr(torch._C, "_mps_get_core_count", lambda: 10, raising=False)
     monkeypatch.setattr(torch._C, "_mps_get_name", lambda: "Apple M1", raising=False)
-    monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader.compile_shader(source, strided=True))
+    monkeypatch.setattr(
+        torch.mps, "compile_shader", lambda source: shader.compile_shader(source, strided=True)
+    )
 
 
-WITH_ZIG = ["half softmax", "bfloat16 layer norm"] if COMPILER.kind != "zig" and "zig" in COMPILERS else []
+WITH_ZIG = (
+    ["half softmax", "bfloat16 layer norm"] if COMPILER.kind != "zig" and "zig" in COMPILERS else []
+)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +525,11 @@ def test_kernels_that_inductor_generates_agree_with_eager(name, kind, pretended_
         return
     low = expected.dtype in (torch.float16, torch.bfloat16)
     torch.testing.assert_close(
-        got.float(), expected.float(), rtol=2e-2 if low else 1e-4, atol=4e-3 if low else 2e-5, equal_nan=True
+        got.float(),
+        expected.float(),
+        rtol=2e-2 if low else 1e-4,
+        atol=4e-3 if low else 2e-5,
+        equal_nan=True,
     )
 
 
@@ -448,7 +539,11 @@ BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 ADD = "atomic_fetch_add_explicit(&counts[x[i]], 1u, memory_order_relaxed)"
 IDENTITY = "lane < nsg ? part[lane] : "
 ROWS = {"threads": 3 * 128, "group_size": 128}
-ORDER, GARBAGE, ADDRESS = {"race", "thread order"}, {"race", "uninitialised memory"}, {"address", "undefined behaviour"}
+ORDER, GARBAGE, ADDRESS = (
+    {"race", "thread order"},
+    {"race", "uninitialised memory"},
+    {"address", "undefined behaviour"},
+)
 
 
 @dataclass(frozen=True)
@@ -469,14 +564,37 @@ class Planted:
 PLANTED = [
     Planted("softmax_tree", "no barrier in the tree", f"{BARRIER}  // 2", "", 1000, ORDER),
     Planted("softmax_tree", "no barrier before reuse", f"{BARRIER}  // 3", "", 1000, ORDER),
-    Planted("softmax_tree", "early return", "red[256];", "red[256]; if (t >= cols) return;", 100, {"barrier"}),
-    Planted("softmax_tree", "barrier in a branch", f"{BARRIER}  // 3", f"if (t < 64) {BARRIER}", 1000, {"barrier"}),
+    Planted(
+        "softmax_tree",
+        "early return",
+        "red[256];",
+        "red[256]; if (t >= cols) return;",
+        100,
+        {"barrier"},
+    ),
+    Planted(
+        "softmax_tree",
+        "barrier in a branch",
+        f"{BARRIER}  // 3",
+        f"if (t < 64) {BARRIER}",
+        1000,
+        {"barrier"},
+    ),
     Planted("softmax_tree", "array too short", "float red[256]", "float red[64]", 1000, ADDRESS),
     Planted("softmax_simd", "no barrier between stages", f"{BARRIER}  // 1", "", 1000, GARBAGE),
     Planted("softmax_simd", "no barrier before reuse", f"{BARRIER}  // 2", "", 1000, {"race"}),
-    Planted("softmax_simd", "no identity in the sum", f"{IDENTITY}0.0", "part[lane]", 1000, GARBAGE),
+    Planted(
+        "softmax_simd", "no identity in the sum", f"{IDENTITY}0.0", "part[lane]", 1000, GARBAGE
+    ),
     Planted("softshrink_vec4", "no tail", "if (i + 4 <= n)", "if (true)", 1001, {"address"}),
-    Planted("softshrink_vec4", "misaligned", "(out + i) =", "(out + i + 1) =", 1024, {"crash", "address"}),
+    Planted(
+        "softshrink_vec4",
+        "misaligned",
+        "(out + i) =",
+        "(out + i + 1) =",
+        1024,
+        {"crash", "address"},
+    ),
     Planted("histogram", "no atomic", ADD, "((device uint*)counts)[x[i]] += 1", 500, {"race"}),
 ]
 
@@ -488,7 +606,10 @@ def arguments(name: str, n: int) -> tuple[tuple, dict]:
     if name == "histogram":
         drawn = torch.randint(0, 10, (n,), dtype=torch.int32, generator=draw)
         return (torch.zeros(10, dtype=torch.int32), drawn), {"threads": n, "group_size": 100}
-    return (torch.zeros(n), torch.randn(n, generator=draw), 0.5, n), {"threads": (n + 3) // 4, "group_size": 64}
+    return (torch.zeros(n), torch.randn(n, generator=draw), 0.5, n), {
+        "threads": (n + 3) // 4,
+        "group_size": 64,
+    }
 
 
 def checked(name: str, change: tuple[str, str] | None, n: int) -> tuple[check.Report, str]:
@@ -501,11 +622,18 @@ def checked(name: str, change: tuple[str, str] | None, n: int) -> tuple[check.Re
     args, sizes = arguments(name, n)
     before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     report = getattr(shader.compile_shader(text), name).check(*args, **sizes)
-    assert all(torch.equal(a, b) for a, b in zip(args, before, strict=True) if isinstance(a, torch.Tensor))
+    assert all(
+        torch.equal(a, b) for a, b in zip(args, before, strict=True) if isinstance(a, torch.Tensor)
+    )
     return report, text
 
 
-RIGHT = [("softmax_tree", 1000), ("softmax_simd", 1000), ("softshrink_vec4", 1001), ("histogram", 500)]
+RIGHT = [
+    ("softmax_tree", 1000),
+    ("softmax_simd", 1000),
+    ("softshrink_vec4", 1001),
+    ("histogram", 500),
+]
 
 
 @pytest.mark.parametrize(("name", "n"), RIGHT)
@@ -558,8 +686,13 @@ ENDLESS = {  # kernels that never end, and that C++ may assume to end
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch):
-    monkeypatch.setitem(compiler.find_compiler().__dict__, "missing_sanitizers", "too slow to compile here")
-    text = "".join(f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n" for name, body in ENDLESS.items())
+    monkeypatch.setitem(
+        compiler.find_compiler().__dict__, "missing_sanitizers", "too slow to compile here"
+    )
+    text = "".join(
+        f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n"
+        for name, body in ENDLESS.items()
+    )
     report = getattr(shader.compile_shader(HEAD + text), name).check(torch.zeros(4), timeout=0.5)
     assert [finding.kind for finding in report.findings] == ["hang"], report
     assert report.ran == ("a plain run",)
@@ -582,7 +715,9 @@ def test_a_write_behind_a_buffer_is_noticed(at):
 @sanitized
 def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
     run = check.Program.run
-    slow = lambda self, tool, call, timeout: run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
+    slow = lambda self, tool, call, timeout: run(
+        self, tool, call, timeout if tool == "plain" else children.LIMIT
+    )
     monkeypatch.setattr(check.Program, "run", slow)
     report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
         torch.zeros(4), threads=1, timeout=0.5
@@ -607,7 +742,9 @@ def test_a_kernel_that_ends_in_one_order_only_is_told_which():
 def kernel_program(body: str, n: int):
     """How the programs of a kernel run."""
     one = kernel(body)
-    return check.Program(one._library._code, one._number, one._library._described[one.name]["meets"]).run
+    return check.Program(
+        one._library._code, one._number, one._library._described[one.name]["meets"]
+    ).run
 
 
 POSITIONS = f"{POSITION}, uint t [[thread_position_in_threadgroup]]"
@@ -621,7 +758,11 @@ JUDGED = {  # kernels of 64 threads in groups of 64, or of 32 for two groups, wi
     "a barrier of the SIMD-group, across two": (IN_SHARED.format(IN_SIMDGROUP, 32), 64, "race"),
     "two writes": ("x[i / 2] = 1;", 64, "race"),
     "two groups": ("x[i] = 1; x[(i + 32) % 64] = 1;", 32, "race"),
-    "many readers": ("float first = x[63]; threadgroup_barrier(mem_flags::mem_device); x[i] = first;", 64, None),
+    "many readers": (
+        "float first = x[63]; threadgroup_barrier(mem_flags::mem_device); x[i] = first;",
+        64,
+        None,
+    ),
     "a writer after many readers": ("float first = x[63]; x[i] = first;", 64, "race"),
     "halves beside each other": ("((device half*)x)[i] = 1;", 64, None),
     "atomics": (ATOMIC, 64, None),
@@ -637,7 +778,8 @@ JUDGED = {  # kernels of 64 threads in groups of 64, or of 32 for two groups, wi
 def test_each_access_is_watched():
     """Races and accesses outside of buffers, by the calls that each clang makes, without a sanitizer."""
     text = "".join(
-        f"kernel void k{i}(device float* x, {POSITIONS}) {{\n{JUDGED[name][0]}\n}}\n" for i, name in enumerate(JUDGED)
+        f"kernel void k{i}(device float* x, {POSITIONS}) {{\n{JUDGED[name][0]}\n}}\n"
+        for i, name in enumerate(JUDGED)
     )
     library = shader.compile_shader(HEAD + text)
     for i, (name, (_, group, kind)) in enumerate(JUDGED.items()):
@@ -666,17 +808,30 @@ def test_which_thread_touches_what_is_recorded():
     assert out.tolist() == [1] * 8, "the arguments keep their values"
     told = {(place.name, place.byte // 4, KINDS[one["kind"]], int(one["interval"]))
             for one in run.lines if (one["group"], one["thread"]) == (1, 0) for place in [run.place(one)]}  # fmt: skip
-    device = {("buffer(0)", 4, "read", 1), ("buffer(0)", 4, "write", 1), ("buffer(1)", 4, "read", 0)}
-    shared = {("left", 0, "write", 0), ("right", 0, "write", 0), ("left", 0, "read", 1), ("right", 3, "read", 1)}
+    device = {
+        ("buffer(0)", 4, "read", 1),
+        ("buffer(0)", 4, "write", 1),
+        ("buffer(1)", 4, "read", 0),
+    }
+    shared = {
+        ("left", 0, "write", 0),
+        ("right", 0, "write", 0),
+        ("left", 0, "read", 1),
+        ("right", 3, "read", 1),
+    }
     assert told == device | shared
-    outside = shader.compile_shader(text.replace("x[i]", "x[i + 1]")).k.accesses(out, x, threads=8, group_size=4)
+    outside = shader.compile_shader(text.replace("x[i]", "x[i + 1]")).k.accesses(
+        out, x, threads=8, group_size=4
+    )
     marked = [one for one in outside.lines if one["kind"] == KINDS.index("outside")]
     assert outside.fault.kind == "address"
     assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(outside.place, marked)]
     assert outside.source_line(marked[0]) == outside.fault.line == 5
 
 
-@pytest.mark.parametrize(("declared", "differ"), [("float y", True), ("float y[2]", True), ("float y = 1", False)])
+@pytest.mark.parametrize(
+    ("declared", "differ"), [("float y", True), ("float y[2]", True), ("float y = 1", False)]
+)
 def test_unset_variables_are_nan_or_zero_as_asked(declared, differ):
     value = "y[i % 2]" if "[" in declared else "y"
     text = f"""kernel void k(device float* out, uint i [[thread_position_in_grid]]) {{
@@ -698,7 +853,9 @@ def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
     report = check.check("k", types.SimpleNamespace(run=run), call, 7.0)
     assert report.ok
     name = check.TOOLS["race"]
-    assert report.skipped == (f"{name}: not done within 7 s; pass a larger timeout or fewer threads",)
+    assert report.skipped == (
+        f"{name}: not done within 7 s; pass a larger timeout or fewer threads",
+    )
     assert name not in report.ran
 
 
@@ -733,7 +890,10 @@ def test_a_full_stack_is_called_that():
     recursive = shader.compile_shader(
         f"{HEAD}{deep}kernel void k(device float* x, {POSITION}) {{ int n = 0; x[i] = f(1e8f * (x[i] + 1), n) + n; }}"
     ).k
-    for one in (recursive, kernel(f"{large} threadgroup_barrier(mem_flags::mem_device); x[i] = a[i];")):
+    for one in (
+        recursive,
+        kernel(f"{large} threadgroup_barrier(mem_flags::mem_device); x[i] = a[i];"),
+    ):
         with pytest.raises(RuntimeError, match="ran out of stack: Metal has no recursion"):
             one(torch.zeros(4))
 
@@ -752,7 +912,9 @@ except KeyboardInterrupt: print("ended")
 
 
 def test_ctrl_c_ends_a_kernel():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=children.LIMIT)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=children.LIMIT
+    )
     assert done.stdout == "ended\n", done.stdout + done.stderr
 
 
@@ -765,7 +927,10 @@ def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
 
 @with_each_compiler
 def test_a_barrier_that_some_threads_miss_is_an_error():
-    for others, message in (("", "barrier reached by 4 of 8 threads"), (f"else {BARRIER}", "at different barriers")):
+    for others, message in (
+        ("", "barrier reached by 4 of 8 threads"),
+        (f"else {BARRIER}", "at different barriers"),
+    ):
         with pytest.raises(RuntimeError, match=message):
             kernel(f"if (i < 4) {BARRIER} {others} x[i] = 1;")(torch.zeros(8))
 
@@ -780,20 +945,27 @@ def test_two_views_of_one_tensor_stay_one_memory():
     x = torch.arange(10.0)
     kernel("x[i] = y[i] * 2;", "device float* x, device const float* y")(x, x)
     assert torch.equal(x, torch.arange(10.0) * 2)
-    kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")(x[2:4], x[5:])
+    kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")(
+        x[2:4], x[5:]
+    )
     assert x[2:4].tolist() == [14, 16]
 
 
 # ---- arguments (binding.py), errors as PyTorch's ---------------------------------------------------------------------
 
 
-def bound(binding, *args, threads=None, group_size=None, arg_casts=None, strided=False, most_threads=1024):
+def bound(
+    binding, *args, threads=None, group_size=None, arg_casts=None, strided=False, most_threads=1024
+):
     return binding.bind(args, threads, group_size, arg_casts, strided, most_threads)
 
 
 def test_sizes_are_pytorch_s():
     x, y = torch.zeros(10), torch.zeros(5000)
-    assert (bound(binding, x, y).threads, bound(binding, x, y).group_size) == ((10, 1, 1), (10, 1, 1))
+    assert (bound(binding, x, y).threads, bound(binding, x, y).group_size) == (
+        (10, 1, 1),
+        (10, 1, 1),
+    )
     assert bound(binding, y).group_size == (1024, 1, 1)
     assert bound(binding, y, threads=(7, 3)).group_size == (1024, 1, 1)
     assert bound(binding, 1.0, y, x).threads == (5000, 1, 1)
@@ -812,7 +984,12 @@ def numbers_in(buffer) -> list:
 def test_numbers_are_float_and_int64_unless_cast():
     x = torch.zeros(1)
     plain = bound(binding, x, 0.5, 3, [1, 2], (0.1, 0.2)).buffers
-    assert [plain[i].owner.dtype for i in (1, 2, 3, 4)] == [torch.float32, torch.int64, torch.int64, torch.float32]
+    assert [plain[i].owner.dtype for i in (1, 2, 3, 4)] == [
+        torch.float32,
+        torch.int64,
+        torch.int64,
+        torch.float32,
+    ]
     assert [plain[i].bytes for i in (1, 2, 3, 4)] == [4, 8, 16, 8]
     for name, dtype in binding.CASTS.items():
         assert bound(binding, x, 3, arg_casts=name).buffers[1].owner.dtype == dtype
@@ -838,7 +1015,10 @@ def test_arguments_reach_the_kernel():
     run(out, [10, 20, 30], 5, True, arg_casts={1: "int32", 2: "uint8"})
     assert out.tolist() == [15, 25, 35]
     assert run.max_threads_per_threadgroup == 64
-    for yes, size, message in ((True, 65, "Threadgroup size exceeds 64 limit"), (2, 3, "is 2, which 1 bytes cannot")):
+    for yes, size, message in (
+        (True, 65, "Threadgroup size exceeds 64 limit"),
+        (2, 3, "is 2, which 1 bytes cannot"),
+    ):
         with pytest.raises((ValueError, RuntimeError), match=message):
             run(out, [1, 2, 3], 5, yes, arg_casts={1: "int32", 2: "uint8"}, group_size=size)
 
@@ -850,13 +1030,20 @@ def test_a_library_names_its_kernels():
     lib = library("softmax")
     assert dir(lib) == ["histogram", "shuffle_sum", "softmax_simd", "softmax_tree"]
     assert not hasattr(lib, "nope")
-    with pytest.raises(RuntimeError, match="Failed to create function state object for: nope"):  # as PyTorch
+    with pytest.raises(
+        RuntimeError, match="Failed to create function state object for: nope"
+    ):  # as PyTorch
         lib.nope  # noqa: B018
     with pytest.raises(AttributeError, match="softmax_tree"):
         lib.nope  # noqa: B018
     assert dir(shader.compile_shader("// nothing")) == []
     assert lib.softmax_tree.thread_execution_width == 32
-    assert [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)] == [0, 0, 128, 1024]
+    assert [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)] == [
+        0,
+        0,
+        128,
+        1024,
+    ]
     with pytest.raises(RuntimeError, match="36000 bytes of threadgroup memory, 32768"):
         kernel("threadgroup float shared[9000]; shared[0] = 1; x[i] = shared[0];")
 
@@ -867,10 +1054,22 @@ REFUSED = {
     "no goto": ("goto end; end: x[i] = 1;", "metal_has_no_goto"),
     "no double": ("double d = x[i]; x[i] = d;", "metal_has_no_double"),
     "ambiguous call": ("x[i] = max(x[i], 0);", "call to 'max' is ambiguous"),
-    "no address space": ("float* p = x; p[i] = 1;", "must have explicit address space qualifier: 'float*'"),
-    "bool in a SIMD-group function": ("x[i] = simd_sum(x[i] > 0);", "no matching function for call to 'simd_sum'"),
-    "swizzle with a repeated element": ("float3 a = 1; a.xx = float2(1, 2); x[i] = a.x;", "not assignable"),
-    "atomic of half": ("device atomic<half>* p = (device atomic<half>*)x; p += 1;", "Metal's atomics are"),
+    "no address space": (
+        "float* p = x; p[i] = 1;",
+        "must have explicit address space qualifier: 'float*'",
+    ),
+    "bool in a SIMD-group function": (
+        "x[i] = simd_sum(x[i] > 0);",
+        "no matching function for call to 'simd_sum'",
+    ),
+    "swizzle with a repeated element": (
+        "float3 a = 1; a.xx = float2(1, 2); x[i] = a.x;",
+        "not assignable",
+    ),
+    "atomic of half": (
+        "device atomic<half>* p = (device atomic<half>*)x; p += 1;",
+        "Metal's atomics are",
+    ),
     "half from float": ("half2 h = float2(1); x[i] = h.x;", "no viable conversion"),
     "bfloat from float": ("bfloat b = x[i]; x[i] = b;", "no viable conversion"),
 }
@@ -890,7 +1089,9 @@ def test_constant_memory_is_read_only():
     with pytest.raises(SyntaxError, match=r"program_source:3:.*not assignable"):
         kernel("x[i] = 1;", "constant float* x")
     with pytest.raises(SyntaxError, match=r"program_source:1:.*include <metal_stdlib> is missing"):
-        shader.compile_shader(f"kernel void k(device float* x, {POSITION}) {{ x[i] = metal::exp(x[i]); }}")
+        shader.compile_shader(
+            f"kernel void k(device float* x, {POSITION}) {{ x[i] = metal::exp(x[i]); }}"
+        )
     with pytest.raises(SyntaxError, match="a kernel's parameter is a pointer, a reference"):
         kernel("x[i] = v;", "device float* x, float v")
     with pytest.raises(RuntimeError, match=r"buffer\(31\) does not exist"):
@@ -919,7 +1120,9 @@ NOT_SIMULATED = {
 
 def test_what_is_not_simulated_is_refused_with_its_line():
     for parameters, message in NOT_SIMULATED.items():
-        with pytest.raises(SyntaxError, match=rf"program_source:3.*{message}.* not simulated") as caught:
+        with pytest.raises(
+            SyntaxError, match=rf"program_source:3.*{message}.* not simulated"
+        ) as caught:
             translated(f"\n\nkernel void k({parameters}) {{}}")
         assert caught.value.lineno == 3
     for text, message in (
@@ -931,10 +1134,19 @@ def test_what_is_not_simulated_is_refused_with_its_line():
 
 
 def test_pointers_name_their_address_space():
-    for text in ("void f(float* p);", "template <typename T> void f(T* p);", "void f(thread float& a, const int& b);"):
+    for text in (
+        "void f(float* p);",
+        "template <typename T> void f(T* p);",
+        "void f(thread float& a, const int& b);",
+    ):
         with pytest.raises(SyntaxError, match="explicit address space"):
             source.check_address_spaces(text)
-    for text in ("void f(device float* p, constant int& n);", "a = b * c;", "int d = int(e) & f;", "auto t = x && y;"):
+    for text in (
+        "void f(device float* p, constant int& n);",
+        "a = b * c;",
+        "int d = int(e) & f;",
+        "auto t = x && y;",
+    ):
         source.check_address_spaces(text)
 
 
@@ -952,10 +1164,14 @@ def test_kernels_whose_threads_may_meet_are_known():
 
 
 def test_only_equal_overloads_are_dropped():
-    twins = "float f(constant float* p) { return *p; }\nfloat f(device const float* p) { return *p; }\n"
+    twins = (
+        "float f(constant float* p) { return *p; }\nfloat f(device const float* p) { return *p; }\n"
+    )
     assert source.drop_equal_overloads(twins).count("return") == 1
     assert source.drop_equal_overloads(twins).count("\n") == 2
-    assert source.drop_equal_overloads(twins.replace("return *p", "return 2", 1)).count("return") == 2
+    assert (
+        source.drop_equal_overloads(twins.replace("return *p", "return 2", 1)).count("return") == 2
+    )
     apart = "namespace a { int f() { return 1; } } namespace b { int f() { return 1; } }"
     assert source.drop_equal_overloads(apart) == apart
 
@@ -971,8 +1187,14 @@ def test_kernels_are_found_by_their_host_names():
     kernels = {k.name: k for k in translated(text).kernels}
     assert list(kernels) == ["plain", "other", "made_float", "made_half"]
     assert kernels["made_half"].expression == "made<half>"
-    assert all(kernels[k].parameters[1].attribute == "thread_position_in_grid" for k in kernels if k != "other")
-    eight = translated("[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}").kernels
+    assert all(
+        kernels[k].parameters[1].attribute == "thread_position_in_grid"
+        for k in kernels
+        if k != "other"
+    )
+    eight = translated(
+        "[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}"
+    ).kernels
     assert eight[0].most_threads == 8
 
 

@@ -18,10 +18,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_rule_is_of_an_operator_that_has_a_kernel():
-    known = {name.partition(".")[0] for name, how in operators.table().items() if how in ("native", "composite")}
+    known = {
+        name.partition(".")[0]
+        for name, how in operators.table().items()
+        if how in ("native", "composite")
+    }
     known |= {f"torchvision::{name}" for name in operators.TORCHVISION}
-    asked = {name.removeprefix("aten::") for name in (*rules.RULES, *detours.RULES, *operators.WITHOUT_CPU_KERNEL)}
-    assert not asked - known - {"convolution_overrideable"}, "no such operator, or none with a kernel"
+    asked = {
+        name.removeprefix("aten::")
+        for name in (*rules.RULES, *detours.RULES, *operators.WITHOUT_CPU_KERNEL)
+    }
+    assert not asked - known - {"convolution_overrideable"}, (
+        "no such operator, or none with a kernel"
+    )
 
 
 # ---- what becomes of a call -----------------------------------------------------------------------------------------
@@ -32,7 +41,9 @@ def test_arguments_are_known_by_place_by_name_and_in_place():
     matrix = torch.ones(2, 2, dtype=torch.long)
     by_place = refusals.outcome("aten::addr", (matrix, whole, whole))
     assert by_place == refusals.outcome("aten::addr_", (matrix, whole), {"vec2": whole})
-    assert by_place == refusals.outcome("aten::addr.out", (), {"self": matrix, "vec1": whole, "vec2": whole})
+    assert by_place == refusals.outcome(
+        "aten::addr.out", (), {"self": matrix, "vec1": whole, "vec2": whole}
+    )
     assert by_place.error is RuntimeError
     assert refusals.outcome("aten::addr", (matrix, whole.float(), whole.float())) is None
     assert refusals.outcome("aten::add.Tensor", (matrix, matrix)) is None
@@ -42,15 +53,22 @@ def test_arguments_are_known_by_place_by_name_and_in_place():
 
 def test_a_dtype_is_that_to_which_the_arguments_are_promoted():
     whole, floats = torch.ones(2, dtype=torch.int32), torch.ones(2)
-    assert refusals.outcome("aten::igamma", (whole, whole)).words == "igamma_mps not implemented for Int"
+    assert (
+        refusals.outcome("aten::igamma", (whole, whole)).words
+        == "igamma_mps not implemented for Int"
+    )
     assert refusals.outcome("aten::igamma", (whole, floats)) is None
     assert refusals.outcome("aten::gcd", (whole, whole)) is None
-    assert refusals.outcome("aten::gcd", (whole, floats)).words == "gcd_mps not implemented for Float"
+    assert (
+        refusals.outcome("aten::gcd", (whole, floats)).words == "gcd_mps not implemented for Float"
+    )
 
 
 def test_only_what_works_in_place_needs_memory_in_order():
     table, index = torch.ones(4, 4, dtype=torch.long), torch.zeros(4, 4, dtype=torch.long)
-    call = lambda operator, into: refusals.outcome(f"aten::{operator}.two", (into, 0, index, table, "amax"))
+    call = lambda operator, into: refusals.outcome(
+        f"aten::{operator}.two", (into, 0, index, table, "amax")
+    )
     assert call("scatter_reduce_", table.t()).words.endswith("currently requires contiguous self")
     assert call("scatter_reduce_", table) is call("scatter_reduce", table.t()) is None
     assert call("scatter_reduce_", table.t().float()) is None
@@ -63,25 +81,39 @@ def test_a_product_may_be_too_large(rows):
 
 
 @pytest.mark.parametrize(
-    ("version", "length", "refused"), [("", 65537, True), ("", 65536, False), ("15.1", 65537, False)]
+    ("version", "length", "refused"),
+    [("", 65537, True), ("", 65536, False), ("15.1", 65537, False)],
 )
 def test_a_convolution_may_be_too_large_for_macos_15_0(monkeypatch, version, length, refused):
     """`is_macos_at_least` and 2**16 in `_mps_convolution_impl` of the wheel; the simulated device is macOS 15.0."""
     monkeypatch.setattr(rules.platform, "mac_ver", lambda: (version, ("", "", ""), ""))
     monkeypatch.setattr(rules, "macos", rules.macos.__wrapped__)  # which remembers
-    sound, weight = torch.empty(1, 2, length + 2, device="meta"), torch.empty(3, 2, 3, device="meta")
+    sound, weight = (
+        torch.empty(1, 2, length + 2, device="meta"),
+        torch.empty(3, 2, 3, device="meta"),
+    )
     call = lambda stride: refusals.outcome(
         "aten::convolution", (sound, weight, None, [stride], [0], [1], False, [0], 1)
     )
     assert (call(1) is not None) == refused
-    assert not refused or call(1).words == "Output channels > 65536 not supported at the MPS device. "
+    assert (
+        not refused or call(1).words == "Output channels > 65536 not supported at the MPS device. "
+    )
     assert call(2) is None
 
 
 @pytest.mark.parametrize(("dimensions", "stride"), [(3, [0]), (3, []), (1, [1])])
 def test_pytorch_refuses_invalid_convolutions(dimensions, stride):
-    image, weight = torch.empty([4] * dimensions, device="meta"), torch.empty(3, 4, 3, device="meta")
-    assert refusals.outcome("aten::convolution", (image, weight, None, stride, [0], [1], False, [0], 1)) is None
+    image, weight = (
+        torch.empty([4] * dimensions, device="meta"),
+        torch.empty(3, 4, 3, device="meta"),
+    )
+    assert (
+        refusals.outcome(
+            "aten::convolution", (image, weight, None, stride, [0], [1], False, [0], 1)
+        )
+        is None
+    )
 
 
 def ones(*size, dtype=torch.float32):
@@ -118,11 +150,36 @@ def test_kernels_count_dimensions_and_know_dtypes(operator, refused, runs, words
 @pytest.mark.parametrize(
     ("operator", "tensors", "dtype", "words"),
     [
-        ("_roi_align_backward", 2, torch.float16, "MPS does not support roi_align backward with float16 inputs."),
-        ("_ps_roi_pool_backward", 3, torch.float16, "MPS does not support ps_roi_pool backward with float16 inputs."),
-        ("roi_pool", 2, torch.bfloat16, "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)"),
-        ("nms", 2, torch.int32, "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)"),
-        ("deform_conv2d", 5, torch.bfloat16, "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str()"),
+        (
+            "_roi_align_backward",
+            2,
+            torch.float16,
+            "MPS does not support roi_align backward with float16 inputs.",
+        ),
+        (
+            "_ps_roi_pool_backward",
+            3,
+            torch.float16,
+            "MPS does not support ps_roi_pool backward with float16 inputs.",
+        ),
+        (
+            "roi_pool",
+            2,
+            torch.bfloat16,
+            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)",
+        ),
+        (
+            "nms",
+            2,
+            torch.int32,
+            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)",
+        ),
+        (
+            "deform_conv2d",
+            5,
+            torch.bfloat16,
+            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str()",
+        ),
     ],
 )
 def test_torchvision_kernels_have_two_dtypes(operator, tensors, dtype, words):
@@ -131,7 +188,9 @@ def test_torchvision_kernels_have_two_dtypes(operator, tensors, dtype, words):
     )
     refusal = call(dtype)
     assert words in refusal.words
-    assert refusals.is_refusal(refusal.error(refusal.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc")))
+    assert refusals.is_refusal(
+        refusal.error(refusal.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc"))
+    )
     assert call(torch.float32) is None
     assert dtype == torch.float16 or call(torch.float16) is call(dtype, count=0) is None
     assert call(torch.float32, "cpu") is None
@@ -141,11 +200,16 @@ def test_torchvision_wants_all_tensors_on_the_device():
     boxes, features = torch.ones(1, 5), torch.ones(1, 2, 4, 4, device="meta")
     refusal = refusals.outcome("torchvision::roi_align", (features, boxes))
     assert refusal.words.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
-    assert "input must be a MPS tensor" in refusals.outcome("torchvision::roi_align", (boxes, features)).words
+    assert (
+        "input must be a MPS tensor"
+        in refusals.outcome("torchvision::roi_align", (boxes, features)).words
+    )
 
 
 def test_a_refusal_is_known_by_type_and_words():
-    refusal = refusals.outcome("aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32)))
+    refusal = refusals.outcome(
+        "aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32))
+    )
     assert refusals.is_refusal(refusal.error(refusal.words))
     assert not refusals.is_refusal(RuntimeError(refusal.words))
     assert not refusals.is_refusal(refusal.error(refusal.words[:-3]))
@@ -169,5 +233,7 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, ["metalsim/src", os.environ.get("PYTHONPATH")])),
     }
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=1800)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=1800
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -45,7 +45,11 @@ def resnet50() -> Any:
     from torchvision.models import resnet50
 
     classes = torch.arange(2)
-    return resnet50(), torch.randn(2, 3, 224, 224), lambda scores: nn.functional.cross_entropy(scores, classes)
+    return (
+        resnet50(),
+        torch.randn(2, 3, 224, 224),
+        lambda scores: nn.functional.cross_entropy(scores, classes),
+    )
 
 
 def whisper() -> Any:
@@ -53,7 +57,12 @@ def whisper() -> Any:
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    sizes = {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
+    sizes = {
+        "d_model": 384,
+        "encoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+    }
     return WhisperEncoder(WhisperConfig(**sizes)), torch.randn(1, 80, 3000)
 
 
@@ -88,8 +97,16 @@ class Speech(nn.Module):
 
 def speech() -> Any:
     """An LSTM with a CTC loss, time first as both want it."""
-    targets, steps, letters = torch.randint(1, 29, (4, 10)), torch.full((4,), 50), torch.full((4,), 10)
-    return Speech(), torch.randn(50, 4, 40), lambda scores: nn.functional.ctc_loss(scores, targets, steps, letters)
+    targets, steps, letters = (
+        torch.randint(1, 29, (4, 10)),
+        torch.full((4,), 50),
+        torch.full((4,), 10),
+    )
+    return (
+        Speech(),
+        torch.randn(50, 4, 40),
+        lambda scores: nn.functional.ctc_loss(scores, targets, steps, letters),
+    )
 
 
 def detector() -> Any:
@@ -128,24 +145,38 @@ def bert() -> Any:
     """Tokens and a mask by name, several outputs in an object of transformers."""
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    sizes = {
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+    }
     tokens = torch.randint(1, 999, (4, 32))
     mask = torch.ones_like(tokens)
     mask[1, 20:] = 0
-    return BertModel(BertConfig(**sizes, vocab_size=1000)), {"input_ids": tokens, "attention_mask": mask}
+    return BertModel(BertConfig(**sizes, vocab_size=1000)), {
+        "input_ids": tokens,
+        "attention_mask": mask,
+    }
 
 
 class Messages(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.enter, self.message, self.leave = nn.Linear(16, 32), nn.Linear(64, 32), nn.Linear(32, 3)
+        self.enter, self.message, self.leave = (
+            nn.Linear(16, 32),
+            nn.Linear(64, 32),
+            nn.Linear(32, 3),
+        )
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         x = self.enter(nodes).relu()
         source, target = edges
         message = self.message(torch.cat([x[source], x[target]], -1)).relu()
         arrived = torch.zeros_like(x).scatter_add(0, target[:, None].expand_as(message), message)
-        counts = torch.zeros(len(x), device=x.device).index_add_(0, target, torch.ones_like(message[:, 0]))
+        counts = torch.zeros(len(x), device=x.device).index_add_(
+            0, target, torch.ones_like(message[:, 0])
+        )
         return self.leave(arrived / counts.clamp(min=1)[:, None])
 
 
@@ -186,7 +217,9 @@ def waves() -> Any:
 
 def compiled() -> Any:
     """As `torch.compile` returns it."""
-    return torch.compile(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))), torch.randn(8, 16)
+    return torch.compile(
+        nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    ), torch.randn(8, 16)
 
 
 class Boxes(nn.Module):
@@ -196,14 +229,23 @@ class Boxes(nn.Module):
 
     def forward(self, words: Tensor, where: Tensor, hidden: Tensor) -> dict[str, Any]:
         x = self.mix(torch.cat([self.embed(words), where], -1)).masked_fill(hidden[..., None], 0.0)
-        return {"features": x, "best": x.argmax(-1), "kept": ~hidden, "levels": (x.mean(1), [x.amax(1)])}
+        return {
+            "features": x,
+            "best": x.argmax(-1),
+            "kept": ~hidden,
+            "levels": (x.mean(1), [x.amax(1)]),
+        }
 
 
 def boxes() -> Any:
     """Named inputs of different kinds into a dict: numbers, whole numbers and truth values."""
     hidden = torch.zeros(4, 6, dtype=torch.bool)
     hidden[:, 4:] = True
-    return Boxes(), {"words": torch.randint(0, 50, (4, 6)), "where": torch.rand(4, 6, 4), "hidden": hidden}
+    return Boxes(), {
+        "words": torch.randint(0, 50, (4, 6)),
+        "where": torch.rand(4, 6, 4),
+        "hidden": hidden,
+    }
 
 
 def classes() -> Any:
@@ -280,7 +322,9 @@ def hidden_copy() -> Any:
 
 def overflow() -> Any:
     """Beyond 65504 in the middle, and small again at its end."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), Function(lambda x: x * 1e-6), nn.Linear(8, 4))
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.Linear(8, 8), Function(lambda x: x * 1e-6), nn.Linear(8, 4)
+    )
     for layer in model[:2]:
         nn.init.constant_(layer.weight, 100.0)
     return model, torch.ones(2, 8)
@@ -288,7 +332,9 @@ def overflow() -> Any:
 
 def too_large() -> Any:
     """Weights that do not fit into a machine with 0.1 GB."""
-    return nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)), torch.randn(8, 2048)
+    return nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)), torch.randn(
+        8, 2048
+    )
 
 
 class Scaled(nn.Module):
@@ -323,9 +369,19 @@ def examined(name: str, minutes: float) -> tuple[float, float, dict[str, Any], s
     """Seconds that the command takes on a model, and those of processors, its JSON (empty if none), its last words."""
     out = OUT / "doctor" / name
     (out / "doctor.json").unlink(missing_ok=True)
-    command = [sys.executable, "-m", "metallab", "doctor", f"doctor_models:{name}", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "metallab",
+        "doctor",
+        f"doctor_models:{name}",
+        "--out",
+        str(out),
+    ]
     command += ["--minutes", str(minutes), "--memory", "0.1GB" if name == "too_large" else "16GB"]
-    path = os.pathsep.join([str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        [str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")]
+    )
     environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
     began, worked = time.perf_counter(), _worked()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -372,10 +428,20 @@ def main() -> int:
     for name in given.names or known:
         seconds, worked, report, words = examined(name, given.minutes)
         wrong = complaints(name, seconds, report, words)
-        kept[name] = {"seconds": round(seconds, 1), "processor": round(worked, 1), "wrong": wrong, "report": report}
-        print(f"{name}: {seconds:.0f} s, {worked:.0f} s of processors, {'; '.join(wrong) or 'well'}")
+        kept[name] = {
+            "seconds": round(seconds, 1),
+            "processor": round(worked, 1),
+            "wrong": wrong,
+            "report": report,
+        }
+        print(
+            f"{name}: {seconds:.0f} s, {worked:.0f} s of processors, {'; '.join(wrong) or 'well'}"
+        )
         for n, answer in enumerate(report.get("answers", ()), 1):
-            print(f"   {n} {answer['outcome']}, {answer['seconds']:.0f} s: {answer['sentence']}", flush=True)
+            print(
+                f"   {n} {answer['outcome']}, {answer['seconds']:.0f} s: {answer['sentence']}",
+                flush=True,
+            )
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "doctor_models.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     failed = [name for name, each in kept.items() if each["wrong"]]

@@ -78,9 +78,16 @@ def load() -> None:
     """What runs beside a comparison until it is killed: work, copies and rests, of lengths that a script draws."""
     import numpy as np
 
-    chance, a, memory = random.Random(27), np.ones((256, 256), np.float32), np.ones(2**22, np.float32)
+    chance, a, memory = (
+        random.Random(27),
+        np.ones((256, 256), np.float32),
+        np.ones(2**22, np.float32),
+    )
     while True:
-        until, kind = time.monotonic() + chance.uniform(0.05, 1.5), chance.choice(("rest", "product", "copy"))
+        until, kind = (
+            time.monotonic() + chance.uniform(0.05, 1.5),
+            chance.choice(("rest", "product", "copy")),
+        )
         while time.monotonic() < until:
             if kind == "rest":
                 time.sleep(0.02)
@@ -108,10 +115,16 @@ def answer(work: str, planted: float, device: str, seconds: float) -> str:
 
     file = Path(__file__).resolve()
     path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    sides = [lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path}) for more in (0.0, planted)]
+    sides = [
+        lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path})
+        for more in (0.0, planted)
+    ]
     settings = lockstep.Settings(file, device=device, seconds=seconds)
     (outcome,) = lockstep.compare([cases.load(file)[work]], sides, settings)
-    print(f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.speed_up.ratio or outcome.reason}", flush=True)
+    print(
+        f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.speed_up.ratio or outcome.reason}",
+        flush=True,
+    )
     return outcome.answer
 
 
@@ -120,7 +133,10 @@ def at_least(hits: int, count: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         share = (low + high) / 2
-        chance = sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits, count + 1))
+        chance = sum(
+            math.comb(count, k) * share**k * (1 - share) ** (count - k)
+            for k in range(hits, count + 1)
+        )
         low, high = (share, high) if chance < 0.025 else (low, share)
     return low
 
@@ -128,24 +144,40 @@ def at_least(hits: int, count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("work", nargs="*", help="loop, product or copy; all three if none is named")
-    parser.add_argument("--count", type=int, default=20, help="comparisons of each work with each amount")
-    parser.add_argument("--seconds", type=float, default=15.0, help="at most so many for a comparison")
-    parser.add_argument("--planted", type=float, nargs=1, metavar="SHARE", help="this much alone, such as 0.05")
+    parser.add_argument(
+        "--count", type=int, default=20, help="comparisons of each work with each amount"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15.0, help="at most so many for a comparison"
+    )
+    parser.add_argument(
+        "--planted", type=float, nargs=1, metavar="SHARE", help="this much alone, such as 0.05"
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "mps"))
-    parser.add_argument("--load", action="store_true", help="what this script starts: the load beside a comparison")
+    parser.add_argument(
+        "--load", action="store_true", help="what this script starts: the load beside a comparison"
+    )
     given = parser.parse_args()
     if given.load:
         load()
     on_cpu = given.device == "cpu"
     works = given.work or ("loop", "product", "copy")
-    jobs = itertools.product(works, given.planted or (0.0, 0.02, 0.05, 0.10)) if on_cpu else [("kernel", 0.02)]
+    jobs = (
+        itertools.product(works, given.planted or (0.0, 0.02, 0.05, 0.10))
+        if on_cpu
+        else [("kernel", 0.02)]
+    )
     with loaded(on_cpu):
         for work, planted in jobs:
-            answers = Counter(answer(work, planted, given.device, given.seconds) for _ in range(given.count))
+            answers = Counter(
+                answer(work, planted, given.device, given.seconds) for _ in range(given.count)
+            )
             hits = answers["SLOWER"] + (0 if planted else answers["FASTER"])
             low, high = at_least(hits, given.count), 1 - at_least(given.count - hits, given.count)
             found = "found" if planted else "false alarms"
-            print(f"{work}, {planted:.0%} planted: {found} {hits} of {given.count} ({low:.0%} to {high:.0%})")
+            print(
+                f"{work}, {planted:.0%} planted: {found} {hits} of {given.count} ({low:.0%} to {high:.0%})"
+            )
 
 
 if __name__ == "__main__":

@@ -94,7 +94,12 @@ def check(op: Any, most_samples: int) -> Outcome:
             return Outcome(op.full_name, answer, reason, compared, backward)
         worst = "close" if answer == "close" else worst
     if not compared:
-        return Outcome(op.full_name, "skipped", answer if refused else "no sample runs on the CPU", refused=refused)
+        return Outcome(
+            op.full_name,
+            "skipped",
+            answer if refused else "no sample runs on the CPU",
+            refused=refused,
+        )
     return Outcome(op.full_name, worst, "", compared, backward, refused)
 
 
@@ -110,10 +115,14 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
     except NotImplementedError as error:
         if refusals.is_refusal(error):
             return REFUSED, ""
-        missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
+        missing = re.match(
+            r"The operator '([^']+)' is not currently implemented for the MPS device", str(error)
+        )
         return (MISSING, missing[1]) if missing else ("raises", brief(error))
     except Exception as error:  # noqa: BLE001 - a verdict, not a crash
-        wide = re.match(r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error))
+        wide = re.match(
+            r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error)
+        )
         if refusals.is_refusal(error):
             return REFUSED, ""
         return (FLOAT64, "") if wide else ("raises", brief(error))
@@ -133,7 +142,10 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
 def report(outcomes: list[Outcome]) -> str:
     """How many agree; the others, grouped by their reason."""
     counts = collections.Counter(outcome.answer for outcome in outcomes)
-    lines = [f"{len(outcomes)} entries: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())]
+    lines = [
+        f"{len(outcomes)} entries: "
+        + ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    ]
     lines.append(
         f"{sum(o.samples for o in outcomes)} samples compared, {sum(o.backward for o in outcomes)} with gradients; "
         f"{sum(o.refused for o in outcomes)} more want float64 or are refused, and raise"
@@ -142,7 +154,9 @@ def report(outcomes: list[Outcome]) -> str:
         groups: dict[str, list[str]] = {}
         for outcome in outcomes:
             if outcome.answer == answer:
-                groups.setdefault(re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason), []).append(outcome.name)
+                groups.setdefault(
+                    re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason), []
+                ).append(outcome.name)
         for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
             known = {KNOWN.get(name) for name in names}
             told = "" if None in known else f" [expected: {'; '.join(sorted(known))}]"
@@ -153,7 +167,9 @@ def report(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="names of entries, with commas")
-    parser.add_argument("--samples", type=int, default=4, help="at most so many samples of an entry")
+    parser.add_argument(
+        "--samples", type=int, default=4, help="at most so many samples of an entry"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     outcomes = []

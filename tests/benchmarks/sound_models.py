@@ -41,7 +41,13 @@ TIMM = (
     "test_vit", "test_resnet", "test_efficientnet", "test_convnext", "test_byobnet", "resnet10t", "convnext_atto",
     "ghostnet_050", "lcnet_035", "mobilenetv4_conv_small",
 )  # fmt: skip
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99}
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+}
 TRANSFORMERS: dict[str, dict[str, Any]] = {
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
     "Llama": {**SMALL, "num_key_value_heads": 2},
@@ -78,7 +84,9 @@ def models() -> dict[str, Callable[[], Made]]:
         made[f"transformers {name}"] = functools.partial(read, name)
     for name in TIMM:
         sized = {"img_size": IMAGE} if name == "test_vit" else {}
-        made[f"timm {name}"] = functools.partial(seen, functools.partial(timm.create_model, name, **sized))
+        made[f"timm {name}"] = functools.partial(
+            seen, functools.partial(timm.create_model, name, **sized)
+        )
     for name in TORCHVISION:
         model = functools.partial(torchvision.models.get_model, name, weights=None)
         made[f"torchvision {name}"] = functools.partial(seen, model)
@@ -87,7 +95,11 @@ def models() -> dict[str, Callable[[], Made]]:
 
 def main(names: list[str]) -> int:
     accused = 0
-    made = {name: make for name, make in models().items() if not names or any(word in name for word in names)}
+    made = {
+        name: make
+        for name, make in models().items()
+        if not names or any(word in name for word in names)
+    }
     for name, make in made.items():
         for on in (device.cpu(), device.pick("sim")):
             torch.manual_seed(0)

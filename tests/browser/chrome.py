@@ -40,7 +40,10 @@ class NoBrowser(RuntimeError):
 
 def executable(playwright: Playwright) -> Path:
     """The browser to start: one on PATH, in a Mac's Applications, or playwright's own. NoBrowser if there is none."""
-    candidates = [shutil.which(name) for name in _NAMES] + [*_ON_A_MAC, playwright.chromium.executable_path]
+    candidates = [shutil.which(name) for name in _NAMES] + [
+        *_ON_A_MAC,
+        playwright.chromium.executable_path,
+    ]
     for candidate in filter(None, candidates):
         if Path(candidate).is_file():
             return Path(candidate)
@@ -50,7 +53,10 @@ def executable(playwright: Playwright) -> Path:
 @contextlib.contextmanager
 def started(playwright: Playwright) -> Iterator[Browser]:
     """A running browser that resolves no name but localhost and uses no proxy: what leaves fails besides being seen."""
-    offline = ["--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"]
+    offline = [
+        "--no-proxy-server",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+    ]
     browser = playwright.chromium.launch(executable_path=executable(playwright), args=offline)
     try:
         yield browser
@@ -70,7 +76,9 @@ class Complaints:
         context.on("request", self._request)
         context.on("console", self._console)
         context.on("weberror", lambda error: self._add(f"uncaught: {error.error}"))
-        context.on("page", lambda page: page.on("websocket", lambda socket: self._address(socket.url)))
+        context.on(
+            "page", lambda page: page.on("websocket", lambda socket: self._address(socket.url))
+        )
 
     def _request(self, request: Request) -> None:
         self._address(request.url)
@@ -90,7 +98,11 @@ class Complaints:
 
 @contextlib.contextmanager
 def watched(
-    browser: Browser, *, size: tuple[int, int] = DESKTOP, excused: Sequence[str] = (), scripts: bool = True
+    browser: Browser,
+    *,
+    size: tuple[int, int] = DESKTOP,
+    excused: Sequence[str] = (),
+    scripts: bool = True,
 ) -> Iterator[Page]:
     """An empty page in a fresh profile; at its end the test fails if it wrote an error or asked another machine.
 
@@ -98,7 +110,9 @@ def watched(
     ours; say beside each why. Without ``scripts`` no page may run any.
     """
     complaints = Complaints([re.compile(text) for text in excused])
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, java_script_enabled=scripts)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, java_script_enabled=scripts
+    )
     complaints.watch(context)
     try:
         yield context.new_page()

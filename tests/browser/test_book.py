@@ -39,7 +39,16 @@ def run(tmp_path_factory) -> Path:
     """A fast run of two notebooks on the CPU."""
     folder = tmp_path_factory.mktemp("run")
     only = [word for number in EXECUTED for word in ("--only", number)]
-    command = [sys.executable, "-m", "metallab.headless", "--mode", "fast", "--device", "cpu", *only]
+    command = [
+        sys.executable,
+        "-m",
+        "metallab.headless",
+        "--mode",
+        "fast",
+        "--device",
+        "cpu",
+        *only,
+    ]
     subprocess.run(command, check=True, env={**os.environ, "METALLAB_OUT": str(folder)})
     return folder
 
@@ -101,7 +110,9 @@ def test_search_finds_a_term_from_a_folder(book, page):
     page.goto((book / "index.html").as_uri())
     links = search(page, "Softshrink").locator("#search-results li a")
     links.filter(has_text="Profile and find fallbacks").first.click()
-    expect(page.locator("article h1")).to_contain_text("Profile and find fallbacks: where does the time go?")
+    expect(page.locator("article h1")).to_contain_text(
+        "Profile and find fallbacks: where does the time go?"
+    )
 
 
 def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Browser):
@@ -112,7 +123,10 @@ def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Br
         assert switch.get_by_role("link").all_inner_texts() == [here, ELSEWHERE]
         expect(switch.locator("[aria-current=page]")).to_have_text(here)
         switch.get_by_role("link", name=ELSEWHERE).click()
-        assert Path(unquote(urlsplit(page.url).path)).relative_to(made).parts[:2] == ("notebooks", "elsewhere")
+        assert Path(unquote(urlsplit(page.url).path)).relative_to(made).parts[:2] == (
+            "notebooks",
+            "elsewhere",
+        )
         expect(page.locator("article h1")).to_contain_text("Time it right")
         expect(switch.locator("[aria-current=page]")).to_have_text(ELSEWHERE)
         expect(page.locator(".executed")).to_contain_text(f"executed on {ELSEWHERE}")
@@ -158,7 +172,10 @@ def test_every_solution_is_folded_and_every_exercise_is_not(book):
         for tag, folded in (("solution", True), ("exercise", False)):
             cells = soup.select(f".cell.tag_{tag}")
             assert cells, f"{path.name} has no {tag}"
-            assert all(bool(cell.select("details.fold:not([open])")) == folded for cell in cells), (path.name, tag)
+            assert all(bool(cell.select("details.fold:not([open])")) == folded for cell in cells), (
+                path.name,
+                tag,
+            )
 
 
 def test_next_and_previous_turn_the_pages(book, page):
@@ -190,14 +207,22 @@ def test_every_page_is_quiet_fits_and_has_words_for_its_pictures(book, browser: 
 def test_words_for_a_picture_are_those_of_its_plot(run, made, page):
     page.goto(one(made, "01"))
     (executed,) = run.glob("01_*.ipynb")
-    outputs = [output for cell in nbformat.read(executed, 4).cells for output in cell.get("outputs", [])]
-    words = [output.metadata["image/png"]["alt"] for output in outputs if "image/png" in output.get("metadata", {})]
+    outputs = [
+        output for cell in nbformat.read(executed, 4).cells for output in cell.get("outputs", [])
+    ]
+    words = [
+        output.metadata["image/png"]["alt"]
+        for output in outputs
+        if "image/png" in output.get("metadata", {})
+    ]
     assert words
     for each in words:
         picture = page.get_by_alt_text(each, exact=True)
         expect(picture).to_have_count(words.count(each))
         expect(picture.first).to_be_visible()
-        assert not picture.first.get_attribute("src").startswith("data:"), "a plot is a file: the page stays small"
+        assert not picture.first.get_attribute("src").startswith("data:"), (
+            "a plot is a file: the page stays small"
+        )
 
 
 def test_a_page_says_what_it_ran_on_and_how(run, made, page):
@@ -216,7 +241,10 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
 
 def test_every_link_within_the_book_leads_somewhere(book):
     """Sphinx checks those that it writes; a notebook's HTML outputs and the theme have some as well."""
-    soups = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in every_page(book)}
+    soups = {
+        path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+        for path in every_page(book)
+    }
     dead = []
     for path, soup in soups.items():
         for link in soup.select("[href], [src]"):
@@ -224,7 +252,11 @@ def test_every_link_within_the_book_leads_somewhere(book):
             if parts.scheme or parts.netloc:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            anchor = not parts.fragment or target not in soups or soups[target].find(id=unquote(parts.fragment))
+            anchor = (
+                not parts.fragment
+                or target not in soups
+                or soups[target].find(id=unquote(parts.fragment))
+            )
             if not target.is_file() or not anchor:
                 dead.append(f"{path.relative_to(book)}: {link.get('href') or link.get('src')}")
     assert not dead
@@ -237,7 +269,9 @@ def test_a_dead_link_is_no_book(run, tmp_path):
     (notebook,) = run.glob("01_*.ipynb")
     text = notebook.read_text(encoding="utf-8")
     assert "](02_run_pytorch_on_mps.ipynb)" in text
-    (broken / notebook.name).write_text(text.replace("](02_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)"))
+    (broken / notebook.name).write_text(
+        text.replace("](02_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)")
+    )
     built = build(tmp_path / "book", broken)
     assert built.returncode == 1
     assert "02_gone.ipynb" in built.stderr

@@ -20,9 +20,18 @@ def written(folder: Path, html: str) -> str:
     [
         ("<script>console.error('broken')</script>", r"console error: broken"),
         ("<script>missing()</script>", r"uncaught: .*missing is not defined"),
-        ("<img src='https://example.org/a.png' alt=''>", r"leaves the machine: https://example\.org/a\.png"),
-        ("<script>new WebSocket('ws://example.org/s')</script>", r"leaves the machine: ws://example\.org/s"),
-        ("<iframe srcdoc='<link rel=stylesheet href=//example.org/a.css>'></iframe>", r"leaves the machine"),
+        (
+            "<img src='https://example.org/a.png' alt=''>",
+            r"leaves the machine: https://example\.org/a\.png",
+        ),
+        (
+            "<script>new WebSocket('ws://example.org/s')</script>",
+            r"leaves the machine: ws://example\.org/s",
+        ),
+        (
+            "<iframe srcdoc='<link rel=stylesheet href=//example.org/a.css>'></iframe>",
+            r"leaves the machine",
+        ),
     ],
 )
 def test_what_a_page_must_not_do_fails(browser, tmp_path, html, complaint):
@@ -32,7 +41,9 @@ def test_what_a_page_must_not_do_fails(browser, tmp_path, html, complaint):
 
 
 def test_a_page_that_behaves_passes(page, tmp_path):
-    page.goto(written(tmp_path, "<script>console.warn('a warning'); document.title = 'ran'</script>"))
+    page.goto(
+        written(tmp_path, "<script>console.warn('a warning'); document.title = 'ran'</script>")
+    )
     assert page.title() == "ran"
 
 
@@ -43,5 +54,8 @@ def test_a_machine_without_a_browser_is_told_how_to_get_one(monkeypatch):
 
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(chrome, "_ON_A_MAC", ())
-    with pytest.raises(chrome.NoBrowser, match=r"apt-get install chromium.*brew install.*playwright install chromium"):
+    with pytest.raises(
+        chrome.NoBrowser,
+        match=r"apt-get install chromium.*brew install.*playwright install chromium",
+    ):
         chrome.executable(Playwright())

@@ -36,7 +36,10 @@ PAGES = ("00_check_your_machine", "01_time_it_right")
 STUDENT = "00_check_your_machine"
 EXERCISE = "2"
 
-A_START, A_RUN = 600.0, 600_000  # seconds that make lab may take, and milliseconds that a notebook may
+A_START, A_RUN = (
+    600.0,
+    600_000,
+)  # seconds that make lab may take, and milliseconds that a notebook may
 expect.set_options(timeout=600_000)  # milliseconds for all else: the machine may be busy
 WAITING, RAN = "[*]:", re.compile(r"^\[\d+\]:$")
 """What stands beside a cell."""
@@ -58,7 +61,9 @@ class Lab:
         panel = page.locator(".jp-NotebookPanel:visible")
         expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
         # cells come one after the other; what is asked for earlier may be lost
-        expect(panel.locator(".jp-Cell")).to_have_count(len(nbformat.read(self.folder / notebook, 4).cells))
+        expect(panel.locator(".jp-Cell")).to_have_count(
+            len(nbformat.read(self.folder / notebook, 4).cells)
+        )
         return panel
 
 
@@ -105,7 +110,9 @@ def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
     try:
         yield Lab(*_address(server, log), served)
     finally:
-        os.killpg(server.pid, signal.SIGINT)  # Ctrl-C; without a terminal nobody is asked whether it is meant
+        os.killpg(
+            server.pid, signal.SIGINT
+        )  # Ctrl-C; without a terminal nobody is asked whether it is meant
         try:
             server.wait(timeout=30)
         except subprocess.TimeoutExpired:
@@ -124,7 +131,9 @@ def _options() -> str:
 def _environment(folder: Path) -> dict[str, str]:
     of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "LAB", "LABFLAGS")
     places = {f"JUPYTER_{name}_DIR": name.lower() for name in ("CONFIG", "DATA", "RUNTIME")}
-    places |= {f"JUPYTERLAB_{name}_DIR": name.lower() for name in ("SETTINGS", "WORKSPACES")} | {"METALLAB_OUT": "out"}
+    places |= {f"JUPYTERLAB_{name}_DIR": name.lower() for name in ("SETTINGS", "WORKSPACES")} | {
+        "METALLAB_OUT": "out"
+    }
     inherited = {name: value for name, value in os.environ.items() if name not in of_make}
     own = {name: str(folder / place) for name, place in places.items()}
     return inherited | own | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}
@@ -151,7 +160,9 @@ def run_all(page: Page, panel: Locator) -> None:
 
 def the_cell(panel: Locator, text: str) -> Locator:
     """The code cell that holds a piece of text."""
-    return panel.locator(".jp-CodeCell").filter(has=panel.page.locator(".jp-InputArea-editor", has_text=text))
+    return panel.locator(".jp-CodeCell").filter(
+        has=panel.page.locator(".jp-InputArea-editor", has_text=text)
+    )
 
 
 def run(page: Page, cell: Locator) -> None:
@@ -174,7 +185,9 @@ def answer(page: Page, cell: Locator, text: str) -> None:
 
 def errors(within: Locator) -> Locator:
     """The errors that are shown. Warnings stand on the same red, as all of standard error does."""
-    error = re.compile(r"Traceback \(most recent call|^\s*WrongAnswer: ")  # the latter is shown without a traceback
+    error = re.compile(
+        r"Traceback \(most recent call|^\s*WrongAnswer: "
+    )  # the latter is shown without a traceback
     return within.locator('[data-mime-type="application/vnd.jupyter.stderr"]', has_text=error)
 
 
@@ -198,9 +211,16 @@ def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name)
     for plot in plots.all():
         plot.scroll_into_view_if_needed()
         expect(plot).to_be_in_viewport()
-        assert plot.evaluate("image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)") > 100
+        assert (
+            plot.evaluate(
+                "image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)"
+            )
+            > 100
+        )
     about = plots.evaluate_all("all => all.map(image => [image.src, image.alt])")
-    assert all(words.strip() for _, words in about), "a picture without words for whoever cannot see it"
+    assert all(words.strip() for _, words in about), (
+        "a picture without words for whoever cannot see it"
+    )
     assert len({source for source, _ in about}) == len(about), "a picture stands twice"
 
 
@@ -230,7 +250,9 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     answer(page, stub, sources[f"solution-{EXERCISE}"])
     run(page, check)
     expect(errors(check)).to_have_count(0)
-    verdict = check.locator(".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")).last
+    verdict = check.locator(
+        ".jp-OutputArea div", has_text=re.compile(f"^Exercise {EXERCISE}: right$")
+    ).last
     red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20
 
@@ -277,7 +299,8 @@ def test_each_link_opens_what_it_names(reader, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("README.md", 1), ("docs/gallery.md", 33), ("08_detect_with_yolov5.ipynb", 1)]
+    ("name", "count"),
+    [("README.md", 1), ("docs/gallery.md", 33), ("08_detect_with_yolov5.ipynb", 1)],
 )
 def test_pictures_of_documents_and_copies_are_seen(reader, name, count):
     pictures = reader.open(name).locator("img")
@@ -296,4 +319,8 @@ def test_nothing_is_served_without_the_token(page, lab):
 
 def code(name: str) -> list[nbformat.NotebookNode]:
     """The code cells of a notebook of the repository."""
-    return [cell for cell in nbformat.read(paths.NOTEBOOKS / f"{name}.ipynb", 4).cells if cell.cell_type == "code"]
+    return [
+        cell
+        for cell in nbformat.read(paths.NOTEBOOKS / f"{name}.ipynb", 4).cells
+        if cell.cell_type == "code"
+    ]

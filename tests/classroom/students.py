@@ -28,7 +28,9 @@ class Student:
 
     def log_in(self, password: str) -> None:
         """Through the login form; `LoginRefused` if it comes back."""
-        self.session.trust_env = False  # the certificate below counts, and not one of this machine's settings
+        self.session.trust_env = (
+            False  # the certificate below counts, and not one of this machine's settings
+        )
         self.session.verify = self.certificate
         self.session.get(f"{self.url}/hub/login")
         form = {"username": self.name, "password": password, "_xsrf": self._xsrf("/hub/")}
@@ -39,7 +41,8 @@ class Student:
     def start_server(self, limit: float = 300) -> None:
         """As the button does, and wait until it is there."""
         answer = self.session.post(
-            f"{self.url}/hub/api/users/{self.name}/server", headers={"X-XSRFToken": self._xsrf("/hub/")}
+            f"{self.url}/hub/api/users/{self.name}/server",
+            headers={"X-XSRFToken": self._xsrf("/hub/")},
         )
         assert answer.status_code in (201, 202, 400), answer.text  # 400: it runs already
         end = time.monotonic() + limit
@@ -51,7 +54,9 @@ class Student:
 
     def server_is_ready(self) -> bool:
         """What the hub says of the student's server."""
-        answer = self.session.get(f"{self.url}/hub/api/users/{self.name}", headers={"X-XSRFToken": self._xsrf("/hub/")})
+        answer = self.session.get(
+            f"{self.url}/hub/api/users/{self.name}", headers={"X-XSRFToken": self._xsrf("/hub/")}
+        )
         answer.raise_for_status()
         server = answer.json()["servers"].get("", {})
         return bool(server.get("ready"))
@@ -67,7 +72,9 @@ class Student:
         """Change settings of JupyterLab, as its settings editor does."""
         headers = {"X-XSRFToken": self._xsrf(f"/user/{self.name}/")}
         url = f"{self.url}/user/{self.name}/lab/api/settings/{plugin}"
-        self.session.put(url, headers=headers, json={"raw": json.dumps(settings)}).raise_for_status()
+        self.session.put(
+            url, headers=headers, json={"raw": json.dumps(settings)}
+        ).raise_for_status()
 
     def open(self, page: str) -> nbformat.NotebookNode:
         """A notebook of the student's."""
@@ -77,7 +84,9 @@ class Student:
 
     def save(self, page: str, notebook: nbformat.NotebookNode) -> None:
         """As JupyterLab saves it."""
-        answer = self.ask("PUT", f"contents/{page}", {"type": "notebook", "format": "json", "content": notebook})
+        answer = self.ask(
+            "PUT", f"contents/{page}", {"type": "notebook", "format": "json", "content": notebook}
+        )
         answer.raise_for_status()
 
     def run_page(self, page: str) -> nbformat.NotebookNode:
@@ -88,7 +97,9 @@ class Student:
                 if cell.cell_type == "code" and cell.source.strip():
                     cell.outputs = kernel.run(cell.source)
                     errors = [output for output in cell.outputs if output.output_type == "error"]
-                    assert not errors, f"{self.name}, {page}:\n{cell.source}\n{errors[0].ename}: {errors[0].evalue}"
+                    assert not errors, (
+                        f"{self.name}, {page}:\n{cell.source}\n{errors[0].ename}: {errors[0].evalue}"
+                    )
         self.save(page, notebook)
         return notebook
 
@@ -96,7 +107,9 @@ class Student:
         """What a piece of code prints, or the exception that it raises."""
         with self.kernel("") as kernel:
             outputs = kernel.run(source)
-        return "".join(output.get("text") or f"{output.ename}: {output.evalue}" for output in outputs)
+        return "".join(
+            output.get("text") or f"{output.ename}: {output.evalue}" for output in outputs
+        )
 
     def kernel(self, page: str) -> Kernel:
         """A new kernel, in the folder of a page."""
@@ -106,7 +119,12 @@ class Student:
 
     def _xsrf(self, path: str) -> str:
         return next(
-            (cookie.value for cookie in self.session.cookies if (cookie.name, cookie.path) == ("_xsrf", path)), ""
+            (
+                cookie.value
+                for cookie in self.session.cookies
+                if (cookie.name, cookie.path) == ("_xsrf", path)
+            ),
+            "",
         )
 
 
@@ -128,7 +146,9 @@ class Kernel:
             url.replace("http", "ws", 1),
             cookie="; ".join(f"{name}={value}" for name, value in cookies.items()),
             timeout=self.LIMIT,
-            sslopt={"ca_certs": student.certificate} if isinstance(student.certificate, str) else None,
+            sslopt={"ca_certs": student.certificate}
+            if isinstance(student.certificate, str)
+            else None,
         )
 
     def __enter__(self) -> Kernel:
@@ -141,9 +161,27 @@ class Kernel:
     def run(self, source: str) -> list[nbformat.NotebookNode]:
         """The outputs of a piece of code."""
         number = uuid.uuid4().hex
-        header = {"msg_id": number, "msg_type": "execute_request", "session": number, "username": "", "version": "5.3"}
-        content = {"code": source, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": True}
-        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        header = {
+            "msg_id": number,
+            "msg_type": "execute_request",
+            "session": number,
+            "username": "",
+            "version": "5.3",
+        }
+        content = {
+            "code": source,
+            "silent": False,
+            "store_history": True,
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
+        message = {
+            "header": header,
+            "parent_header": {},
+            "metadata": {},
+            "content": content,
+            "channel": "shell",
+        }
         self.socket.send(json.dumps(message))
         outputs, ended = [], set()
         while ended != {"status", "execute_reply"}:
@@ -153,6 +191,8 @@ class Kernel:
                 continue
             if kind in ("stream", "display_data", "execute_result", "error"):
                 outputs.append(nbformat.v4.output_from_msg(reply))
-            if kind == "execute_reply" or (kind == "status" and reply["content"]["execution_state"] == "idle"):
+            if kind == "execute_reply" or (
+                kind == "status" and reply["content"]["execution_state"] == "idle"
+            ):
                 ended.add(kind)
         return outputs

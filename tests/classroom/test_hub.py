@@ -41,10 +41,15 @@ LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 TIMING, TORCH = "01_time_it_right.ipynb", "02_run_pytorch_on_mps.ipynb"
 WAITING = "Waiting for a turn to measure"
 
-accounts = pytest.mark.skipif(os.geteuid() != 0, reason="students' accounts need root: sudo make test SUITE=hub")
-closed = [folder for folder in Path(sys.executable).resolve().parents if not folder.stat().st_mode & 0o001]
+accounts = pytest.mark.skipif(
+    os.geteuid() != 0, reason="students' accounts need root: sudo make test SUITE=hub"
+)
+closed = [
+    folder for folder in Path(sys.executable).resolve().parents if not folder.stat().st_mode & 0o001
+]
 pytestmark = pytest.mark.skipif(
-    os.geteuid() == 0 and closed != [], reason=f"students cannot enter {closed}: make setup FORCE=1 PYTHON=/usr/bin/..."
+    os.geteuid() == 0 and closed != [],
+    reason=f"students cannot enter {closed}: make setup FORCE=1 PYTHON=/usr/bin/...",
 )
 
 
@@ -73,7 +78,12 @@ class Hub:
         with self.log.open("w") as log:
             command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
             process = subprocess.Popen(
-                command, cwd=self.room, env=self.environment, stdout=log, stderr=subprocess.STDOUT, **options
+                command,
+                cwd=self.room,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **options,
             )
         try:
             self._wait(process)
@@ -172,12 +182,25 @@ def test_a_student_sees_nobody_elses_work(hub):
     ada, bob = (hub.student(name) for name in CLASS[:2])
     assert ada.ask("GET", f"contents/{TIMING}").ok
     assert ada.ask("GET", f"contents/{TIMING}", of=bob.name).status_code in (403, 404)
-    assert ada.ask("PUT", f"contents/{TIMING}", {"type": "file"}, of=bob.name).status_code in (403, 404)
+    assert ada.ask("PUT", f"contents/{TIMING}", {"type": "file"}, of=bob.name).status_code in (
+        403,
+        404,
+    )
     assert hub.file(bob.name, TIMING).exists()
-    for path in (hub.file(bob.name, TIMING), hub.room / "passwords", hub.room / "hub" / "jupyterhub.sqlite"):
+    for path in (
+        hub.file(bob.name, TIMING),
+        hub.room / "passwords",
+        hub.room / "hub" / "jupyterhub.sqlite",
+    ):
         assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
-    assert ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})").startswith("PermissionError")
-    for path in (paths.NOTEBOOKS / TIMING, paths.ROOT / "data" / "executed" / "README.md", Path(__file__)):
+    assert ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})").startswith(
+        "PermissionError"
+    )
+    for path in (
+        paths.NOTEBOOKS / TIMING,
+        paths.ROOT / "data" / "executed" / "README.md",
+        Path(__file__),
+    ):
         assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
     lessons = "from metallab import paths; print(len([*paths.NOTEBOOKS.glob('[0-9]*.ipynb')]))"
     assert ada.run(lessons) == f"{len(LESSONS)}\n"
@@ -217,7 +240,9 @@ for folder in (paths.BUILD, building.cache()):
     folder.mkdir(parents=True, exist_ok=True)
     print(folder)
 """
-    assert ada.run(source).split() == [str(hub.file(ada.name, path)) for path in ("build", ".cache/metalsim")]
+    assert ada.run(source).split() == [
+        str(hub.file(ada.name, path)) for path in ("build", ".cache/metalsim")
+    ]
 
 
 @accounts
@@ -260,7 +285,10 @@ def test_a_student_s_folder_holds_what_its_pages_link_to(hub):
     ada = hub.student(CLASS[3])
     folder = hub.file(ada.name, "")
     assert dead_links(folder) == []
-    given = [folder / name for name in (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")]
+    given = [
+        folder / name
+        for name in (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")
+    ]
     assert {path.stat().st_uid for path in given} == {folder.stat().st_uid}
     assert not any(path.is_symlink() for path in given)
     assert ada.run("print(len(open('docs/questions.md').read()) > 1000)") == "True\n"
@@ -305,7 +333,8 @@ def test_a_killed_server_comes_back_with_its_notebook(hub):
     (server,) = [
         process
         for process in psutil.process_iter(["cmdline", "cwd"])
-        if process.info["cwd"] == str(page.parent) and "jupyterhub.singleuser" in (process.info["cmdline"] or [])
+        if process.info["cwd"] == str(page.parent)
+        and "jupyterhub.singleuser" in (process.info["cmdline"] or [])
     ]
     server.send_signal(signal.SIGKILL)
     for _ in range(600):
@@ -350,12 +379,16 @@ def run_together(hub: Hub, people: list[str], page: str) -> list[nbformat.Notebo
         return list(pool.map(work, people))
 
 
-def check_all_finished(hub: Hub, people: list[str], page: str, saved: list[nbformat.NotebookNode]) -> None:
+def check_all_finished(
+    hub: Hub, people: list[str], page: str, saved: list[nbformat.NotebookNode]
+) -> None:
     """Each has run every cell, kept what was written, and has results of one's own."""
     for name, notebook in zip(people, saved, strict=True):
         assert notebook.cells[-1].source == f"I am {name}"
         assert nbformat.read(hub.file(name, page), 4).cells[-1].source == f"I am {name}"
-        assert [cell for cell in notebook.cells if cell.get("outputs")], f"{name}: nothing was printed"
+        assert [cell for cell in notebook.cells if cell.get("outputs")], (
+            f"{name}: nothing was printed"
+        )
         results = hub.file(name, f"build/fast-cpu/results/{Path(page).stem}.json")
         assert results.stat().st_uid == hub.file(name, page).stat().st_uid
         assert '"fast"' in results.read_text().replace('\\"', '"')
@@ -363,7 +396,11 @@ def check_all_finished(hub: Hub, people: list[str], page: str, saved: list[nbfor
 
 def waits(notebook: nbformat.NotebookNode) -> int:
     """In how many cells its reader saw a queue."""
-    return sum(WAITING in output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    return sum(
+        WAITING in output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
 
 
 @accounts
@@ -382,16 +419,28 @@ def test_one_account_for_all_over_tls_and_the_next_day():
             "-addext subjectAltName=IP:127.0.0.1"
         )
         files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
-        subprocess.run(["openssl", *make_certificate.split(), *files], check=True, capture_output=True)
-        workshop.make(LESSONS, room / "pages")  # a hub that was root's has closed the checkout to this account
-        hub = Hub(room, ["ada"], METALLAB_HUB_TLS=str(room), METALLAB_LESSONS=str(room / "pages"), HOME=str(room))
+        subprocess.run(
+            ["openssl", *make_certificate.split(), *files], check=True, capture_output=True
+        )
+        workshop.make(
+            LESSONS, room / "pages"
+        )  # a hub that was root's has closed the checkout to this account
+        hub = Hub(
+            room,
+            ["ada"],
+            METALLAB_HUB_TLS=str(room),
+            METALLAB_LESSONS=str(room / "pages"),
+            HOME=str(room),
+        )
         if unprivileged:
             for path in (room, *room.rglob("*")):
                 os.chown(path, 60599, 60599)
         with hub.opened(**unprivileged):
             assert "All share your account" in hub.log.read_text()
             ada = hub.student("ada")
-            assert ada.run("import os; print(os.getcwd(), os.environ['METALLAB_TURNS'])").split() == [
+            assert ada.run(
+                "import os; print(os.getcwd(), os.environ['METALLAB_TURNS'])"
+            ).split() == [
                 str(hub.file("ada", "")),
                 str(room / "turns"),
             ]
@@ -414,6 +463,8 @@ def test_what_cannot_be_opened_says_why(settings, people, message):
     with a_room() as room:
         hub = Hub(room, people, **settings)
         command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
-        done = subprocess.run(command, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            command, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode != 0
         assert message in done.stdout + done.stderr

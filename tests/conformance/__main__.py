@@ -27,7 +27,16 @@ from metallab import machine, paths
 MINUTES = 20.0
 LAST = ("converting", "inductor", "jax", "tensorflow", "operators")
 """Groups that take minutes: what is quick and basic comes first."""
-PYTEST = (sys.executable, "-m", "pytest", "-c", str(paths.ROOT / "pyproject.toml"), "-m", "", "--tb=short")
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-c",
+    str(paths.ROOT / "pyproject.toml"),
+    "-m",
+    "",
+    "--tb=short",
+)
 
 
 def environment(work: Path) -> dict[str, str]:
@@ -84,10 +93,20 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
         for group, own in sorted(runs, key=lambda run: (place(run[0]), *run)):
             if time.monotonic() > end:
                 break
-            command = [*PYTEST, f"--rootdir={folder}", str(folder / f"test_{group}.py"), "-n1", "--dist=load"]
+            command = [
+                *PYTEST,
+                f"--rootdir={folder}",
+                str(folder / f"test_{group}.py"),
+                "-n1",
+                "--dist=load",
+            ]
             command += ["--max-worker-restart=999", "--no-summary", "-vv"]
             command += ["--only", only, "--journal", str(journal), "--until", str(end)]
-            _wait(subprocess.Popen([*command, *(["--alone"] if own else [])], env=variables | dict(own)))
+            _wait(
+                subprocess.Popen(
+                    [*command, *(["--alone"] if own else [])], env=variables | dict(own)
+                )
+            )
     return found
 
 
@@ -108,17 +127,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 if each claim is confirmed or not applicable, 1 if not, 2 or 4 if it cannot be run."""
     here = "mps" if ON_A_MAC else "sim"
     parser = argparse.ArgumentParser(prog="make verify-mac", description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="auto", choices=["auto", here], help="the Apple GPU that is here")
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", here], help="the Apple GPU that is here"
+    )
     parser.add_argument("--only", default="", metavar="WORDS", help="groups and tests, by name")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="begin no test after so many minutes")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="begin no test after so many minutes"
+    )
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="the claims")
     parser.add_argument("--out", type=Path, help="the report's file (default: in build/verify-mac)")
-    parser.add_argument("--report", type=Path, metavar="JOURNAL", help="write the report of a run that was killed")
+    parser.add_argument(
+        "--report", type=Path, metavar="JOURNAL", help="write the report of a run that was killed"
+    )
     given = parser.parse_args(arguments)
-    path = given.report or given.out or paths.BUILD / "verify-mac" / report.file_name(machine.describe())
+    path = (
+        given.report
+        or given.out
+        or paths.BUILD / "verify-mac" / report.file_name(machine.describe())
+    )
     journal = path.with_suffix(".jsonl")
     if not given.report:
-        with tempfile.TemporaryDirectory(prefix="metallab-verify-", ignore_cleanup_errors=True) as work:
+        with tempfile.TemporaryDirectory(
+            prefix="metallab-verify-", ignore_cleanup_errors=True
+        ) as work:
             run(given.folder, given.only, given.minutes, journal, Path(work).resolve())
     return _report(journal)
 

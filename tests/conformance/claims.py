@@ -71,12 +71,20 @@ def claim(item: pytest.Item) -> Claim:
     for mark in item.iter_markers("claim"):
         marks = mark.kwargs | marks
     if not marks.get("used_in"):
-        raise pytest.UsageError(f"{item.nodeid} is no claim: say where it is relied on, pytest.mark.claim(used_in=...)")
+        raise pytest.UsageError(
+            f"{item.nodeid} is no claim: say where it is relied on, pytest.mark.claim(used_in=...)"
+        )
     words, _, how = (inspect.getdoc(item.function) or "").partition("\n\n")
     name = item.name.removeprefix("test_")
     words = " ".join(words.split()) or f"{name.replace('_', ' ')}."
     about = (item.module.__doc__ or "").strip().partition("\n")[0].rstrip(".:")
-    return Claim(f"{item.path.stem.removeprefix('test_')}.{name}", about, words, " ".join(how.split()), **marks)
+    return Claim(
+        f"{item.path.stem.removeprefix('test_')}.{name}",
+        about,
+        words,
+        " ".join(how.split()),
+        **marks,
+    )
 
 
 def chosen(items: list[pytest.Item], words: set[str], strict: bool) -> list[pytest.Item]:
@@ -86,7 +94,9 @@ def chosen(items: list[pytest.Item], words: set[str], strict: bool) -> list[pyte
     """
     names = {item.nodeid: _names(claim(item).name) for item in items}
     if strict and (unknown := words - set().union(*names.values())):
-        groups = sorted({name.partition(".")[0] for known in names.values() for name in known if "." in name})
+        groups = sorted(
+            {name.partition(".")[0] for known in names.values() for name in known if "." in name}
+        )
         raise pytest.UsageError(
             f"ONLY={min(unknown)} is no group and no test: groups are {', '.join(groups)}; "
             "pytest tests/conformance --collect-only names all tests"
@@ -97,7 +107,13 @@ def chosen(items: list[pytest.Item], words: set[str], strict: bool) -> list[pyte
 def _names(name: str) -> set[str]:
     """Return a test's names: its group, itself, and all cases of it together, with and without the group."""
     together = name.partition("[")[0]
-    return {name.partition(".")[0], name, together, name.partition(".")[2], together.partition(".")[2]}
+    return {
+        name.partition(".")[0],
+        name,
+        together,
+        name.partition(".")[2],
+        together.partition(".")[2],
+    }
 
 
 def apart(source: str, results: Sequence[str] = (), **options: Any) -> isolated.Outcome:
@@ -108,5 +124,7 @@ def apart(source: str, results: Sequence[str] = (), **options: Any) -> isolated.
     try:
         exec(compile(source, "<apart>", "exec"), space)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
-        return isolated.Outcome("raised", reason=f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+        return isolated.Outcome(
+            "raised", reason=f"{type(error).__name__}: {error}", detail=traceback.format_exc()
+        )
     return isolated.Outcome("ok", results={name: space[name] for name in results})

@@ -41,9 +41,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the tests that need variables of their own, which are set; else the others",
     )
-    add("--claims", type=Path, metavar="FILE", help="write what the collected tests claim, by node id, as JSON")
+    add(
+        "--claims",
+        type=Path,
+        metavar="FILE",
+        help="write what the collected tests claim, by node id, as JSON",
+    )
     add("--journal", type=Path, metavar="FILE", help="add each result, as a line of JSON")
-    add("--until", type=float, metavar="SECONDS", help="begin no test after this time of time.monotonic()")
+    add(
+        "--until",
+        type=float,
+        metavar="SECONDS",
+        help="begin no test after this time of time.monotonic()",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,7 +64,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With --alone, files none of whose tests wants variables are not imported."""
     alone = config.getoption("--alone", False) and not config.getoption("--claims", None)
-    return True if alone and collection_path.is_file() and "environment=" not in collection_path.read_text() else None
+    return (
+        True
+        if alone and collection_path.is_file() and "environment=" not in collection_path.read_text()
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -104,10 +118,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     made = yield
     if made.failed:
         error = call.excinfo.value
-        refuted = call.when == "call" and isinstance(error, AssertionError | checks.Mismatch | pytest.fail.Exception)
+        refuted = call.when == "call" and isinstance(
+            error, AssertionError | checks.Mismatch | pytest.fail.Exception
+        )
         late = "pytest-timeout" in str(error)
-        made.user_properties.append(("outcome", "timed out" if late else "refuted" if refuted else "raised"))
-        made.user_properties.append(("raised", units.first_line(error, kind=not isinstance(error, AssertionError))))
+        made.user_properties.append(
+            ("outcome", "timed out" if late else "refuted" if refuted else "raised")
+        )
+        made.user_properties.append(
+            ("raised", units.first_line(error, kind=not isinstance(error, AssertionError)))
+        )
     return made
 
 
@@ -115,7 +135,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal a process of its own has more time, too."""
     if request.config.getoption("--journal", None) is None:
-        more = lambda *given, timeout=120.0, run=isolated.run, **named: run(*given, timeout=PATIENCE * timeout, **named)
+        more = lambda *given, timeout=120.0, run=isolated.run, **named: run(
+            *given, timeout=PATIENCE * timeout, **named
+        )
         monkeypatch.setattr(isolated, "run", more)
 
 
@@ -136,7 +158,9 @@ class Journal:
         if report.when not in ("setup", "call"):  # the last, or that of a process that has ended
             seconds = time.monotonic() - self.began.get(report.nodeid, time.monotonic())
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"nodeid": report.nodeid, **_result(reports, seconds)}) + "\n")
+                file.write(
+                    json.dumps({"nodeid": report.nodeid, **_result(reports, seconds)}) + "\n"
+                )
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -154,10 +178,15 @@ def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
             message = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
             found = dict(report.user_properties)
-            outcome, message = found.get("outcome", "crashed"), found.get("raised", "its process has ended")
+            outcome, message = (
+                found.get("outcome", "crashed"),
+                found.get("raised", "its process has ended"),
+            )
             detail = report.longreprtext
             break
-    printed = "".join(text for title, text in reports[-1].sections if title.startswith("Captured std"))
+    printed = "".join(
+        text for title, text in reports[-1].sections if title.startswith("Captured std")
+    )
     return {"outcome": outcome, "message": message, "seconds": seconds, "values": values} | {
         "printed": printed,
         "detail": detail,
@@ -172,7 +201,9 @@ def evidence(record_property: Callable[[str, object], None]) -> Callable[[str, o
 
 
 @pytest.fixture(autouse=True)
-def own_folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A test works in a folder of its own, and its random numbers are the same each time."""
     claim = claims.claim(request.node)
     if not claims.ON_A_MAC and claim.on != "gpu":

@@ -37,7 +37,11 @@ _SIZE = r"(?P<size>\d+ bytes|\d+\.\d+ [KMG]i?B)"
 _RUNS = r"(?P<runs>\d+)"
 # How each kind of line looks. Behind a name stand, after a colon, the tensors with their shapes.
 _FORMS = (
-    ("live", "op", re.compile(rf"^aten::(?P<name>[^:\s]+).* \(id=[GK]\d+, run=\d+(?:.* gpu={_TIME} ms)?.*\)$")),
+    (
+        "live",
+        "op",
+        re.compile(rf"^aten::(?P<name>[^:\s]+).* \(id=[GK]\d+, run=\d+(?:.* gpu={_TIME} ms)?.*\)$"),
+    ),
     (
         "live",
         "fallback",
@@ -48,13 +52,37 @@ _FORMS = (
     (
         "live",
         "copy",
-        re.compile(rf"^\w+Copy\w*: (?P<source>\w+).* --> (?P<target>\w+).* \(len={_SIZE}(?:.* gpu={_TIME} ms)?.*\)$"),
+        re.compile(
+            rf"^\w+Copy\w*: (?P<source>\w+).* --> (?P<target>\w+).* \(len={_SIZE}(?:.* gpu={_TIME} ms)?.*\)$"
+        ),
     ),
-    ("exit", "op", re.compile(rf"^ *[GK]\d+ +{_RUNS} +{_NUMBER} +{_NUMBER} +{_TIME} +(?P<name>[^:\s]+)")),
-    ("exit", "fallback", re.compile(rf"^ *\d+ +{_RUNS} +{_NUMBER} +{_TIME} +{_SIZE} +(?P<name>\w+::\w+)")),
-    ("exit", "copy", re.compile(rf"^ *(?P<source>\w+) to (?P<target>\w+) +{_RUNS} +{_SIZE} +{_NUMBER} +{_TIME} ")),
+    (
+        "exit",
+        "op",
+        re.compile(rf"^ *[GK]\d+ +{_RUNS} +{_NUMBER} +{_NUMBER} +{_TIME} +(?P<name>[^:\s]+)"),
+    ),
+    (
+        "exit",
+        "fallback",
+        re.compile(rf"^ *\d+ +{_RUNS} +{_NUMBER} +{_TIME} +{_SIZE} +(?P<name>\w+::\w+)"),
+    ),
+    (
+        "exit",
+        "copy",
+        re.compile(
+            rf"^ *(?P<source>\w+) to (?P<target>\w+) +{_RUNS} +{_SIZE} +{_NUMBER} +{_TIME} "
+        ),
+    ),
 )
-_SCALES = {"bytes": 1, "KB": 2**10, "KiB": 2**10, "MB": 2**20, "MiB": 2**20, "GB": 2**30, "GiB": 2**30}
+_SCALES = {
+    "bytes": 1,
+    "KB": 2**10,
+    "KiB": 2**10,
+    "MB": 2**20,
+    "MiB": 2**20,
+    "GB": 2**30,
+    "GiB": 2**30,
+}
 
 
 def _entry(line: str) -> LogEntry | None:

@@ -31,7 +31,9 @@ from metalsim import refusals
 
 SAMPLES = 2
 """At most so many samples of an entry."""
-_REFUSED = re.compile(r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble|not support")
+_REFUSED = re.compile(
+    r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble|not support"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,11 @@ def ask(name: str, samples: int = SAMPLES) -> Asked:
     if torch.float32 not in op.supported_dtypes("cpu"):
         return Asked(op.full_name, "skipped", "it has no float32")
     try:
-        given = list(_first(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd), samples))
+        given = list(
+            _first(
+                op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd), samples
+            )
+        )
     except Exception as error:  # noqa: BLE001  # the database is not ours; its troubles are told
         return Asked(op.full_name, "skipped", f"no samples: {brief(error)}")
     worst = Asked(op.full_name, "skipped", "no sample runs on the CPU")
@@ -82,7 +88,9 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
     try:
         result = run(op, sample, "mps")
     except NotImplementedError as error:
-        missing = re.match(r"The operator '([^']+)' is not currently implemented for the MPS device", str(error))
+        missing = re.match(
+            r"The operator '([^']+)' is not currently implemented for the MPS device", str(error)
+        )
         if not missing:
             return told("refused", brief(error))
         return told("missing as foretold" if foretold else "missing but not foretold", missing[1])
@@ -163,7 +171,11 @@ def tensors(value: Any) -> list[torch.Tensor]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [tensor for one in value for tensor in tensors(one)] if isinstance(value, list | tuple) else []
+    return (
+        [tensor for one in value for tensor in tensors(one)]
+        if isinstance(value, list | tuple)
+        else []
+    )
 
 
 def _first(values: Iterable[Any], most: int) -> Iterator[Any]:

@@ -34,10 +34,14 @@ def file_name(described: machine.Machine) -> str:
 def start(journal: Path, described: machine.Machine, claims: Mapping[str, Claim]) -> None:
     """Begin a journal."""
     kept = ("name", "about", "claim", "how", "used_in", "evidence", "seconds")
-    about = {nodeid: {name: getattr(claim, name) for name in kept} for nodeid, claim in claims.items()}
+    about = {
+        nodeid: {name: getattr(claim, name) for name in kept} for nodeid, claim in claims.items()
+    }
     head = {"schema": SCHEMA, "simulated": not ON_A_MAC, "made": str(datetime.date.today())}
     journal.parent.mkdir(parents=True, exist_ok=True)
-    journal.write_text(json.dumps({**head, "machine": json.loads(described.to_json()), "claims": about}) + "\n")
+    journal.write_text(
+        json.dumps({**head, "machine": json.loads(described.to_json()), "claims": about}) + "\n"
+    )
 
 
 def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -49,13 +53,28 @@ def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     for nodeid, claim in head.pop("claims").items():
         nothing = {"outcome": "not run", "message": "the time was up, or the run was interrupted"}
         limit = claim.pop("seconds")
-        result = {"seconds": 0.0, "values": {}, "printed": "", "detail": "", **claim, **found.get(nodeid, nothing)}
+        result = {
+            "seconds": 0.0,
+            "values": {},
+            "printed": "",
+            "detail": "",
+            **claim,
+            **found.get(nodeid, nothing),
+        }
         if result["outcome"] == "crashed" and result["seconds"] > limit:
             result["outcome"] = "timed out"
         if result["outcome"] in ("not run", "not applicable"):
             result["evidence"] = "none"
         result |= {name: result[name][-PRINTED:] for name in ("printed", "detail")}
-        results.append(public({**result, "message": result["message"][:1000], "seconds": round(result["seconds"], 2)}))
+        results.append(
+            public(
+                {
+                    **result,
+                    "message": result["message"][:1000],
+                    "seconds": round(result["seconds"], 2),
+                }
+            )
+        )
     return head, results
 
 
@@ -81,8 +100,14 @@ def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
     look = [result for result in results if result["outcome"] in LOOK]
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
-        groups.setdefault(f"{result['name'].partition('.')[0]}: {result['about']}", []).append(result)
-    kept = [result for result in results if result["values"] or result["printed"].strip() or result["detail"]]
+        groups.setdefault(f"{result['name'].partition('.')[0]}: {result['about']}", []).append(
+            result
+        )
+    kept = [
+        result
+        for result in results
+        if result["values"] or result["printed"].strip() or result["detail"]
+    ]
     data = json.dumps({**head, "results": list(results)}, indent=1, allow_nan=False)
     parts = [
         _head(head),
@@ -104,9 +129,13 @@ def _head(head: Mapping[str, Any]) -> str:
             "> **SIMULATED.** No Mac took part. This shows that the tests work, and nothing about a Mac: those of a "
             "GPU ran on a simulated one, those of TensorFlow, JAX and MLX on this CPU."
         )
-    versions = ", ".join(f"{name} {version}" for name, version in here["versions"].items() if version)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in here["versions"].items() if version
+    )
     changes = ", with changes" if here["git_dirty"] else ""
-    made = f"Made on {head['made']}, at revision {(here['git_revision'] or 'unknown')[:12]}{changes}. "
+    made = (
+        f"Made on {head['made']}, at revision {(here['git_revision'] or 'unknown')[:12]}{changes}. "
+    )
     return "\n\n".join(
         [
             "# Metal Lab on a Mac: what was found",
@@ -120,7 +149,13 @@ def _head(head: Mapping[str, Any]) -> str:
 def _table(results: Iterable[Mapping[str, Any]]) -> str:
     rows = ["| name | claim | outcome | what was found | relied on in |", "|---|---|---|---|---|"]
     for result in results:
-        cells = (f"`{result['name']}`", result["claim"], _label(result), result["message"][:200], result["used_in"])
+        cells = (
+            f"`{result['name']}`",
+            result["claim"],
+            _label(result),
+            result["message"][:200],
+            result["used_in"],
+        )
         rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(rows)
 
@@ -132,12 +167,19 @@ def _label(result: Mapping[str, Any]) -> str:
 
 
 def _record(result: Mapping[str, Any]) -> str:
-    lines = [f"### {_cell(result['name'])}: {_label(result)}", "", _cell(f"{result['claim']} {result['how']}"), ""]
+    lines = [
+        f"### {_cell(result['name'])}: {_label(result)}",
+        "",
+        _cell(f"{result['claim']} {result['how']}"),
+        "",
+    ]
     lines.append(f"Relied on in: {_cell(result['used_in'])}. It took {result['seconds']:.1f} s.")
     texts = {"printed": result["printed"], "what was raised": result["detail"]}
     if result["values"]:
         texts["recorded"] = json.dumps(result["values"], indent=1, ensure_ascii=False)
-    return "\n".join([*lines, *(_fenced(title, text) for title, text in texts.items() if text.strip())])
+    return "\n".join(
+        [*lines, *(_fenced(title, text) for title, text in texts.items() if text.strip())]
+    )
 
 
 def _fenced(title: str, text: str) -> str:

@@ -14,7 +14,14 @@ from metallab import isolated, parity
 
 PROVIDER = "CoreMLExecutionProvider"
 
-FLAGS = ("-coremlpackage", "-onnx", "-path", "-packageName", "-deploymentPlatform", "-minimumDeploymentTarget")
+FLAGS = (
+    "-coremlpackage",
+    "-onnx",
+    "-path",
+    "-packageName",
+    "-deploymentPlatform",
+    "-minimumDeploymentTarget",
+)
 QUESTIONS = {"alone": (), "convert": ("convert",), "help": ("convert", "--help")}
 MAKE = """
 import os
@@ -107,11 +114,19 @@ class OnCoreML:
         options = onnxruntime.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.there = PROVIDER in onnxruntime.get_available_providers()
-        wanted = [(PROVIDER, {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"})] if self.there else []
-        self.session = onnxruntime.InferenceSession(model, options, providers=[*wanted, "CPUExecutionProvider"])
+        wanted = (
+            [(PROVIDER, {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"})]
+            if self.there
+            else []
+        )
+        self.session = onnxruntime.InferenceSession(
+            model, options, providers=[*wanted, "CPUExecutionProvider"]
+        )
         self.taken: dict[str, list[str]] = {}
         for part in self.session.get_provider_graph_assignment_info():
-            self.taken.setdefault(part.ep_name, []).extend(node.op_type for node in part.get_nodes())
+            self.taken.setdefault(part.ep_name, []).extend(
+                node.op_type for node in part.get_nodes()
+            )
 
 
 def verdict(got: np.ndarray, dtype: str) -> str:
@@ -119,7 +134,9 @@ def verdict(got: np.ndarray, dtype: str) -> str:
     return parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 09b: MPSGraph, given the Core ML package", seconds=240, slow=True)
+@pytest.mark.claim(
+    on="gpu", used_in="notebook 09b: MPSGraph, given the Core ML package", seconds=240, slow=True
+)
 def test_mpsgraph_reads_core_ml():
     """``initWithCoreMLPackageAtURL`` (macOS 15) reads a package of coremltools, and answers as PyTorch does."""
     make(core_ml=True)
@@ -184,11 +201,16 @@ def test_core_ml_tells_its_plan(evidence):
     make(core_ml=True)
     ran = isolated.run(_here(PLAN), results=["devices"], timeout=100)
     assert ran.ok, ran.detail[-3000:]
-    evidence("operations by preferred unit", {name: len(operations) for name, operations in ran["devices"].items()})
+    evidence(
+        "operations by preferred unit",
+        {name: len(operations) for name, operations in ran["devices"].items()},
+    )
     assert ran["devices"]
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 09b, ONNX Runtime's Core ML provider", seconds=240, slow=True)
+@pytest.mark.claim(
+    on="cpu", used_in="notebook 09b, ONNX Runtime's Core ML provider", seconds=240, slow=True
+)
 def test_onnx_runtime_reaches_core_ml(evidence):
     """ONNX Runtime has the Core ML provider on a Mac, gives it operations, and answers as PyTorch does.
 

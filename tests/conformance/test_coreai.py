@@ -9,7 +9,9 @@ from metallab import needs
 
 pytestmark = [
     pytest.mark.claim(on="cpu", seconds=290, used_in="notebook 09c"),
-    pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="not installed: make setup COREAI=1"),
+    pytest.mark.skipif(
+        not needs.TOOLS["coreai"].is_here(), reason="not installed: make setup COREAI=1"
+    ),
 ]
 
 
@@ -24,7 +26,11 @@ def answers(tmp_path, *cells, results):
 def test_twelve_networks_agree(tmp_path, evidence):
     """Twelve networks of the pages convert, and answer as PyTorch within 1e-5 of the root mean square."""
     (errors,) = answers(
-        tmp_path, "twelve-networks", "twelve-make", "twelve-run", results=["{k: float(v) for k, v in errors.items()}"]
+        tmp_path,
+        "twelve-networks",
+        "twelve-make",
+        "twelve-run",
+        results=["{k: float(v) for k, v in errors.items()}"],
     )
     for name, error in errors.items():
         evidence(name, f"{error:.1e}")
@@ -51,7 +57,9 @@ def test_a_decoder_with_state_writes_pytorch_s_characters(tmp_path):
 @pytest.mark.claim(on="mac")
 def test_gpu_and_neural_engine_answer(tmp_path, evidence):
     """With macOS 27 the file runs on CPU, GPU and Neural Engine, with answers within float16's tolerance."""
-    made = "import torchvision\nresnet, x = torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)\n"
+    made = (
+        "import torchvision\nresnet, x = torchvision.models.resnet18(), torch.randn(1, 3, 64, 64)\n"
+    )
     made += 'twelve = {"ResNet-18": (resnet.requires_grad_(False), x)}\nconvert(resnet, (x,), "ResNet-18")'
     shown = "[str(race[unit]) for race in races for unit in ('CPU', 'GPU', 'Neural Engine')]"
     (times,) = answers(tmp_path, made, "units-code", "units-run", results=[shown])

@@ -27,7 +27,9 @@ def network():
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.claim(on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180, slow=True)
+@pytest.mark.claim(
+    on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180, slow=True
+)
 def test_torch_compile_is_right(network):
     """``torch.compile`` compiles a network for MPS, inference and gradient, and agrees with the CPU."""
     x = torch.randn(32, 64)
@@ -50,7 +52,9 @@ def test_compiled_functions_take_any_layout():
     compiled = torch.compile(f)
     for x in (torch.randn(4, 5).t(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
         checks.assert_close(f(x), compiled(x.to("mps")).cpu(), "float32")
-    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(memory_format=torch.channels_last)
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(
+        memory_format=torch.channels_last
+    )
     truth = layers(x).detach()
     got = torch.compile(layers.to("mps"))(x.to("mps"))
     got.sum().backward()
@@ -67,21 +71,29 @@ def test_package_runs_in_another_process(network, evidence):
     truth = network(x).detach()
     np.save("x.npy", x.numpy())
     exported = torch.export.export(network.to("mps"), (x.to("mps"),))
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(Path("model.pt2").resolve()))
+    torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(Path("model.pt2").resolve())
+    )
     evidence("bytes", Path("model.pt2").stat().st_size)
-    ran = isolated.run(f"FOLDER = {str(Path.cwd())!r}\n{LOAD}", results=["y"], device="mps", timeout=90)
+    ran = isolated.run(
+        f"FOLDER = {str(Path.cwd())!r}\n{LOAD}", results=["y"], device="mps", timeout=90
+    )
     if not ON_A_MAC and "Unsupported device key" in ran.reason:
         pytest.skip("it was made; to load it takes a PyTorch that is built for macOS")
     assert ran.ok, ran.detail[-3000:]
     checks.assert_close(truth, ran["y"], "float32")
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 09, AOTInductor and its loader alone", seconds=300, slow=True)
+@pytest.mark.claim(
+    on="cpu", used_in="notebook 09, AOTInductor and its loader alone", seconds=300, slow=True
+)
 def test_package_for_the_cpu_is_right(network):
     """AOTInductor compiles for an Apple processor with the system's clang, and both loaders of notebook 09 read it."""
     x, path = torch.randn(32, 64), str(Path("model.pt2").resolve())
     with torch.no_grad():
-        torch._inductor.aoti_compile_and_package(torch.export.export(network, (x,)), package_path=path)
+        torch._inductor.aoti_compile_and_package(
+            torch.export.export(network, (x,)), package_path=path
+        )
         truth = network(x)
         checks.assert_close(truth, torch._inductor.aoti_load_package(path)(x), "float32")
         alone = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)

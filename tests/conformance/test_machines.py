@@ -60,7 +60,9 @@ def test_tools_of_xcode(evidence):
     Asks xcrun -f for each, and those that are there for their version.
     """
     tools = {name: find_tool(name) for name in XCODE}
-    versions = {name: _version(path) for name, path in tools.items() if path and name != "mpsgraphtool"}
+    versions = {
+        name: _version(path) for name, path in tools.items() if path and name != "mpsgraphtool"
+    }
     versions["macOS"] = _version("sw_vers", "-buildVersion")
     versions["developer folder"] = _version("xcode-select", "-p")
     evidence("found", tools)
@@ -71,12 +73,18 @@ def test_tools_of_xcode(evidence):
 
 def _version(*command: str) -> str:
     """The first line of what a tool says of its version."""
-    line = command if len(command) > 1 else (*command, "version" if command[0].endswith("xctrace") else "--version")
+    line = (
+        command
+        if len(command) > 1
+        else (*command, "version" if command[0].endswith("xctrace") else "--version")
+    )
     try:
         asked = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{type(error).__name__}"
-    return next(iter((asked.stdout or asked.stderr).strip().splitlines()), f"exit code {asked.returncode}")
+    return next(
+        iter((asked.stdout or asked.stderr).strip().splitlines()), f"exit code {asked.returncode}"
+    )
 
 
 @pytest.mark.claim(used_in="lock.txt")
@@ -85,11 +93,24 @@ def test_locked_versions_are_installed(evidence):
 
     Of the packages that only the book, the class or the tests in a browser need, those that are installed.
     """
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}  # not what setuptools brings along
-    installed = {each.name.lower(): each.version for each in metadata.distributions(path=list(folders))}
-    lines = [line for line in paths.CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
-    locked = [each for each in map(Requirement, lines) if each.marker is None or each.marker.evaluate()]
-    pairs = [(each.specifier, installed[each.name.lower()]) for each in locked if each.name.lower() in installed]
+    folders = {
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    }  # not what setuptools brings along
+    installed = {
+        each.name.lower(): each.version for each in metadata.distributions(path=list(folders))
+    }
+    lines = [
+        line for line in paths.CONSTRAINTS.read_text().splitlines() if not line.startswith("#")
+    ]
+    locked = [
+        each for each in map(Requirement, lines) if each.marker is None or each.marker.evaluate()
+    ]
+    pairs = [
+        (each.specifier, installed[each.name.lower()])
+        for each in locked
+        if each.name.lower() in installed
+    ]
     evidence("differ", differ := [f"{have}: {want}" for want, have in pairs if have not in want])
     assert len(pairs) > 50
     assert not differ
@@ -113,7 +134,9 @@ def test_films_are_written_in_h264():
 def test_peak_memory_is_seen(evidence, monkeypatch):
     """The sampled peak of a process's memory sees 200 MB that are used and given back: macOS counts in bytes."""
     read, sampled = psutil.Process.memory_info, threading.Semaphore(0)
-    monkeypatch.setattr(psutil.Process, "memory_info", lambda self: (read(self), sampled.release())[0])
+    monkeypatch.setattr(
+        psutil.Process, "memory_info", lambda self: (read(self), sampled.release())[0]
+    )
     with memory.peak(on=device.cpu()) as used:
         block = np.ones(200 * 2**20, np.uint8)
         while sampled.acquire(blocking=False):
@@ -146,7 +169,9 @@ def test_accelerate_keeps_its_own_threads(evidence):
     Processor time by the clock's time of a second of products of 2048 x 2048. ``isolated.run(threads=1)``, whose
     VECLIB_MAXIMUM_THREADS is reported to hold them, is looked into by ``one_thread_holds``.
     """
-    work = "import torch\ntorch.set_num_threads(1)\na = torch.rand(2048, 2048)\nwork = lambda: a @ a"
+    work = (
+        "import torch\ntorch.set_num_threads(1)\na = torch.rand(2048, 2048)\nwork = lambda: a @ a"
+    )
     ran = isolated.run(BUSY.format(setup=work), results=["busy"], timeout=75)
     if not ran.ok:
         pytest.skip(f"it could not be run: {ran}")

@@ -78,12 +78,15 @@ def test_mixed_devices_are_refused():
 @pytest.mark.claim(used_in="notebooks 02 and 03")
 def test_missing_kernel_raises():
     """RReLU, the missing operator of today, raises NotImplementedError with the words that notebook 02 shows."""
-    with pytest.raises(NotImplementedError, match=f"^{re.escape(MISSING.format('rrelu_with_noise'))}"):
+    with pytest.raises(
+        NotImplementedError, match=f"^{re.escape(MISSING.format('rrelu_with_noise'))}"
+    ):
         torch.nn.RReLU()(torch.ones(2, device="mps"))
 
 
 @pytest.mark.claim(
-    used_in="notebooks 02 and 03, metallab.pytorch.coverage", environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
+    used_in="notebooks 02 and 03, metallab.pytorch.coverage",
+    environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
 )
 def test_fallback_variable_computes(evidence):
     """With PYTORCH_ENABLE_MPS_FALLBACK=1 RReLU computes on the CPU, and warns once in all."""
@@ -117,7 +120,10 @@ def test_linalg_kernels_warn_beyond_their_limits(evidence):
         x = torch.rand(shape)
         return x + x.mT
 
-    values = {"aten::_linalg_svd": torch.linalg.svdvals, "aten::_linalg_eigh": torch.linalg.eigvalsh}
+    values = {
+        "aten::_linalg_svd": torch.linalg.svdvals,
+        "aten::_linalg_eigh": torch.linalg.eigvalsh,
+    }
     asked = {  # within the limit first: each warning comes once in a process
         "svd of 64 x 128": ("aten::_linalg_svd", torch.rand(64, 128)),
         "eigh of 3 times 64 x 64": ("aten::_linalg_eigh", symmetric(3, 64, 64)),
@@ -140,8 +146,23 @@ def _refused() -> dict[str, tuple]:
     return {
         "aten::_adaptive_avg_pool2d": (image, [5, 5]),
         "aten::_scaled_dot_product_attention_math_for_mps": (query, query, query, None, 0.5),
-        "aten::convolution": (image.long(), image.long(), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
-        "aten::_fft_c2c": (torch.rand(1, 2, 2, 2, 2, dtype=torch.complex64), [0, 1, 2, 3, 4], 0, True),
+        "aten::convolution": (
+            image.long(),
+            image.long(),
+            None,
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+        ),
+        "aten::_fft_c2c": (
+            torch.rand(1, 2, 2, 2, 2, dtype=torch.complex64),
+            [0, 1, 2, 3, 4],
+            0,
+            True,
+        ),
         "aten::linalg_inv_ex": (torch.eye(3, dtype=torch.complex64),),
         "torchvision::_roi_align_backward": (
             *(torch.ones(1, 2, 2, 2).half(), torch.zeros(1, 5).half()),
@@ -175,8 +196,12 @@ def test_deform_conv2d_has_no_backward():
     import torchvision
 
     x, offset, weight = torch.rand(1, 2, 5, 5), torch.rand(1, 18, 3, 3), torch.rand(1, 2, 3, 3)
-    y = torchvision.ops.deform_conv2d(x.to("mps"), offset.to("mps"), weight.to("mps").requires_grad_())
-    torch.testing.assert_close(y.detach().cpu(), torchvision.ops.deform_conv2d(x, offset, weight), atol=1e-4, rtol=1e-4)
+    y = torchvision.ops.deform_conv2d(
+        x.to("mps"), offset.to("mps"), weight.to("mps").requires_grad_()
+    )
+    torch.testing.assert_close(
+        y.detach().cpu(), torchvision.ops.deform_conv2d(x, offset, weight), atol=1e-4, rtol=1e-4
+    )
     with pytest.raises(NotImplementedError):
         y.sum().backward()
 
@@ -185,8 +210,12 @@ ABSENT = {
     "mode": lambda x, _: x.mode(),
     "special_ndtri": lambda x, _: torch.special.ndtri(x),
     "special_log_ndtr": lambda x, _: torch.special.log_ndtr(x),
-    "multi_margin_loss": lambda x, _: F.multi_margin_loss(x, torch.zeros(3, dtype=torch.long).to("mps")),
-    "multilabel_margin_loss": lambda x, _: F.multilabel_margin_loss(x, torch.zeros(3, 4, dtype=torch.long).to("mps")),
+    "multi_margin_loss": lambda x, _: F.multi_margin_loss(
+        x, torch.zeros(3, dtype=torch.long).to("mps")
+    ),
+    "multilabel_margin_loss": lambda x, _: F.multilabel_margin_loss(
+        x, torch.zeros(3, 4, dtype=torch.long).to("mps")
+    ),
     "adaptive_avg_pool3d": lambda _, video: F.adaptive_avg_pool3d(video, 2),
     "adaptive_max_pool3d": lambda _, video: F.adaptive_max_pool3d(video, 2),
     "fractional_max_pool2d": lambda _, video: F.fractional_max_pool2d(video[0], 2, output_size=3),
@@ -292,7 +321,10 @@ def test_accelerator_counts_memory(evidence):
     kept = told.max_memory_allocated() - before
     told.reset_peak_memory_stats()
     reset = told.max_memory_allocated() - before
-    evidence("of 16 MiB", {"during": during, "peak": peak, "after": after, "peak after": kept, "peak reset": reset})
+    evidence(
+        "of 16 MiB",
+        {"during": during, "peak": peak, "after": after, "peak after": kept, "peak reset": reset},
+    )
     assert during >= 16 * 2**20
     assert peak >= during
     assert after < during
@@ -399,7 +431,10 @@ def test_autocast_keeps_to_its_lists(dtype, evidence):
 def test_grad_scaler_skips_infinities():
     """``GradScaler("mps")`` halves its scale and skips the step when a gradient is infinite, and else takes it."""
     weight = torch.nn.Parameter(torch.ones(4, device="mps"))
-    optimizer, scaler = torch.optim.SGD([weight], lr=0.5), torch.amp.GradScaler("mps", init_scale=4.0)
+    optimizer, scaler = (
+        torch.optim.SGD([weight], lr=0.5),
+        torch.amp.GradScaler("mps", init_scale=4.0),
+    )
     seen = []
     for factor in (1.0, float("inf")):
         optimizer.zero_grad()
@@ -435,7 +470,9 @@ def test_operators_agree_at_their_edges(operator, evidence):
     evidence("outcomes", outcomes)
     wrong = {name: outcome for name, outcome in outcomes.items() if outcome != parity.AGREES}
     if operator == "complex32":
-        wrong = {name: outcome for name, outcome in wrong.items() if not outcome.startswith("refused")}
+        wrong = {
+            name: outcome for name, outcome in wrong.items() if not outcome.startswith("refused")
+        }
     assert not wrong
 
 

@@ -40,14 +40,20 @@ def compute(G):
 
     def run(selector, *arguments):
         graph = G.MPSGraph.alloc().init()
-        placed = [placeholder(graph, each) if isinstance(each, np.ndarray) else each for each in arguments]
+        placed = [
+            placeholder(graph, each) if isinstance(each, np.ndarray) else each for each in arguments
+        ]
         made = getattr(graph, selector)(*placed, None)
-        return mpsgraph.compile(graph, [p for p, a in pairs(placed, arguments)], [made])(*arrays(arguments))[0]
+        return mpsgraph.compile(graph, [p for p, a in pairs(placed, arguments)], [made])(
+            *arrays(arguments)
+        )[0]
 
     placeholder = lambda graph, array: graph.placeholderWithShape_dataType_name_(
         list(array.shape), mpsgraph.data_type(array.dtype), None
     )
-    pairs = lambda placed, given: [(p, a) for p, a in zip(placed, given, strict=True) if isinstance(a, np.ndarray)]
+    pairs = lambda placed, given: [
+        (p, a) for p, a in zip(placed, given, strict=True) if isinstance(a, np.ndarray)
+    ]
     arrays = lambda given: [each for each in given if isinstance(each, np.ndarray)]
     return run
 
@@ -76,8 +82,15 @@ def test_operation(compute, name):
 
 def test_same_convolution(compute, G):
     x, w = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 3, 5, 6), (4, 3, 3, 2)])
-    given = compute("convolution2DWithSourceTensor_weightsTensor_descriptor_name_", x, w, mpsgraph.same_convolution())
-    wanted = torch.nn.functional.conv2d(torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding="same")
+    given = compute(
+        "convolution2DWithSourceTensor_weightsTensor_descriptor_name_",
+        x,
+        w,
+        mpsgraph.same_convolution(),
+    )
+    wanted = torch.nn.functional.conv2d(
+        torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding="same"
+    )
     checks.assert_close(wanted.numpy(), given, "float32")
 
 
@@ -91,7 +104,9 @@ def test_quantising_rounds_halves_to_even(compute, G):
 
 def test_dequantising_by_tensor_and_by_channel(compute, G):
     q, scales = np.int8([[-3, 5], [7, -128]]), np.float32([0.5, 2])
-    plain = compute("dequantizeTensor_scale_zeroPoint_dataType_name_", q, 0.5, 3.0, G.MPSDataTypeFloat32)
+    plain = compute(
+        "dequantizeTensor_scale_zeroPoint_dataType_name_", q, 0.5, 3.0, G.MPSDataTypeFloat32
+    )
     np.testing.assert_allclose(plain, (q.astype(float) - 3) * 0.5)
     selector = "dequantizeTensor_scaleTensor_zeroPoint_dataType_axis_name_"
     by_row = compute(selector, q, scales, 0.0, G.MPSDataTypeFloat32, 0)
@@ -105,7 +120,9 @@ def test_quantised_convolution_is_right(G):
     w = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
     graph = G.MPSGraph.alloc().init()
     given = graph.placeholderWithShape_dataType_name_(list(x.shape), G.MPSDataTypeInt8, "x")
-    real = graph.dequantizeTensor_scale_zeroPoint_dataType_name_(given, 0.05, 3.0, G.MPSDataTypeFloat32, None)
+    real = graph.dequantizeTensor_scale_zeroPoint_dataType_name_(
+        given, 0.05, 3.0, G.MPSDataTypeFloat32, None
+    )
     y = graph.convolution2DWithSourceTensor_weightsTensor_descriptor_name_(
         real, mpsgraph.constant(graph, w), mpsgraph.same_convolution(), None
     )
@@ -122,18 +139,27 @@ def test_real_to_hermitean_and_back(G, axes, mode):
     x = rng.normal(size=(4, 6, 5)).astype(np.float32)
     graph = G.MPSGraph.alloc().init()
     given = graph.placeholderWithShape_dataType_name_(list(x.shape), G.MPSDataTypeFloat32, None)
-    way = SimpleNamespace(there=G.MPSGraphFFTDescriptor.descriptor(), back=G.MPSGraphFFTDescriptor.descriptor())
+    way = SimpleNamespace(
+        there=G.MPSGraphFFTDescriptor.descriptor(), back=G.MPSGraphFFTDescriptor.descriptor()
+    )
     for each in vars(way).values():
         each.setScalingMode_(getattr(G, f"MPSGraphFFTScalingMode{mode}"))
     way.back.setInverse_(True)
     way.back.setRoundToOddHermitean_(True)
-    spectrum = graph.realToHermiteanFFTWithTensor_axes_descriptor_name_(given, axes, way.there, None)
+    spectrum = graph.realToHermiteanFFTWithTensor_axes_descriptor_name_(
+        given, axes, way.there, None
+    )
     back = graph.HermiteanToRealFFTWithTensor_axes_descriptor_name_(spectrum, axes, way.back, None)
-    parts = [graph.realPartOfTensor_name_(spectrum, None), graph.imaginaryPartOfTensor_name_(spectrum, None)]
+    parts = [
+        graph.realPartOfTensor_name_(spectrum, None),
+        graph.imaginaryPartOfTensor_name_(spectrum, None),
+    ]
     real, imaginary, returned = mpsgraph.compile(graph, [given], [*parts, back])(x)
     count = np.prod([x.shape[axis] for axis in axes])
     scale = {"None": 1, "Size": 1 / count, "Unitary": count**-0.5}[mode]
-    np.testing.assert_allclose(real + 1j * imaginary, np.fft.rfftn(x.astype(float), axes=axes) * scale, atol=1e-4)
+    np.testing.assert_allclose(
+        real + 1j * imaginary, np.fft.rfftn(x.astype(float), axes=axes) * scale, atol=1e-4
+    )
     np.testing.assert_allclose(returned, x * count * scale**2, atol=1e-4 * count)
 
 
@@ -149,7 +175,10 @@ def test_results_are_read_back(G):
     product = graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(*inputs, None)
     program = mpsgraph.compile(graph, inputs, [product])
     for _ in range(2):
-        a, b = rng.normal(size=(64, 48)).astype(np.float32), rng.normal(size=(48, 32)).astype(np.float32)
+        a, b = (
+            rng.normal(size=(64, 48)).astype(np.float32),
+            rng.normal(size=(48, 32)).astype(np.float32),
+        )
         checks.assert_close(a @ b, program(a, b)[0], "float32")
 
 
@@ -200,7 +229,9 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 def test_apples_calls_alone_store_and_load_a_package(G):
     """The page's two scripts, as they stand: one stores a ReLU, and in another process the second runs it."""
     page = nbformat.read(next(paths.NOTEBOOKS.glob("09b_*.ipynb")), as_version=4)
-    cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}  # without the line of the magic
+    cells = {
+        cell.id: cell.source.partition("\n")[2] for cell in page.cells
+    }  # without the line of the magic
     stored = apart(cells["first-code"], device="mps", timeout=60)
     assert stored.ok, stored.detail
     loaded = apart(cells["load-run"], ["answer"], device="mps", timeout=60)
@@ -215,14 +246,18 @@ def test_packages_load_in_another_process(G, evidence):
     feedTensors() of what was loaded is None, so that the note is needed.
     """
     package = f"PACKAGE = {str(Path('small.mpsgraphpackage').resolve())!r}\n"
-    stored = isolated.run(package + STORE, results=["compiled", "fed", "targets"], device="mps", timeout=60)
+    stored = isolated.run(
+        package + STORE, results=["compiled", "fed", "targets"], device="mps", timeout=60
+    )
     assert stored.ok, stored.detail
     evidence("compiled for inputs, outputs", (stored["fed"], stored["targets"]))
     evidence("files", sorted(str(path) for path in Path("small.mpsgraphpackage").rglob("*")))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(stored["compiled"], [x - 1, x + 1])
     orders = f"FED, TARGETS, SHAPE = {stored['fed']}, {stored['targets']}, [2, 3]\n"
-    loaded = isolated.run(package + orders + LOAD, results=["loaded", "fed"], device="mps", timeout=60)
+    loaded = isolated.run(
+        package + orders + LOAD, results=["loaded", "fed"], device="mps", timeout=60
+    )
     assert loaded.ok, loaded.detail
     np.testing.assert_array_equal(loaded["loaded"], [x - 1, x + 1])
     assert loaded["fed"] is None

@@ -19,7 +19,9 @@ HERE = 1 if ON_A_MAC else 24
 """Of so many entries one is asked: on the simulated GPU tests/benchmarks/simulated_operators.py asks all."""
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 02, metallab.pytorch.coverage, metalsim/README.md", seconds=60)
+@pytest.mark.claim(
+    on="gpu", used_in="notebook 02, metallab.pytorch.coverage, metalsim/README.md", seconds=60
+)
 @pytest.mark.parametrize("name", database.names()[::HERE])
 def test_database_agrees_and_is_foretold(name, evidence):
     """An operator of PyTorch's database agrees with the CPU, or raises if coverage says that it has no kernel.

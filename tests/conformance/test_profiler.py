@@ -43,7 +43,10 @@ for _ in range(20):
     torch.mps.synchronize()
     torch.mps.profiler.stop()
 """
-OURS, THEIRS = "library.softshrink_forward_float(out, x, 0.5)", "torch.nn.functional.softshrink(x, 0.5)"
+OURS, THEIRS = (
+    "library.softshrink_forward_float(out, x, 0.5)",
+    "torch.nn.functional.softshrink(x, 0.5)",
+)
 SUBSYSTEM = "PyTorchMPS"
 PAUSE = 2.0
 """Seconds before and after what `log stream` shall hear."""
@@ -139,7 +142,16 @@ def test_instruments_records_them(evidence):
         pytest.skip("xctrace is not here; it comes with Xcode, not with the command-line tools")
     Path("work.py").write_text(SIGNPOSTS.format(work=THEIRS))
     launch = ["--launch", "--", sys.executable, str(Path("work.py").resolve())]
-    record = [xctrace, "record", "--instrument", "os_signpost", "--output", "run.trace", "--time-limit", "60s"]
+    record = [
+        xctrace,
+        "record",
+        "--instrument",
+        "os_signpost",
+        "--output",
+        "run.trace",
+        "--time-limit",
+        "60s",
+    ]
     evidence("record", _ran([*record, "--no-prompt", *launch], 150)[-1500:])
     query = '/trace-toc/run[@number="1"]/data/table[@schema="os-signpost"]'
     exported = _ran([xctrace, "export", "--input", "run.trace", "--xpath", query], 60)
@@ -162,8 +174,19 @@ def _heard(work: str) -> str:
 
 @contextlib.contextmanager
 def _listening(log: str, into: Path) -> Iterator[subprocess.Popen]:
-    command = [log, "stream", "--signpost", "--level", "debug", "--predicate", f'subsystem == "{SUBSYSTEM}"']
-    with into.open("w") as file, subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as listener:
+    command = [
+        log,
+        "stream",
+        "--signpost",
+        "--level",
+        "debug",
+        "--predicate",
+        f'subsystem == "{SUBSYSTEM}"',
+    ]
+    with (
+        into.open("w") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as listener,
+    ):
         try:
             time.sleep(PAUSE)  # it takes a moment until it listens
             yield listener
@@ -176,7 +199,12 @@ def _ran(command: list[str], seconds: float) -> str:
     """What a command says, and how it ended."""
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return f"stopped after {seconds:g} s"

@@ -118,7 +118,9 @@ def test_objective_cpp_builds_and_is_right(shaders):
     try:
         ours = extension.load("softshrink.mm")
     except extension.CannotBuild as error:
-        if any(tool in str(error) for tool in ("xcode-select", "clang++", "Objective-C++ (.mm) needs")):
+        if any(
+            tool in str(error) for tool in ("xcode-select", "clang++", "Objective-C++ (.mm) needs")
+        ):
             pytest.skip(units.first_line(error, kind=True))
         raise
     ours.compile(kernels.source("softshrink.metal"))
@@ -126,7 +128,9 @@ def test_objective_cpp_builds_and_is_right(shaders):
         x = layout(numbers(torch.float32).reshape(22, 14).to("mps"))
         grad = torch.randn(x.shape).to("mps")
         assert rule.same_bits(ours.forward(x, 0.1), rule.softshrink(x.cpu(), 0.1)), name
-        assert rule.same_bits(ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1)), name
+        assert rule.same_bits(
+            ours.backward(grad, x, 0.1), rule.gradient(grad.cpu(), x.cpu(), 0.1)
+        ), name
 
 
 @pytest.mark.claim(on="cpu", used_in="notebook 04b: four routes, softshrink.cpp", seconds=300)
@@ -158,7 +162,9 @@ def test_operator_passes_its_checks(shaders):
     assert out.stride() == x.stride()
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 04: Apple's compiler is not the simulation's", seconds=120)
+@pytest.mark.claim(
+    on="mac", used_in="notebook 04: Apple's compiler is not the simulation's", seconds=120
+)
 def test_metal_compiler_takes_our_files(evidence):
     """Apple's offline compiler takes softshrink.metal without an error.
 

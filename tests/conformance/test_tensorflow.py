@@ -32,7 +32,10 @@ def test_plugin_computes(evidence):
     import tensorflow as tf
 
     lab = _lab()
-    evidence("devices", [f"{device.device_type}: {device.name}" for device in tf.config.list_physical_devices()])
+    evidence(
+        "devices",
+        [f"{device.device_type}: {device.name}" for device in tf.config.list_physical_devices()],
+    )
     evidence("plugin", device.plugin("tensorflow"))
     evidence("TensorFlow", tf.__version__)
     assert device.probe(lab.kind, "tensorflow") is None
@@ -71,7 +74,9 @@ def test_turning_the_remapper_off_is_heard(evidence):
     """
     if not device.plugin("tensorflow"):
         pytest.skip("there is no plugin here")
-    ran = isolated.run(SURVEY, results=["findings"], environment={"TURN_OFF_REMAPPER": "1"}, timeout=180)
+    ran = isolated.run(
+        SURVEY, results=["findings"], environment={"TURN_OFF_REMAPPER": "1"}, timeout=180
+    )
     surveys = _survey(), ran["findings"]
     fused = [surveyed["fused"].to_dict() for surveyed in surveys]
     wrong = [_wrong(surveyed) for surveyed in surveys]
@@ -89,7 +94,9 @@ def test_option_turns_fusing_off(evidence):
     assert set(surveyed["fused"]) == {"nothing fused"}
 
 
-@pytest.mark.claim(used_in="notebook 06b: what the remapper does to a training step", seconds=100, slow=True)
+@pytest.mark.claim(
+    used_in="notebook 06b: what the remapper does to a training step", seconds=100, slow=True
+)
 @pytest.mark.parametrize("name", grappler.OPTIMIZERS)
 def test_optimizers_step_right(name, evidence):
     """One step of SGD, RMSprop, Adagrad and Adam as a graph moves the weights as on the CPU in float64.
@@ -122,7 +129,11 @@ def test_keras_trains_as_on_the_cpu(evidence):
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_trains(policy, evidence):
     """mixed_float16, with loss scaling, and mixed_bfloat16 train: the loss falls as in float32."""
-    ends = {name: losses[-1] / losses[0] for name in (policy, "float32") for losses, _ in [_on_device(name)]}
+    ends = {
+        name: losses[-1] / losses[0]
+        for name in (policy, "float32")
+        for losses, _ in [_on_device(name)]
+    }
     evidence("last loss by first", ends)
     assert ends[policy] == pytest.approx(ends["float32"], abs=0.1)
 
@@ -187,7 +198,9 @@ def _network(policy: str, optimizer: Any) -> Any:
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10, dtype="float32")]
     model = keras.Sequential([keras.Input((64,)), *layers])
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.compile(
+        optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
     model.optimizer.build(model.trainable_variables)
     keras.mixed_precision.set_global_policy("float32")
     return model
@@ -212,7 +225,9 @@ def _trained(policy: str) -> tuple[list[float], float]:
         with tf.GradientTape() as tape:
             loss = model.compute_loss(y=classes, y_pred=model(images, training=True))
             scaled = model.optimizer.scale_loss(loss)
-        model.optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
+        model.optimizer.apply(
+            tape.gradient(scaled, model.trainable_variables), model.trainable_variables
+        )
         return loss
 
     batches = [(x[64 * k : 64 * k + 64], y[64 * k : 64 * k + 64]) for k in range(STEPS // 2)]

@@ -13,7 +13,9 @@ from metallab import device
 from metallab.pytorch import networks, trace
 
 pytestmark = pytest.mark.claim(
-    on="gpu", used_in="notebook 03, metallab.pytorch.trace", environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
+    on="gpu",
+    used_in="notebook 03, metallab.pytorch.trace",
+    environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
 )
 
 
@@ -38,7 +40,9 @@ def traced(layer: type[nn.Module]) -> trace.Trace:
 def test_fallbacks_are_seen():
     """A trace names each operator that falls back, on the CPU's lane; on a Mac, which tells none, it deduces them."""
     fallbacks = traced(nn.RReLU).having("fallback")
-    assert [(each.name, each.lane, each.device) for each in fallbacks] == [("aten::rrelu_with_noise", "CPU", "cpu")] * 3
+    assert [(each.name, each.lane, each.device) for each in fallbacks] == [
+        ("aten::rrelu_with_noise", "CPU", "cpu")
+    ] * 3
     assert {each.inferred for each in fallbacks} == {ON_A_MAC}
     assert all(each.bytes > 0 for each in fallbacks)
 

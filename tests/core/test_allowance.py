@@ -66,7 +66,10 @@ def test_the_first_are_done_in_any_case(clock):
 
 
 def test_comparisons_share_what_is_left(clock, monkeypatch):
-    part, full = allowance.Allowance(20, clock), timing.Budget(min_seconds=0.5, max_seconds=8.0, min_samples=7)
+    part, full = (
+        allowance.Allowance(20, clock),
+        timing.Budget(min_seconds=0.5, max_seconds=8.0, min_samples=7),
+    )
     assert part.budget(full=full) == full
     assert part.budget(10, full).max_seconds == 2.0
     assert part.budget(2, full, variants=5).max_seconds == 2.0

@@ -31,14 +31,30 @@ def arrays(value: np.ndarray):
 def test_every_way_to_name_a_dtype_has_its_tolerance():
     import jax.numpy as jnp
 
-    for dtype in ("float32", torch.float32, np.float32, np.dtype("float32"), jnp.float32, torch.complex64):
+    for dtype in (
+        "float32",
+        torch.float32,
+        np.float32,
+        np.dtype("float32"),
+        jnp.float32,
+        torch.complex64,
+    ):
         assert checks.tolerance(dtype) == checks.TOLERANCES["float32"], dtype
-    assert checks.tolerance(jnp.bfloat16) == checks.tolerance(torch.bfloat16) == checks.TOLERANCES["bfloat16"]
+    assert (
+        checks.tolerance(jnp.bfloat16)
+        == checks.tolerance(torch.bfloat16)
+        == checks.TOLERANCES["bfloat16"]
+    )
     for dtype in (torch.int64, torch.bool, np.uint8, np.bool_, "qint8", int):
         assert checks.tolerance(dtype) == checks.Tolerance(0, 0), dtype
-    order = [checks.tolerance(name).relative for name in ("float64", "float32", "float16", "bfloat16")]
+    order = [
+        checks.tolerance(name).relative for name in ("float64", "float32", "float16", "bfloat16")
+    ]
     assert order == sorted(order)
-    assert str(checks.tolerance("float16")) == "0.01 of the value plus 0.01 of the array's root mean square"
+    assert (
+        str(checks.tolerance("float16"))
+        == "0.01 of the value plus 0.01 of the array's root mean square"
+    )
     with pytest.raises(AttributeError):
         checks.tolerance("float16").relative = 1.0
 
@@ -71,7 +87,9 @@ def test_every_order_of_adding_passes_and_no_lower_precision():
     checks.assert_close(right, product(a, b), "float32")
     with pytest.raises(checks.Mismatch):
         checks.assert_close(right, rounded(a, 10) @ rounded(b, 10), "float32")
-    halves = (a.astype(np.float16).astype(np.float32) @ b.astype(np.float16).astype(np.float32)).astype(np.float16)
+    halves = (
+        a.astype(np.float16).astype(np.float32) @ b.astype(np.float16).astype(np.float32)
+    ).astype(np.float16)
     checks.assert_close(right, halves, "float16")
     checks.assert_close(right, rounded(rounded(a, 7) @ rounded(b, 7), 7), "bfloat16")
     with pytest.raises(checks.Mismatch):
@@ -114,7 +132,9 @@ def test_masks_in_any_number_hide_no_difference():
         for dtype in ("float32", "bfloat16"):
             checks.assert_close(logits, logits * np.float32(1 - 1e-6), dtype)
             with pytest.raises(checks.Mismatch, match="values differ too much"):
-                raise AssertionError(f"{share} times {name}: {checks.assert_close(logits, wrong, dtype)}")
+                raise AssertionError(
+                    f"{share} times {name}: {checks.assert_close(logits, wrong, dtype)}"
+                )
     added = RNG.standard_normal(1000).astype(np.float32)
     added[:600] -= 1e4  # the logits below show: no two are equal
     with pytest.raises(checks.Mismatch, match=r"3\d\d of 1000 values differ too much"):
@@ -128,7 +148,9 @@ def test_what_is_no_mask_counts():
     """What cancels among large values carries their error, whether these are alike or not."""
     gradient = (RNG.uniform(50, 150, 900) * RNG.choice([-1, 1], 900)).astype(np.float32)
     gradient[300:600] = RNG.standard_normal(300) * 1e-5  # of the keys' bias: 0 but for rounding
-    checks.assert_close(gradient, gradient + 1e-5 * RNG.standard_normal(900).astype(np.float32), "float32")
+    checks.assert_close(
+        gradient, gradient + 1e-5 * RNG.standard_normal(900).astype(np.float32), "float32"
+    )
     saturated = np.where(np.arange(1000) < 600, 6.0, RNG.uniform(-1, 1, 1000))
     assert checks.array_size(saturated) == pytest.approx(np.sqrt(np.mean(saturated**2)))
     tones = sum(np.cos(2 * np.pi * k * np.arange(16) / 16) for k in range(1, 7)) * 1e6
@@ -177,20 +199,37 @@ def test_anything_with_an_array_is_compared_and_nothing_else():
     with pytest.raises(checks.Mismatch):
         checks.assert_close(Eager(), np.zeros(3), "float32")
     for strange in ({1, 2}, object(), (n for n in "ab"), np.array([None, 1])):
-        with pytest.raises(TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"):
+        with pytest.raises(
+            TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"
+        ):
             checks.assert_close([strange], [np.ones(2)], "float32")
 
 
 def test_nested_results_are_compared_part_by_part():
     one = np.ones(2)
     reference = {"loss": 1.0, "layers": [one, (one, None)]}
-    checks.assert_close(reference, {"layers": (one + 1e-9, [one + 1e-9, None]), "loss": 1.0}, "float32")
-    with pytest.raises(checks.Mismatch, match=r"result\['layers'\]\[1\]\[0\]: 1 of 2 values differ too much"):
-        checks.assert_close(reference, {"loss": 1.0, "layers": [one + 0, (np.array([1.0, 2.0]), None)]}, "float32")
+    checks.assert_close(
+        reference, {"layers": (one + 1e-9, [one + 1e-9, None]), "loss": 1.0}, "float32"
+    )
+    with pytest.raises(
+        checks.Mismatch, match=r"result\['layers'\]\[1\]\[0\]: 1 of 2 values differ too much"
+    ):
+        checks.assert_close(
+            reference, {"loss": 1.0, "layers": [one + 0, (np.array([1.0, 2.0]), None)]}, "float32"
+        )
     for wrong, only in (
-        ({"loss": 1.0}, r"only in the reference result\['layers'\]\[0\], .*, only in the result none"),
-        ({"loss": 1.0, "layers": [one + 0, (one + 0, one + 0)]}, r"reference none, .* result\['layers'\]\[1\]\[1\]"),
-        ({"Loss": 1.0, "layers": [one + 0, (one + 0, None)]}, r"reference result\['loss'\], .* result\['Loss'\]"),
+        (
+            {"loss": 1.0},
+            r"only in the reference result\['layers'\]\[0\], .*, only in the result none",
+        ),
+        (
+            {"loss": 1.0, "layers": [one + 0, (one + 0, one + 0)]},
+            r"reference none, .* result\['layers'\]\[1\]\[1\]",
+        ),
+        (
+            {"Loss": 1.0, "layers": [one + 0, (one + 0, None)]},
+            r"reference result\['loss'\], .* result\['Loss'\]",
+        ),
     ):
         with pytest.raises(checks.Mismatch, match=only):
             checks.assert_close(reference, wrong, "float32")
@@ -199,7 +238,9 @@ def test_nested_results_are_compared_part_by_part():
 def test_nothing_is_no_agreement():
     for empty in (None, [], {}, (None, {"a": None})):
         for a, b in ((empty, empty), (empty, np.ones(2)), (np.ones(2), empty)):
-            with pytest.raises(checks.Mismatch, match=r"nothing to compare: .* let it return its result"):
+            with pytest.raises(
+                checks.Mismatch, match=r"nothing to compare: .* let it return its result"
+            ):
                 checks.assert_close(a, b, "float32")
     with pytest.raises(checks.Mismatch, match="every array is empty"):
         checks.assert_close([np.ones(0)], [np.ones(0)], "float32")
@@ -210,11 +251,14 @@ def kinds_of_tensors(values: torch.Tensor) -> dict[str, torch.Tensor]:
     """The same numbers, a matrix with as many rows as columns, in each kind of tensor that is not dense."""
     layouts = {"COO": {}, "CSR": {"layout": torch.sparse_csr}, "CSC": {"layout": torch.sparse_csc}}
     layouts |= {
-        name: {"layout": getattr(torch, f"sparse_{name.lower()}"), "blocksize": (2, 2)} for name in ("BSR", "BSC")
+        name: {"layout": getattr(torch, f"sparse_{name.lower()}"), "blocksize": (2, 2)}
+        for name in ("BSR", "BSC")
     }
     made = {name: values.to_sparse(**options) for name, options in layouts.items()}
     indices = torch.cat([made["COO"].indices()] * 2, dim=1)  # each twice, to be added
-    made["COO, not coalesced"] = torch.sparse_coo_tensor(indices, made["COO"].values().repeat(2) / 2, values.shape)
+    made["COO, not coalesced"] = torch.sparse_coo_tensor(
+        indices, made["COO"].values().repeat(2) / 2, values.shape
+    )
     return made
 
 
@@ -227,7 +271,9 @@ def test_sparse_tensors_are_compared_as_dense_ones():
     for name, sparse in kinds_of_tensors(values).items():
         for reference in (values, values.numpy(), *kinds_of_tensors(values).values()):
             checks.assert_close(reference, sparse, "float32")
-        with pytest.raises(checks.Mismatch, match=r"1 of 64 values differ too much, worst at \(0, 0\)"):
+        with pytest.raises(
+            checks.Mismatch, match=r"1 of 64 values differ too much, worst at \(0, 0\)"
+        ):
             raise AssertionError(f"{name}: {checks.assert_close(wrong, sparse, 'float32')}")
 
 
@@ -259,9 +305,15 @@ def test_nested_tensors_are_compared_part_by_part():
 def test_what_has_no_numbers_is_refused_in_a_line():
     """Of the meta device, in a dtype of bits alone, or hidden under a mask."""
     for strange, message in (
-        (torch.ones(3, device="meta"), "on the meta device, which has shapes and no numbers; compute it on a real"),
+        (
+            torch.ones(3, device="meta"),
+            "on the meta device, which has shapes and no numbers; compute it on a real",
+        ),
         (torch.empty(3, dtype=torch.bits8), "a Tensor of bits8 .*, which cannot be compared"),
-        (np.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]), "a MaskedArray, which cannot be compared"),
+        (
+            np.ma.masked_array([1.0, 2.0, 3.0], [True, False, False]),
+            "a MaskedArray, which cannot be compared",
+        ),
     ):
         for pair in ((strange, np.ones(3)), (np.ones(3), strange)):
             with pytest.raises(TypeError, match=rf"^result is {message}") as refused:
@@ -272,16 +324,32 @@ def test_what_has_no_numbers_is_refused_in_a_line():
 def test_one_memory_is_no_agreement():
     """Two functions that write into the same ``out=``, whole or in part: the second overwrites what the first found."""
     out, array, square = torch.zeros(4), np.zeros(4), torch.zeros(4, 4)
-    pairs = [(shared, shared) for shared in (out, array, [array], out.numpy(), torch.eye(4).to_sparse_csr())]
-    pairs += [(out, out.numpy()), (array, array[::-1]), (out, out.numpy()[::-1]), (array[:3], array[1:])]
-    pairs += [(square, square.T), (square[0], square[:, 0]), (array.reshape(2, 2), array.reshape(2, 2).T)]
+    pairs = [
+        (shared, shared)
+        for shared in (out, array, [array], out.numpy(), torch.eye(4).to_sparse_csr())
+    ]
+    pairs += [
+        (out, out.numpy()),
+        (array, array[::-1]),
+        (out, out.numpy()[::-1]),
+        (array[:3], array[1:]),
+    ]
+    pairs += [
+        (square, square.T),
+        (square[0], square[:, 0]),
+        (array.reshape(2, 2), array.reshape(2, 2).T),
+    ]
     coordinates = torch.eye(4).to_sparse()
     pairs += [(coordinates, coordinates.detach()), (out[:3], out[2:])]
     for first, second in pairs:
         with pytest.raises(checks.Mismatch, match="the same memory"):
             checks.assert_close(first, second, "float32")
     apart = torch.zeros(2, 4)  # one buffer, of which each has its own part
-    for first, second in ((torch.ones(3), torch.ones(3)), (apart[0], apart[1]), (array[:2], array[2:])):
+    for first, second in (
+        (torch.ones(3), torch.ones(3)),
+        (apart[0], apart[1]),
+        (array[:2], array[2:]),
+    ):
         checks.assert_close(first, second, "float32")
 
 
@@ -315,7 +383,11 @@ def test_whole_numbers_and_texts_must_be_equal():
     checks.assert_close(big, torch.tensor(big), "float32")
     checks.assert_close(["cat", "dog"], ["cat", "dog"], "float32")
     for reference, result, message in (
-        (big, big + np.array([0, 1, 1]), r"2 of 3 values differ, first at \(1,\): 100002 for 100001"),
+        (
+            big,
+            big + np.array([0, 1, 1]),
+            r"2 of 3 values differ, first at \(1,\): 100002 for 100001",
+        ),
         (np.array([2**62]), np.array([2**62 + 1]), "4611686018427387905 for 4611686018427387904"),
         (np.array([True, False]), np.array([True, True]), "bool must be equal"),
         (np.uint8([1]), np.uint8([255]), "255 for 1"),
@@ -332,8 +404,13 @@ def test_whole_numbers_and_texts_must_be_equal():
 
 def test_the_worst_value_is_the_one_that_is_wrong():
     """The large value differs by more, and may."""
-    reference, result = np.array([1e3, 1.0, 1.0] + [1.0] * 97), np.array([1e3 + 0.05, 1.0, 1.04] + [1.0] * 97)
-    message = r"1 of 100 values .+ \(2,\): 1\.04 for 1: 0\.04 apart, and rounding explains at most \S+$"
+    reference, result = (
+        np.array([1e3, 1.0, 1.0] + [1.0] * 97),
+        np.array([1e3 + 0.05, 1.0, 1.04] + [1.0] * 97),
+    )
+    message = (
+        r"1 of 100 values .+ \(2,\): 1\.04 for 1: 0\.04 apart, and rounding explains at most \S+$"
+    )
     with pytest.raises(checks.Mismatch, match=message):
         checks.assert_close(reference, result, "float32")
 
@@ -366,7 +443,9 @@ def test_a_function_is_compared_with_the_cpu(monkeypatch):
     checks.assert_matches_cpu(torch.matmul, x, y, on=MPS)
     assert asked.copies == [torch.float32] * 2
     assert asked.waits == 1
-    checks.assert_matches_cpu(lambda pair, scale: pair["x"] @ pair["y"][0] * scale, {"x": x, "y": [y]}, 2, on=MPS)
+    checks.assert_matches_cpu(
+        lambda pair, scale: pair["x"] @ pair["y"][0] * scale, {"x": x, "y": [y]}, 2, on=MPS
+    )
     assert len(asked.copies) == 4, "tensors in lists and dicts move too"
     pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.001)
     with pytest.raises(checks.Mismatch, match="result: "):
@@ -447,23 +526,35 @@ def test_exercises_are_judged():
     assert checks.exercise("Ex 1", [..., ...], asserting, "count") == "Ex 1: not attempted yet"
     assert checks.exercise("Ex 1", 4, asserting, "count") == "Ex 1: right"
     assert checks.exercise("Ex 1", 0, lambda answer: answer == 0, "-") == "Ex 1: right"
-    for one in (np.float32(4), torch.tensor(4)):  # the check compares, and gets a framework's own truth
+    for one in (
+        np.float32(4),
+        torch.tensor(4),
+    ):  # the check compares, and gets a framework's own truth
         assert checks.exercise("Ex 1", one, lambda answer: answer == 4, "-") == "Ex 1: right"
         with pytest.raises(checks.WrongAnswer, match="is not it"):
             checks.exercise("Ex 1", one, lambda answer: answer == 5, "-")
-    assert ">Ex &lt;1&gt;: right<" in checks.exercise("Ex <1>", 4, asserting, "count")._repr_mimebundle_()["text/html"]
+    assert (
+        ">Ex &lt;1&gt;: right<"
+        in checks.exercise("Ex <1>", 4, asserting, "count")._repr_mimebundle_()["text/html"]
+    )
     for answer, accepts, message in (
         (5, asserting, r"(?s)Ex 1: 5 is not 4.*\. Hint: count$"),
         (5, lambda answer: answer == 4, r"Ex 1: 5 is not it\. Hint: count$"),
         ("x", lambda answer: answer.shape, "Ex 1: .*no attribute 'shape'.* Hint: count$"),
-        (np.ones(2), lambda answer: answer == 1, r"Ex 1: of array.* neither True nor False; .*plain.* Hint: count$"),
+        (
+            np.ones(2),
+            lambda answer: answer == 1,
+            r"Ex 1: of array.* neither True nor False; .*plain.* Hint: count$",
+        ),
         (7, lambda answer: answer, "Ex 1: of 7 the check finds 7, which is neither True nor False"),
         (7, lambda answer: "no", "Ex 1: of 7 the check finds 'no', which is neither"),
         (list(range(10_000)), lambda answer: False, r"Ex 1: \[0, 1, .{0,60}\] is not it"),
     ):
         with pytest.raises(checks.WrongAnswer, match=message) as refused:
             checks.exercise("Ex 1", answer, accepts, "count")
-        assert refused.value._render_traceback_() == [f"WrongAnswer: {refused.value}"], "more than a learner needs"
+        assert refused.value._render_traceback_() == [f"WrongAnswer: {refused.value}"], (
+            "more than a learner needs"
+        )
     with pytest.raises(TypeError, match="Ex 1: the check returned nothing"):
         checks.exercise("Ex 1", 4, lambda answer: None, "count")
     with pytest.raises(NameError):  # a mistake of the page, not of the reader
@@ -483,9 +574,17 @@ def test_an_error_of_a_learner_s_code_takes_three_lines(monkeypatch):
         exec(compile(cell, cell, "exec"), space)
     how, mine, judged, end = space["how"], space["mine"], space["judged"], "\nCall .* Hint: count$"
     for given, accepts, said in (
-        (lambda: mine(3), all, f"Ex 1: RuntimeError: .* size.*\nLine 4 of your cell: return lesson.x.{end}"),
+        (
+            lambda: mine(3),
+            all,
+            f"Ex 1: RuntimeError: .* size.*\nLine 4 of your cell: return lesson.x.{end}",
+        ),
         (7, how, r"Ex 1: 2 is not 7\. Hint: count$"),
-        (7, lambda x: how(2) == mine(x), f"Ex 1: OSError: many many .*\nLine 3 of your cell: raise .*{end}"),
+        (
+            7,
+            lambda x: how(2) == mine(x),
+            f"Ex 1: OSError: many many .*\nLine 3 of your cell: raise .*{end}",
+        ),
         (lambda: misspelt, all, r"Ex 1: NameError: name 'misspelt' is not defined\. Hint: count$"),  # noqa: F821
     ):
         with pytest.raises(checks.WrongAnswer, match=said) as refused:

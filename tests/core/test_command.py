@@ -16,14 +16,20 @@ import pytest
 from metallab import paths
 from metallab.__main__ import COMMANDS, Command, main
 
-MEASURED = r"{} a call, latency, on .+ \(quartiles .+, 3 samples, first call .+\) \[.*fast mode.*\]\n"
+MEASURED = (
+    r"{} a call, latency, on .+ \(quartiles .+, 3 samples, first call .+\) \[.*fast mode.*\]\n"
+)
 
 
-def ran(*arguments: str, cwd: os.PathLike | None = None, **environment: str) -> tuple[int, str, str]:
+def ran(
+    *arguments: str, cwd: os.PathLike | None = None, **environment: str
+) -> tuple[int, str, str]:
     """The exit code, what was printed and the errors of ``metallab``, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "metallab", *arguments],
-        env=os.environ | {"PYTHONPATH": str(paths.ROOT / "utils"), "METALLAB_MODE": "fast"} | environment,
+        env=os.environ
+        | {"PYTHONPATH": str(paths.ROOT / "utils"), "METALLAB_MODE": "fast"}
+        | environment,
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -88,19 +94,34 @@ def _parsing_alone(parsed):
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "extra"), [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")]
+    ("name", "package", "extra"),
+    [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")],
 )
 def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == package else asked)
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda asked: None if asked == package else asked
+    )
     assert main([name, "--help"]) == 2
     told = capsys.readouterr().err
     assert (package in told, f"metal-lab[{extra}]" in told) == (True, True)
-    extras = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert any(re.match(rf"{package}\b", line) for line in extras[extra])
 
 
 def test_help_imports_no_framework_and_no_command():
-    heavy = ["numpy", "torch", "tensorflow", "jax", "pandas", "scipy", "matplotlib", "metallab.timing", "metalsim"]
+    heavy = [
+        "numpy",
+        "torch",
+        "tensorflow",
+        "jax",
+        "pandas",
+        "scipy",
+        "matplotlib",
+        "metallab.timing",
+        "metalsim",
+    ]
     code = (
         "import sys\nfrom metallab.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
         f"    print([name for name in {heavy} if name in sys.modules])"
@@ -121,7 +142,9 @@ def test_no_such_command_names_those_there_are(capsys):
 
 def test_time_prints_one_line_with_the_machine(capsys, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr("metallab.commands.time_expression.TITLES", {})  # this process has imported frameworks
+    monkeypatch.setattr(
+        "metallab.commands.time_expression.TITLES", {}
+    )  # this process has imported frameworks
     assert main(["time", "sorted(a)", "--setup", "a = [3, 1, 2]", "--setup", "a = a * 1000"]) == 0
     printed = capsys.readouterr().out
     assert re.fullmatch(r"sorted\(a\): " + MEASURED.format(r"[\d.]+ \S+"), printed), printed
@@ -157,7 +180,10 @@ def test_time_asks_which_framework_the_device_is_of(capsys, monkeypatch):
     for name in ("jax", "mlx"):  # whoever was imported before
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert main(["time", "1"]) == 2
-    assert "imports torch and tensorflow: name whose device it is, --framework torch" in capsys.readouterr().err
+    assert (
+        "imports torch and tensorflow: name whose device it is, --framework torch"
+        in capsys.readouterr().err
+    )
 
 
 ON_TORCH = "import torch; x = torch.ones(8, 8{})"
@@ -166,7 +192,20 @@ ON_TORCH = "import torch; x = torch.ones(8, 8{})"
 def test_time_of_pytorch_on_the_cpu_names_the_cpu(capsys, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-    assert main(["time", "x @ x", "--throughput", "--framework", "torch", "--setup", ON_TORCH.format("")]) == 0
+    assert (
+        main(
+            [
+                "time",
+                "x @ x",
+                "--throughput",
+                "--framework",
+                "torch",
+                "--setup",
+                ON_TORCH.format(""),
+            ]
+        )
+        == 0
+    )
     assert re.search(r"a call, throughput, on .* CPU, \d+ threads? \(", capsys.readouterr().out)
 
 
@@ -206,7 +245,9 @@ def traced(*arguments) -> tuple[int, str, str]:
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 def test_trace_runs_a_script_as_python_does(script, tmp_path):
     chrome = tmp_path / "trace.json"
-    code, printed, errors = traced("--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more")
+    code, printed, errors = traced(
+        "--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more"
+    )
     assert code == 0, errors
     first, sentence, header, *rows, _, _ = printed.splitlines()
     assert first == "128.0 __main__ ['--more']"
@@ -225,7 +266,9 @@ def test_trace_tells_what_ran_before_a_script_failed(script, capsys, monkeypatch
     assert "ZeroDivisionError" in told.err
 
 
-@pytest.mark.parametrize(("ending", "code"), [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1)])
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1)]
+)
 def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, monkeypatch, capsys):
     from metallab.pytorch import trace_script
 
@@ -235,7 +278,8 @@ def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("option", "out"), [("--chrome", "script.py/x.json"), ("--picture", "."), ("--picture", "script.xyz")]
+    ("option", "out"),
+    [("--chrome", "script.py/x.json"), ("--picture", "."), ("--picture", "script.xyz")],
 )
 def test_where_a_trace_cannot_be_written_nothing_runs(option, out, script, capsys):
     script.write_text("print('it ran')\n")

@@ -28,16 +28,22 @@ UNITS = types.SimpleNamespace(CPU_ONLY="cpu", CPU_AND_GPU="gpu", CPU_AND_NE="ne"
 
 
 @pytest.mark.parametrize(
-    ("wrong", "left"), [("", {"GPU", "Neural Engine"}), ("ne", {"GPU"}), ("cpu gpu ne", set())], ids=["", "ne", "all"]
+    ("wrong", "left"),
+    [("", {"GPU", "Neural Engine"}), ("ne", {"GPU"}), ("cpu gpu ne", set())],
+    ids=["", "ne", "all"],
 )
 def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path, wrong, left):
     page = nbformat.read(paths.NOTEBOOKS / "09b_compile_for_apple_chips.ipynb", as_version=4)
     (cell,) = (cell.source.partition("\n")[2] for cell in page.cells if cell.id == "units-code")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    coremltools = types.SimpleNamespace(models=types.SimpleNamespace(MLModel=Model), ComputeUnit=UNITS)
+    coremltools = types.SimpleNamespace(
+        models=types.SimpleNamespace(MLModel=Model), ComputeUnit=UNITS
+    )
     monkeypatch.setitem(sys.modules, "coremltools", coremltools)
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as the cell has it, and as it was afterwards
+    monkeypatch.setitem(
+        sys.modules, "tensorflow", None
+    )  # as the cell has it, and as it was afterwards
     monkeypatch.setattr(Model, "wrong", wrong)
     x = np.arange(4, dtype=np.float32)
     np.save("x.npy", x)

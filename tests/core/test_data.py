@@ -12,7 +12,10 @@ from metallab.results import findings
 
 DATA = paths.ROOT / "data"
 README = (DATA / "README.md").read_text(encoding="utf-8")
-LISTED = dict(reversed(line.split("  ")) for line in re.search(r"```\n(.*?)```", README, re.DOTALL)[1].splitlines())
+LISTED = dict(
+    reversed(line.split("  "))
+    for line in re.search(r"```\n(.*?)```", README, re.DOTALL)[1].splitlines()
+)
 
 
 def test_every_file_is_listed_with_its_checksum():
@@ -21,7 +24,8 @@ def test_every_file_is_listed_with_its_checksum():
         for path in DATA.rglob("*")
         if path.is_file() and path.name != "README.md" and not path.name.startswith(".")
         if path.suffix not in (".py", ".pyc")  # the scripts that made them
-        if path.relative_to(DATA).parts[0] != "executed"  # of which tests/results/test_show.py takes care
+        if path.relative_to(DATA).parts[0]
+        != "executed"  # of which tests/results/test_show.py takes care
     }
     assert there == LISTED
     for name in there:
@@ -31,18 +35,24 @@ def test_every_file_is_listed_with_its_checksum():
 def test_the_picture_of_the_race_says_what_its_page_printed():
     readme = (paths.ROOT / "README.md").read_text(encoding="utf-8")
     picture = re.search(r"!\[([^]]+)\]\(data/images/detection_race_nvidia_h200\.png\)", readme)[1]
-    page = (DATA / "executed" / "nvidia_h200" / "08b_find_the_slow_stage.ipynb").read_text(encoding="utf-8")
+    page = (DATA / "executed" / "nvidia_h200" / "08b_find_the_slow_stage.ipynb").read_text(
+        encoding="utf-8"
+    )
     claimed = re.findall(r"\d\.\d\d", picture)
     assert claimed == re.findall(r"(\d\.\d\d) times as fast as CPU, float32 \(95 %", page)
     assert len(claimed) == 3
 
 
-@pytest.mark.parametrize("path", sorted((DATA / "results").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((DATA / "results").glob("*.json")), ids=lambda path: path.stem
+)
 def test_reference_results_are_real_runs_with_provenance(path):
     stored = records.load(path)
     assert {record.measurement.mode for record in stored} == {"full"}
     assert not any(record.measurement.simulated for record in stored)
     assert all(record.machine.chip and record.machine.python for record in stored)
     title = findings.column(stored, path.name).title
-    assert paths.results_file(title) == path.name, "a file is named after the device that was measured"
+    assert paths.results_file(title) == path.name, (
+        "a file is named after the device that was measured"
+    )
     assert "/" not in "".join(str(record.machine.environment) for record in stored)

@@ -90,15 +90,50 @@ MACHINE = machine.Machine(
 """One machine for all: what is drawn depends on what the file holds, and shall not depend on where the test runs."""
 
 GOOD = [dataclasses.replace(one, machine=MACHINE) for one in contribution()]
-ODD = ["", "\x1b[2J", "a\nb", "<script>", "\ud800", "../../x", "x" * 2000, -1, 0, 5e-324, 2**63, 10**400, math.nan]
-ODD += ["CPU", "mps", "baseline", "faster", "full", "fast", "0001-01-01T00:00:00+23:59", None, True, [], {}, [[1, 2]]]
+ODD = [
+    "",
+    "\x1b[2J",
+    "a\nb",
+    "<script>",
+    "\ud800",
+    "../../x",
+    "x" * 2000,
+    -1,
+    0,
+    5e-324,
+    2**63,
+    10**400,
+    math.nan,
+]
+ODD += [
+    "CPU",
+    "mps",
+    "baseline",
+    "faster",
+    "full",
+    "fast",
+    "0001-01-01T00:00:00+23:59",
+    None,
+    True,
+    [],
+    {},
+    [[1, 2]],
+]
 VALUES = st.sampled_from(ODD) | st.floats() | st.integers() | st.text(max_size=5)
 
 
 def places(data: Any, above: tuple = ()) -> list[tuple]:
     """The path to everything in a JSON value."""
-    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    return [path for key, value in inside for path in [(*above, key), *places(value, (*above, key))]]
+    inside = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
+    return [
+        path for key, value in inside for path in [(*above, key), *places(value, (*above, key))]
+    ]
 
 
 @st.composite
@@ -107,7 +142,9 @@ def changed_files(draw) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         data = json.loads(records.write(Path(folder) / "good.json", GOOD).read_text())
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
-        inner = [(metadata, kind) for metadata, kind in texts(data) if isinstance(metadata[kind], str)]
+        inner = [
+            (metadata, kind) for metadata, kind in texts(data) if isinstance(metadata[kind], str)
+        ]
         metadata, kind = draw(st.sampled_from(inner))
         whole = draw(st.booleans())
         given = data if whole else json.loads(metadata[kind])
@@ -115,7 +152,10 @@ def changed_files(draw) -> bytes:
         place = given
         for step in path:
             place = place[step]
-        value, what = place[last], draw(st.sampled_from(["scaled", "scaled", "any", "drop", "twice"]))
+        value, what = (
+            place[last],
+            draw(st.sampled_from(["scaled", "scaled", "any", "drop", "twice"])),
+        )
         if what == "scaled" and isinstance(value, float):
             place[last] = value * draw(st.sampled_from([0.5, 1 + 1e-12, 1.1, 1e6]))
         elif what == "drop":
@@ -128,7 +168,9 @@ def changed_files(draw) -> bytes:
             break  # perhaps nothing is left to go into
         metadata[kind] = json.dumps(given)
     content = json.dumps(data).encode()
-    return content[: draw(st.integers(0, len(content)))] if draw(st.integers(0, 19)) == 7 else content
+    return (
+        content[: draw(st.integers(0, len(content)))] if draw(st.integers(0, 19)) == 7 else content
+    )
 
 
 def assert_right(path: Path) -> str:
@@ -145,7 +187,9 @@ def assert_right(path: Path) -> str:
     samples = {(one.name, one.moment): one.measurement.samples for one in loaded}
     for one in loaded:
         if one.comparison and one.comparison.median is not None:
-            base = samples[f"{one.lesson}/{one.comparison.name}/{one.comparison.baseline}", one.moment]
+            base = samples[
+                f"{one.lesson}/{one.comparison.name}/{one.comparison.baseline}", one.moment
+            ]
             ratios = [b / v for b, v in zip(base, one.measurement.samples, strict=True)]
             assert one.comparison.median == pytest.approx(statistics.median(ratios), rel=1e-9)
     return "read"
@@ -188,7 +232,24 @@ def judged(reference, result, dtype="float32"):
     return known
 
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-7, 1e-30, 1e4, 1e9, -1e9, 6e4, 3e38, 1.7e308, 5e-324, math.inf, -math.inf, math.nan)
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1e-7,
+    1e-30,
+    1e4,
+    1e9,
+    -1e9,
+    6e4,
+    3e38,
+    1.7e308,
+    5e-324,
+    math.inf,
+    -math.inf,
+    math.nan,
+)
 INTERESTING = st.sampled_from(SPECIAL)
 FLOATS = st.one_of(INTERESTING, st.floats(), st.floats(-3, 3))
 CHANGES = st.sampled_from([0.0, 1e-13, 1e-9, 3e-7, 3e-5, 3e-4, 3e-3, 3e-2, 0.3, 3.0])
@@ -209,7 +270,9 @@ def pairs_of_floats(draw):
         factors = np.array(draw(st.lists(CHANGES, min_size=count, max_size=count)))
         result = reference.copy()
         changed = factors != 0
-        result[changed] = reference[changed] * (1 + factors[changed]) + draw(st.sampled_from([0, 1e-9, 1e-3]))
+        result[changed] = reference[changed] * (1 + factors[changed]) + draw(
+            st.sampled_from([0, 1e-9, 1e-3])
+        )
         return reference.astype(dtype).reshape(shape), result.astype(dtype).reshape(shape)
 
 
@@ -234,13 +297,17 @@ def agree(a, b, allowed, size, slack):
     return apart <= limit * slack
 
 
-@fuzzed(400, pair=pairs_of_floats(), dtype=st.sampled_from(["float16", "float32", "float64", "int64"]))
+@fuzzed(
+    400, pair=pairs_of_floats(), dtype=st.sampled_from(["float16", "float32", "float64", "int64"])
+)
 def test_numbers_agree_as_the_definition_says(pair, dtype):
     """What agrees without the array's size is accepted, what differs with the largest value for its size is not."""
     reference, result = pair
     allowed = checks.tolerance(dtype)
     slack = Fraction(1, 10**4)  # what a comparison in this precision may round away
-    values = [(complex(a), complex(b)) for a, b in zip(reference.ravel(), result.ravel(), strict=True)]
+    values = [
+        (complex(a), complex(b)) for a, b in zip(reference.ravel(), result.ravel(), strict=True)
+    ]
     finite = [a for a, _ in values if math.isfinite(a.real) and math.isfinite(a.imag) and a != 0]
     sizes = [magnitude(a.real, a.imag) for a in finite]
     least, most = Fraction(0), max(sizes, default=Fraction(0))
@@ -253,4 +320,6 @@ def test_numbers_agree_as_the_definition_says(pair, dtype):
     if not all(agree(a, b, allowed, most, 1 + slack) for a, b in values):
         assert accepted is False
     shared = torch.tensor(reference)
-    assert judged(shared, result, dtype) == judged(reference, torch.tensor(result), dtype) == accepted
+    assert (
+        judged(shared, result, dtype) == judged(reference, torch.tensor(result), dtype) == accepted
+    )

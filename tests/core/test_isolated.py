@@ -119,7 +119,10 @@ time.sleep(600)
 def test_pythonpath_is_added_to_the_one_there_is(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/usual", prepend=os.pathsep)
     code = "import sys\nfolders = [path for path in sys.path if path in ('/usual', '/given')]"
-    assert run(code, results=["folders"], environment={"PYTHONPATH": "/given"})["folders"] == ["/given", "/usual"]
+    assert run(code, results=["folders"], environment={"PYTHONPATH": "/given"})["folders"] == [
+        "/given",
+        "/usual",
+    ]
     assert run(code, results=["folders"])["folders"] == ["/usual"]
 
 
@@ -132,7 +135,9 @@ import os
 variables = [os.environ.get(name) for name in {list(isolated.ONE_THREAD)}]
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 """
-    one, all_of_them = (run(code, results=["variables", "cores"], threads=threads) for threads in (1, None))
+    one, all_of_them = (
+        run(code, results=["variables", "cores"], threads=threads) for threads in (1, None)
+    )
     assert (one["variables"], all_of_them["variables"]) == (["1"] * 6, [None] * 6)
     if sys.platform == "linux":
         assert (one["cores"], all_of_them["cores"]) == (1, len(os.sched_getaffinity(0)))
@@ -181,7 +186,9 @@ def test_cells_share_a_kernel_and_bring_results_back(shell, capsys):
 
 
 def test_other_options_have_another_kernel(shell, monkeypatch, tmp_path):
-    seen = "import os\nx = os.getpid(), os.environ.get('NAME'), os.environ.get('NPROC'), os.getcwd()"
+    seen = (
+        "import os\nx = os.getpid(), os.environ.get('NAME'), os.environ.get('NPROC'), os.getcwd()"
+    )
     cell(shell, "x", seen)
     first, *_ = shell.user_ns["x"]
     cell(shell, "x --threads 1 --set NAME='a b'", seen)
@@ -198,7 +205,9 @@ def test_a_channel_that_connects_late_loses_no_message(shell, monkeypatch):
     connect = BlockingKernelClient.connect_iopub
 
     def late(client, identity=None):
-        client.context.setsockopt(zmq.RECONNECT_IVL, 2500)  # milliseconds; the kernel does not listen yet
+        client.context.setsockopt(
+            zmq.RECONNECT_IVL, 2500
+        )  # milliseconds; the kernel does not listen yet
         socket = connect(client, identity)
         client.context.setsockopt(zmq.RECONNECT_IVL, 100)
         return socket
@@ -283,7 +292,9 @@ def test_fast_mode_skips_long_cells(shell, capsys, monkeypatch):
 def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
     absent = {"coremltools": "make tools", "apple-gpu": "buy one"}
     for name, fix in absent.items():
-        tool = dataclasses.replace(needs.TOOLS[name], is_here=lambda: False, fix=lambda fix=fix: fix)
+        tool = dataclasses.replace(
+            needs.TOOLS[name], is_here=lambda: False, fix=lambda fix=fix: fix
+        )
         monkeypatch.setitem(needs.TOOLS, name, tool)
     for line, fix in (("x --needs coremltools", "make tools"), ("x --device mps", "buy one")):
         shell.user_ns["x"] = "old"
@@ -303,14 +314,26 @@ def test_without_the_simulated_gpu_later_cells_are_skipped(shell, monkeypatch):
     monkeypatch.setitem(needs.TOOLS, "apple-gpu", here)
     monkeypatch.setattr("metalsim.device.TORCH", "2.0.0")
     monkeypatch.setattr(isolated, "_absent", None)
-    refusal = "from metalsim.errors import SimulationError\nraise SimulationError('another PyTorch')"
+    refusal = (
+        "from metalsim.errors import SimulationError\nraise SimulationError('another PyTorch')"
+    )
     cell(shell, "--device mps", refusal)
     cell(shell, "x --device mps", "x = what_the_first_cell_defines()")
     assert "2.0.0" in str(shell.user_ns["x"])
 
 
 @pytest.mark.parametrize(
-    "line", ["'y", "2x", "--divice mps", "--device cuda", "--threads 3", "--set NAME", "--needs clangg", "--raises"]
+    "line",
+    [
+        "'y",
+        "2x",
+        "--divice mps",
+        "--device cuda",
+        "--threads 3",
+        "--set NAME",
+        "--needs clangg",
+        "--raises",
+    ],
 )
 def test_a_magic_line_that_is_wrong_shows_the_options(shell, line):
     with pytest.raises(ValueError, match=r"does not understand .*--device"):
@@ -331,7 +354,9 @@ if {how!r} == "SIGKILL":
     os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, timeout=600)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, timeout=600
+    )
     (number,) = ended.stdout.split()
     deadline = time.monotonic() + 600
     while not gone(int(number)):

@@ -15,7 +15,9 @@ from metallab.judgement import Judgement
 
 def cell_of(judged: Judgement):
     """A saved cell that shows a judgement as its result."""
-    return v4.new_code_cell("", outputs=[v4.new_output("execute_result", judged._repr_mimebundle_())])
+    return v4.new_code_cell(
+        "", outputs=[v4.new_output("execute_result", judged._repr_mimebundle_())]
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,9 @@ def test_a_wrong_answer_is_left_for_programs_and_shown_once(monkeypatch):
     (left,) = shown
     assert left.data() == {"exercise": "Exercise 1", "outcome": "wrong", "sentence": left.sentence}
     assert str(refused.value) == left
-    assert list(left._repr_mimebundle_()) == [judgement.MIME], "the error below it is what a reader sees"
+    assert list(left._repr_mimebundle_()) == [judgement.MIME], (
+        "the error below it is what a reader sees"
+    )
 
 
 def test_outside_of_a_notebook_a_wrong_answer_prints_nothing(capsys, monkeypatch):
@@ -75,7 +79,10 @@ def test_an_output_that_is_no_judgement_is_passed_over(data):
 
 
 def test_the_last_judgement_of_a_cell_counts():
-    outputs = [*cell_of(Judgement("A", "wrong", "no")).outputs, *cell_of(Judgement("A", "right", "right")).outputs]
+    outputs = [
+        *cell_of(Judgement("A", "wrong", "no")).outputs,
+        *cell_of(Judgement("A", "right", "right")).outputs,
+    ]
 
     assert judgement.of_cell({"outputs": outputs}).outcome == "right"
 
@@ -89,7 +96,9 @@ def test_a_judgement_stays_itself_when_it_is_sent_to_another_process():
 EXECUTED = sorted((paths.ROOT / "data" / "executed").glob("*/[0-9]*.ipynb"))
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parent.name[:10]}-{path.stem.partition('_')[0]}")
+@pytest.mark.parametrize(
+    "path", EXECUTED, ids=lambda path: f"{path.parent.name[:10]}-{path.stem.partition('_')[0]}"
+)
 def test_no_check_of_a_stored_page_seems_not_to_have_run(path):
     outcomes = progress.of_page(json.loads(path.read_text(encoding="utf-8")))
 

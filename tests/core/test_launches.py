@@ -46,7 +46,9 @@ def here(tmp_path, monkeypatch):
 
 
 def measured(ways, here, rounds=2, on=CPU, within=None):
-    return launches.measure(ways, here, rounds=rounds, on=on, within=within or allowance.Allowance(1e6))
+    return launches.measure(
+        ways, here, rounds=rounds, on=on, within=within or allowance.Allowance(1e6)
+    )
 
 
 def test_stages_are_timed_apart(here):

@@ -36,7 +36,9 @@ PROFILER = json.dumps(
             {
                 "_name": "Apple M2 Max",
                 "spdisplays_mtlgpufamilysupport": "spdisplays_metal3",
-                "spdisplays_ndrvs": [{"_name": "Color LCD", "_spdisplays_display-serial-number": "S3R1AL"}],
+                "spdisplays_ndrvs": [
+                    {"_name": "Color LCD", "_spdisplays_display-serial-number": "S3R1AL"}
+                ],
                 "sppci_bus": "spdisplays_builtin",
                 "sppci_cores": "38",
                 "sppci_model": "Apple M2 Max",
@@ -56,7 +58,15 @@ Currently in use:
  displaysleep         2
 """
 MAC_FIELDS = (
-    *("chip", "memory_bytes", "cores_physical", "cores_logical", "cores_performance", "cores_efficiency", "virtual"),
+    *(
+        "chip",
+        "memory_bytes",
+        "cores_physical",
+        "cores_logical",
+        "cores_performance",
+        "cores_efficiency",
+        "virtual",
+    ),
     *("gpu", "gpu_cores", "os_version", "power_source", "low_power_mode"),
 )
 
@@ -85,7 +95,9 @@ def commands(tmp_path, monkeypatch):
 
     def put(**scripts):
         for name, script in scripts.items():
-            (folder / name).write_text(script if script.startswith("#!") else f"#!/bin/sh\n{printing(script)}\n")
+            (folder / name).write_text(
+                script if script.startswith("#!") else f"#!/bin/sh\n{printing(script)}\n"
+            )
             (folder / name).chmod(stat.S_IRWXU)
 
     return put
@@ -126,16 +138,42 @@ def read(text: str) -> Machine:
 def example(**changes) -> Machine:
     """A Mac, described as far as comparisons of machines go."""
     told = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
-    told |= {"chip": "Apple M2 Max", "cores_logical": 12, "gpu": "Apple M2 Max", "gpu_cores": 38, "os_name": "macOS"}
-    told |= {"os_version": "15.5", "python": "3.11.9", "versions": {"torch": "2.15.0", "jax": None}, "environment": {}}
+    told |= {
+        "chip": "Apple M2 Max",
+        "cores_logical": 12,
+        "gpu": "Apple M2 Max",
+        "gpu_cores": 38,
+        "os_name": "macOS",
+    }
+    told |= {
+        "os_version": "15.5",
+        "python": "3.11.9",
+        "versions": {"torch": "2.15.0", "jax": None},
+        "environment": {},
+    }
     return Machine(**told | {"power_source": "AC", "load_average": (1.5, 1.25, 1.0)} | changes)
 
 
 def test_a_mac_is_described_by_its_own_commands(commands, mac):
     """Formats not checked on a Mac."""
-    commands(sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS))
+    commands(
+        sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS)
+    )
     described = machine.describe()
-    told = ["Apple M2 Max", 96 * 2**30, 12, 12, 8, 4, False, "Apple M2 Max", 38, "15.5", "battery", True]
+    told = [
+        "Apple M2 Max",
+        96 * 2**30,
+        12,
+        12,
+        8,
+        4,
+        False,
+        "Apple M2 Max",
+        38,
+        "15.5",
+        "battery",
+        True,
+    ]
     assert [getattr(described, name) for name in MAC_FIELDS] == told
     assert (described.os_name, described.architecture) == ("macOS", "arm64")
     assert "S3R1AL" not in described.to_json()
@@ -162,7 +200,13 @@ GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: 
 
 @pytest.mark.parametrize(
     "script",
-    [None, GARBAGE, "#!/bin/sh\nprintf '\\377\\376'", "#!/no/such/interpreter", "#!/bin/sh\nexec /bin/sleep 600"],
+    [
+        None,
+        GARBAGE,
+        "#!/bin/sh\nprintf '\\377\\376'",
+        "#!/no/such/interpreter",
+        "#!/bin/sh\nexec /bin/sleep 600",
+    ],
     ids=["missing", "garbage", "bytes", "broken", "hanging"],
 )
 def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
@@ -203,13 +247,23 @@ def test_only_listed_variables_are_recorded(monkeypatch, tmp_path):
     home = tmp_path / "home" / "alice"
     recorded = {
         "PYTORCH_ENABLE_MPS_FALLBACK": ("1", "1"),
-        "XLA_FLAGS": (f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol", "--xla_dump_to=~/dump --x=~/y:~"),
+        "XLA_FLAGS": (
+            f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
+            "--xla_dump_to=~/dump --x=~/y:~",
+        ),
         "OMP_NUM_THREADS": ("2\n3", "2 3"),
         "CUDA_VISIBLE_DEVICES": ("", ""),
     }
     for name, (value, _) in recorded.items():
         monkeypatch.setenv(name, value)
-    for name in ("HOME", "METALLAB_OUT", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "METALLAB_TOKEN", "OMP_SECRET"):
+    for name in (
+        "HOME",
+        "METALLAB_OUT",
+        "TF_CONFIG",
+        "JAX_COORDINATOR_ADDRESS",
+        "METALLAB_TOKEN",
+        "OMP_SECRET",
+    ):
         monkeypatch.setenv(name, str(home))
     described = machine.describe()
     assert described.environment == {name: value for name, (_, value) in recorded.items()}
@@ -255,7 +309,12 @@ def test_a_description_names_nobody(monkeypatch):
     """Ask whom one may, the host and the user go by a name that occurs nowhere else."""
     for variable in ("USER", "LOGNAME"):
         monkeypatch.setenv(variable, "zaphod42")
-    for module, name in ((platform, "node"), (socket, "gethostname"), (getpass, "getuser"), (os, "getlogin")):
+    for module, name in (
+        (platform, "node"),
+        (socket, "gethostname"),
+        (getpass, "getuser"),
+        (os, "getlogin"),
+    ):
         monkeypatch.setattr(module, name, lambda: "zaphod42")
     assert "zaphod42" not in machine.describe().to_json()
 
@@ -279,8 +338,17 @@ def test_a_hostile_field_is_refused_by_name(field, value):
 
 def test_the_table_shows_unknown_as_unknown():
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
-    rows = dict(Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows())
+    rows = dict(
+        Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows()
+    )
     labels = {label for label, value in rows.items() if value == "unknown"}
-    assert labels == set(rows) - {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
+    assert labels == set(rows) - {
+        "Python",
+        "Packages",
+        "Not installed",
+        "Environment",
+        "Git revision",
+        "GPU",
+    }
     assert rows["Not installed"] == "jax"
     assert rows["GPU"] == "none found"

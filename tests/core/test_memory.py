@@ -58,7 +58,10 @@ def test_the_allocator_is_asked_where_there_is_one(monkeypatch):
             allocator.work()
             allocator.launched += [3500, -500]  # still running when the block ends
         assert (peak.how, peak.bytes, peak.pool_bytes) == ("allocator", 3500, pool)
-        assert str(peak) == f"peak memory 3.42 KiB above the start (allocator), driver's pool {pool / 1024:.3g} KiB"
+        assert (
+            str(peak)
+            == f"peak memory 3.42 KiB above the start (allocator), driver's pool {pool / 1024:.3g} KiB"
+        )
 
 
 def test_out_of_memory_has_a_peak_too(monkeypatch):
@@ -69,7 +72,10 @@ def test_out_of_memory_has_a_peak_too(monkeypatch):
         allocator.work()
         raise RuntimeError("MPS backend out of memory")
 
-    with pytest.raises(RuntimeError, match="out of memory"), memory.peak(on=PyTorchDevice("mps", "GPU")) as peak:
+    with (
+        pytest.raises(RuntimeError, match="out of memory"),
+        memory.peak(on=PyTorchDevice("mps", "GPU")) as peak,
+    ):
         fails()
     assert (peak.bytes, peak.pool_bytes) == (7000, 30_000)
     with pytest.raises(ZeroDivisionError), memory.peak(on=CPU) as peak:
@@ -81,7 +87,8 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
     """Stand-ins for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
     counts = {"current": 500, "peak": 9000}
     told = SimpleNamespace(
-        get_memory_info=lambda name: dict(counts), reset_memory_stats=lambda name: counts.update(peak=counts["current"])
+        get_memory_info=lambda name: dict(counts),
+        reset_memory_stats=lambda name: counts.update(peak=counts["current"]),
     )
     config = SimpleNamespace(experimental=told)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
@@ -99,7 +106,10 @@ def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
             pass
         assert peak.how == "sampled", "an Apple GPU's memory is the process's"
         gpu = PyTorchDevice("cuda", "NVIDIA H200", framework=framework)
-        with pytest.raises(ValueError, match=f"{framework} does not tell .* on NVIDIA H200"), memory.peak(on=gpu):
+        with (
+            pytest.raises(ValueError, match=f"{framework} does not tell .* on NVIDIA H200"),
+            memory.peak(on=gpu),
+        ):
             pass
 
 
@@ -162,7 +172,10 @@ OLDER = [(16, 15, 10.67), (32, 15, 21.33), (36, 15, 27.0), (64, 15, 48.0)]
 
 
 @pytest.mark.parametrize(
-    ("installed", "macos", "recommended"), [*OLDER, (16, 26, 11.84), (36, 26, 28.1), (128, 26, 107.5)]
+    ("installed", "macos", "recommended"),
+    [*OLDER, (16, 26, 11.84), (36, 26, 28.1), (128, 26, 107.5)],
 )
 def test_a_macs_limit_is_what_logs_of_metal_say(installed, macos, recommended):
-    assert memory.metal_limit(installed * 2**30, macos) / 2**30 == pytest.approx(recommended, abs=0.05)
+    assert memory.metal_limit(installed * 2**30, macos) / 2**30 == pytest.approx(
+        recommended, abs=0.05
+    )

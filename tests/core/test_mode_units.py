@@ -49,7 +49,10 @@ def test_long_texts_are_broken_between_words():
     assert (first, f"{second} {third.strip()}") == ("short", long)
     assert len(second) <= 79 < len(long)
     assert third.startswith("  ")
-    assert units.lines("its own:\n  the second\nthird", width=10) == "its own:\n  the\n    second\nthird"
+    assert (
+        units.lines("its own:\n  the second\nthird", width=10)
+        == "its own:\n  the\n    second\nthird"
+    )
     path = "/".join(["folder"] * 20)
     assert units.lines(f"at {path}") == f"at\n  {path}", "a path can be pasted"
     assert units.lines("the mixed-precision", width=12) == "the\n  mixed-precision"
@@ -58,7 +61,9 @@ def test_long_texts_are_broken_between_words():
 def test_a_number_can_be_read_back():
     scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1}
 
-    @settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(st.integers(1000, 9999), st.integers(-13, 2))
     def reads_back(digits, exponent):
         value = digits * 10.0**exponent
@@ -76,7 +81,15 @@ def test_dtypes_of_every_framework_have_one_name():
     class TensorFlows:  # tf.float32 prints as <dtype: 'float32'>
         name = "float32"
 
-    same = ("float32", "torch.float32", torch.float32, np.float32, np.dtype("float32"), jnp.float32, TensorFlows())
+    same = (
+        "float32",
+        "torch.float32",
+        torch.float32,
+        np.float32,
+        np.dtype("float32"),
+        jnp.float32,
+        TensorFlows(),
+    )
     assert [units.dtype_name(dtype) for dtype in same] == ["float32"] * len(same)
     assert units.dtype_name(torch.bfloat16) == units.dtype_name(jnp.bfloat16) == "bfloat16"
 

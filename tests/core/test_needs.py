@@ -39,7 +39,9 @@ def test_programs_are_missed_when_they_are_hidden(no_tools):
     hidden = {tool.name for tool in needs.missing(needs.TOOLS)}
     programs = ("apple-gpu", "objective-c++")
     assert {needs.TOOLS[name].name for name in programs} <= hidden
-    assert (needs.TOOLS["shader-compiler"].name in hidden) == (importlib.util.find_spec("ziglang") is None)
+    assert (needs.TOOLS["shader-compiler"].name in hidden) == (
+        importlib.util.find_spec("ziglang") is None
+    )
 
 
 @LINUX
@@ -62,9 +64,14 @@ def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch, tmp_path):
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: name)
     for code, lacking in ((0, []), (2, ["xcode-select --install"])):
         monkeypatch.setattr(
-            subprocess, "run", lambda command, code=code, **_: subprocess.CompletedProcess(command, code)
+            subprocess,
+            "run",
+            lambda command, code=code, **_: subprocess.CompletedProcess(command, code),
         )
-        assert {tool.fix() for tool in needs.missing(needs.TOOLS)} == {"make setup COREAI=1", *lacking}
+        assert {tool.fix() for tool in needs.missing(needs.TOOLS)} == {
+            "make setup COREAI=1",
+            *lacking,
+        }
 
 
 def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):

@@ -23,14 +23,26 @@ def test_outputs_are_compared_at_the_tolerance_of_the_dtype():
         answer = parity.against_numpy(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
         assert answer.startswith("DIFFERS: ")
         assert "of 12 values differ" in answer
-    assert parity.against_numpy(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16") == "agrees"
-    assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
+    assert (
+        parity.against_numpy(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16")
+        == "agrees"
+    )
+    assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith(
+        "DIFFERS: 12 of 12"
+    )
 
 
 def test_both_sides_see_the_same_rounded_numbers():
     """A device is not blamed for the rounding of its inputs, and the reference computes in 64 bits."""
-    for dtype, pairs in (("float16", torch.complex32), ("float32", torch.complex64), ("float64", torch.complex128)):
-        for array, wanted, wide in ((REAL, getattr(torch, dtype), "float64"), (PAIRS, pairs, "complex128")):
+    for dtype, pairs in (
+        ("float16", torch.complex32),
+        ("float32", torch.complex64),
+        ("float64", torch.complex128),
+    ):
+        for array, wanted, wide in (
+            (REAL, getattr(torch, dtype), "float64"),
+            (PAIRS, pairs, "complex128"),
+        ):
             seen = []
             parity.against_numpy(
                 lambda x, seen=seen: seen.append(x) or x,
@@ -41,9 +53,14 @@ def test_both_sides_see_the_same_rounded_numbers():
             )
             theirs, ours = seen
             assert (ours.dtype, theirs.dtype.name) == (wanted, wide)
-            assert np.array_equal(theirs, torch.tensor(array).to(wanted).to(getattr(torch, wide)).numpy())
+            assert np.array_equal(
+                theirs, torch.tensor(array).to(wanted).to(getattr(torch, wide)).numpy()
+            )
     whole = np.array([[3, 1]])
-    assert parity.against_numpy(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU) == "agrees"
+    assert (
+        parity.against_numpy(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU)
+        == "agrees"
+    )
 
 
 def test_it_is_the_device_that_computes(monkeypatch):
@@ -54,8 +71,12 @@ def test_it_is_the_device_that_computes(monkeypatch):
 
 def test_of_empty_arrays_the_shapes_are_compared():
     nothing = np.zeros((2, 0))
-    assert parity.against_numpy(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
-    assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
+    assert (
+        parity.against_numpy(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
+    )
+    assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith(
+        "DIFFERS: shapes differ"
+    )
 
 
 def test_refusals_are_reported_and_mistakes_raise():

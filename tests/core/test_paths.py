@@ -56,7 +56,9 @@ def write_notebook(folder: Path, *cells: str) -> Path:
 
 def run(*command: object, cwd: Path, code: int = 0) -> str:
     """Run a command, which has to end with the exit code; what it printed."""
-    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -176,14 +178,25 @@ def test_a_notebook_outside_writes_beside_itself(own):
     page = nbformat.read(write_notebook(own, SAVES), 4)
     sockets = own.parent / "k"  # and no port that another test may take
     manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(sockets))
-    NotebookClient(page, km=manager, timeout=LIMIT, resources={"metadata": {"path": str(own)}}).execute()
+    NotebookClient(
+        page, km=manager, timeout=LIMIT, resources={"metadata": {"path": str(own)}}
+    ).execute()
     assert_saved_in(own)
 
 
 def test_a_notebook_outside_that_nbconvert_executes_writes_beside_itself(own, tmp_path):
     (elsewhere := tmp_path / "elsewhere").mkdir()
     path = write_notebook(own, SAVES)
-    nbconvert = [sys.executable, "-m", "nbconvert", "--execute", "--to", "notebook", "--output-dir", elsewhere]
+    nbconvert = [
+        sys.executable,
+        "-m",
+        "nbconvert",
+        "--execute",
+        "--to",
+        "notebook",
+        "--output-dir",
+        elsewhere,
+    ]
     run(*nbconvert, path, cwd=elsewhere)
     assert_saved_in(own)
     assert written(elsewhere) == {"mine.ipynb"}
@@ -222,7 +235,13 @@ def test_a_run_started_outside_writes_there_and_git_does_not_see_it(own):
 
 def test_a_command_outside_writes_there(own):
     """As the script of this environment: it is asked for no model that there is, and has made the folder before."""
-    run(Path(sys.executable).with_name("metallab"), "doctor", "no_such_module:example", cwd=own, code=2)
+    run(
+        Path(sys.executable).with_name("metallab"),
+        "doctor",
+        "no_such_module:example",
+        cwd=own,
+        code=2,
+    )
     assert (own / "build" / "metallab" / "doctor").is_dir()
     assert changes(own) == ""
 

@@ -27,7 +27,10 @@ def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="C
 
 
 def comparison(ratio=None, withheld=None):
-    measured, ratios = {name: measurement(name) for name in ("base", "other")}, {"other": ratio} if ratio else {}
+    measured, ratios = (
+        {name: measurement(name) for name in ("base", "other")},
+        {"other": ratio} if ratio else {},
+    )
     return Comparison("softshrink", "latency", "base", measured, ratios, withheld or {}, "checked")
 
 
@@ -49,16 +52,25 @@ def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
     ratio = Ratio("other", "base", {"slower": 0.7, "same": 1.0}.get(verdict, 2.0), low, high, 24)
     figure = plots.speedups([comparison(ratio)])
     assert any(verdict in text for text in texts(figure))
-    drawn = [segment for bars in figure.axes[0].containers for line in bars[2] for segment in line.get_segments()]
+    drawn = [
+        segment
+        for bars in figure.axes[0].containers
+        for line in bars[2]
+        for segment in line.get_segments()
+    ]
     if math.isfinite(high):
-        assert [tuple(point[0] for point in segment) for segment in drawn] == [pytest.approx((low, high))]
+        assert [tuple(point[0] for point in segment) for segment in drawn] == [
+            pytest.approx((low, high))
+        ]
     else:
         assert not drawn
 
 
 def test_too_few_pairs_are_not_given_a_verdict():
     few = Ratio("other", "base", 0.05, 0.0, math.inf, 3, (0.05, 0.04, 0.06))
-    assert "0.05, inconclusive: 3 pairs; an interval needs 6" in texts(plots.speedups([comparison(few)]))
+    assert "0.05, inconclusive: 3 pairs; an interval needs 6" in texts(
+        plots.speedups([comparison(few)])
+    )
 
 
 def test_what_is_in_doubt_is_not_drawn():
@@ -81,14 +93,21 @@ def test_times_of_a_busy_machine_say_so_in_the_title():
     busy = dataclasses.replace(measurement(), others=1.0)
     made = [lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
     for draw in [*made, lambda all: plots.stages({"p": {"infer": all[0], "total": all[0]}})]:
-        assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace("\n", " ")
+        assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace(
+            "\n", " "
+        )
         assert "BUSY" not in draw([measurement()]).get_suptitle()
 
 
 def test_a_line_is_broken_where_a_quantity_is_missing():
     at = {n: measurement() for n in (1, 2, 8)}
-    axes = plots.curves({"gap": at, "whole": at | {4: measurement()}}, xlabel="n", heading="x", gaps=[4]).axes[0]
-    assert [list(np.isnan(line.get_ydata())) for line in axes.lines] == [[False, False, True, False], [False] * 4]
+    axes = plots.curves(
+        {"gap": at, "whole": at | {4: measurement()}}, xlabel="n", heading="x", gaps=[4]
+    ).axes[0]
+    assert [list(np.isnan(line.get_ydata())) for line in axes.lines] == [
+        [False, False, True, False],
+        [False] * 4,
+    ]
     assert list(axes.get_xticks()) == [1, 2, 4, 8]
 
 
@@ -155,7 +174,9 @@ def test_words_of_a_figure_begin_with_its_title():
 
 
 @pytest.mark.parametrize(
-    "words", ['"><script>go()</script>', "a < b & 'c' > \"d\"", "&lt;"], ids=["tag", "signs", "entity"]
+    "words",
+    ['"><script>go()</script>', "a < b & 'c' > \"d\"", "&lt;"],
+    ids=["tag", "signs", "entity"],
 )
 def test_words_stay_words(notebook, words):
     data, metadata = notebook.display_formatter.format(small_figure(words))
@@ -167,7 +188,9 @@ def test_words_stay_words(notebook, words):
 def test_a_figure_is_drawn_once_each_time_it_is_shown(notebook, monkeypatch):
     drawn = []
     draw = FigureCanvasBase.print_figure
-    monkeypatch.setattr(FigureCanvasBase, "print_figure", lambda *a, **k: drawn.append(1) or draw(*a, **k))
+    monkeypatch.setattr(
+        FigureCanvasBase, "print_figure", lambda *a, **k: drawn.append(1) or draw(*a, **k)
+    )
     figure = small_figure()
     first, _ = notebook.display_formatter.format(figure)
     assert len(drawn) == 1
@@ -228,7 +251,11 @@ def test_a_figure_with_words_goes_through_pickle():
 
 def test_multiples_are_one_picture_with_the_words_of_all():
     def draw(scale):
-        return plots.losses({"a": [[scale, 1.0]]}, device="Chip X") if scale else plots.plt.subplots(figsize=(2, 1))[0]
+        return (
+            plots.losses({"a": [[scale, 1.0]]}, device="Chip X")
+            if scale
+            else plots.plt.subplots(figsize=(2, 1))[0]
+        )
 
     made = plots.multiples(draw, [8.0, 0, 1.0])
     pixels = plots.plt.imread(io.BytesIO(made.data))
@@ -247,9 +274,14 @@ def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
     def parts(**seconds):
         return {name: measurement(name, (value,)) for name, value in seconds.items()}
 
-    figure = plots.stages({"left": parts(load=1e-3, compute=3e-3, total=4e-3), "right": parts(load=2e-3, total=2e-3)})
+    figure = plots.stages(
+        {"left": parts(load=1e-3, compute=3e-3, total=4e-3), "right": parts(load=2e-3, total=2e-3)}
+    )
     axes = figure.axes[0]
-    pieces = {bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars] for bars in axes.containers}
+    pieces = {
+        bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars]
+        for bars in axes.containers
+    }
     assert pieces == {
         "load": [(0, pytest.approx(1)), (0, pytest.approx(2))],
         "compute": [(pytest.approx(1), pytest.approx(3)), (pytest.approx(2), 0)],
@@ -284,7 +316,9 @@ def test_a_picture_of_what_was_not_made_says_why():
 @pytest.mark.parametrize("nowhere", [0, -4, math.nan])
 def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
     with pytest.raises(ValueError, match=r"'a' at .* no place on a logarithmic axis"):
-        plots.curves({"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product")
+        plots.curves(
+            {"a": {nowhere: measurement(), 1: measurement()}}, xlabel="n", heading="product"
+        )
 
 
 def test_the_axis_names_small_speed_ups_as_fractions():

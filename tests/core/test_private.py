@@ -35,7 +35,10 @@ def anna(monkeypatch):
         ("/private/var/folders/zz/abc123/T/x", "(temporary)/T/x"),
         ("/Users/anna, /Users/bob/films/a.mp4", "~, ~/films/a.mp4"),
         ("/home/bob jones/x; /home/carol is bad", "~/x; ~ is bad"),
-        ("Annas-Air.local, annas-air, Anna Lena Muster, susanna", "(host), (host), (user), susanna"),
+        (
+            "Annas-Air.local, annas-air, Anna Lena Muster, susanna",
+            "(host), (host), (user), susanna",
+        ),
         ("https://example.org/docs/build/a and GB/s", "https://example.org/docs/build/a and GB/s"),
         ("the root, /usr/lib/x.so", "the root, /usr/lib/x.so"),
     ],

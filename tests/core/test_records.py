@@ -26,11 +26,19 @@ from metallab import isolated, machine, records, timing
 from metallab.device import PyTorchDevice
 
 CPU = PyTorchDevice("cpu", "Xeon CPU, 2 threads", threads=2)
-STEADY = settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+STEADY = settings(
+    max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate]
+)
 
 
 def measurement(name: str = "matmul", samples=(1.0, 1.1, 1.2), **changes) -> timing.Measurement:
-    fields = {"question": "latency", "first_call": 3.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
+    fields = {
+        "question": "latency",
+        "first_call": 3.0,
+        "block": 1,
+        "warmup_calls": 3,
+        "stop_reason": "quiet",
+    }
     fields |= {"mode": "full", "device": CPU.label, "simulated": False}
     return timing.Measurement(name=name, samples=tuple(samples), **(fields | changes))
 
@@ -39,15 +47,21 @@ def comparison(samples: int = 20) -> timing.Comparison:
     """Eager, a variant twice as fast, and one whose output differs."""
     times = {"eager": 2.0, "fused": 1.0, "wrong": 0.1}
     steps = [1 + 0.001 * i for i in range(samples)]
-    measured = {key: measurement(key, [time * step for step in steps]) for key, time in times.items()}
-    made = timing.compare_samples(measured, baseline="eager", name="softshrink", parity="outputs compared")
+    measured = {
+        key: measurement(key, [time * step for step in steps]) for key, time in times.items()
+    }
+    made = timing.compare_samples(
+        measured, baseline="eager", name="softshrink", parity="outputs compared"
+    )
     refused = {"wrong": timing.Doubt("outputs differ", "\n\x1b[31mresult: 3 of 3")}
     return dataclasses.replace(made, paired={"fused": made.paired["fused"]}, refused=refused)
 
 
 def record(name: str = "matmul", **changes) -> records.Record:
     made = measurement(name, **changes)
-    return records.Record("01_a", f"01_a/{name}", "2026-11-20T10:00:00+00:00", made, None, None, machine.describe())
+    return records.Record(
+        "01_a", f"01_a/{name}", "2026-11-20T10:00:00+00:00", made, None, None, machine.describe()
+    )
 
 
 # --- round trip ---
@@ -70,7 +84,8 @@ MEASUREMENTS = st.builds(
     kind=st.sampled_from(["cpu", "mps", "cuda"]),
     threads=st.none() | st.integers(1, 100),
     dtype=st.none() | st.sampled_from(["float32", "bfloat16", "int8"]),
-    size=st.none() | st.builds(timing.Size, number=st.integers(0, 2**40) | st.floats(0, 1e6), unit=NAMES),
+    size=st.none()
+    | st.builds(timing.Size, number=st.integers(0, 2**40) | st.floats(0, 1e6), unit=NAMES),
 )
 HEADLINES = st.none() | st.builds(
     records.Headline,
@@ -88,10 +103,16 @@ def pages(draw) -> list[records.Record]:
     sides = {first: draw(MEASUREMENTS)}
     for name in names:
         times = draw(st.lists(TIMES, min_size=sides[first].n, max_size=sides[first].n))
-        sides[name] = dataclasses.replace(draw(MEASUREMENTS), samples=tuple(times), question=sides[first].question)
+        sides[name] = dataclasses.replace(
+            draw(MEASUREMENTS), samples=tuple(times), question=sides[first].question
+        )
     made = timing.compare_samples(sides, baseline=first, name=draw(NAMES), parity=draw(NAMES))
-    made = dataclasses.replace(made, series=draw(NAMES), roles={name: draw(NAMES) for name in names})
-    refused = {name: timing.Doubt("outputs differ", "by 3") for name in names if draw(st.booleans())}
+    made = dataclasses.replace(
+        made, series=draw(NAMES), roles={name: draw(NAMES) for name in names}
+    )
+    refused = {
+        name: timing.Doubt("outputs differ", "by 3") for name in names if draw(st.booleans())
+    }
     paired = {name: ratio for name, ratio in made.paired.items() if name not in refused}
     lesson = draw(st.from_regex(r"[0-9]{2}b?_[a-z_]{1,20}", fullmatch=True))
     results = *lone, dataclasses.replace(made, paired=paired, refused=refused)
@@ -99,7 +120,10 @@ def pages(draw) -> list[records.Record]:
     assume(len({name for name, *_ in rows}) == len(rows))
     taken, drift = draw(st.datetimes()).isoformat(), draw(st.none() | st.floats(-0.9, 10))
     about = drift, machine.describe(), draw(HEADLINES)
-    return [records.Record(lesson, name, taken, measured, compared, *about) for name, measured, compared, _ in rows]
+    return [
+        records.Record(lesson, name, taken, measured, compared, *about)
+        for name, measured, compared, _ in rows
+    ]
 
 
 def test_what_is_written_is_read_back():
@@ -109,7 +133,9 @@ def test_what_is_written_is_read_back():
         with tempfile.TemporaryDirectory() as folder:
             path = records.write(Path(folder) / "deep" / "results.json", made)
             got = records.load(str(path))
-        assert [dataclasses.astuple(one) for one in got] == [dataclasses.astuple(one) for one in made]
+        assert [dataclasses.astuple(one) for one in got] == [
+            dataclasses.astuple(one) for one in made
+        ]
 
     round_trip()
 
@@ -124,19 +150,42 @@ def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     watched = dataclasses.replace(comparison(), watches=(watch,))
     path = records.save("01_a", measurement(), watched, on=CPU)
     assert path == build / "full-cpu" / "results" / "01_a.json"
-    assert (build / ".gitignore").read_text() == "*\n", "somebody's own project has results among its changes"
+    assert (build / ".gitignore").read_text() == "*\n", (
+        "somebody's own project has results among its changes"
+    )
     got = {made.name: made for made in records.load(path)}
-    assert list(got) == ["01_a/matmul", "01_a/softshrink/eager", "01_a/softshrink/fused", "01_a/softshrink/wrong"]
+    assert list(got) == [
+        "01_a/matmul",
+        "01_a/softshrink/eager",
+        "01_a/softshrink/fused",
+        "01_a/softshrink/wrong",
+    ]
     assert got["01_a/matmul"].comparison is None
-    verdicts = {made.comparison.variant: made.comparison for made in got.values() if made.comparison}
-    assert [compared.outcome for compared in verdicts.values()] == ["baseline", "faster", "withheld"]
+    verdicts = {
+        made.comparison.variant: made.comparison for made in got.values() if made.comparison
+    }
+    assert [compared.outcome for compared in verdicts.values()] == [
+        "baseline",
+        "faster",
+        "withheld",
+    ]
     fused = verdicts["fused"]
-    assert (fused.median, fused.low, fused.high, fused.parity) == (2.0, 2.0, 2.0, "outputs compared")
+    assert (fused.median, fused.low, fused.high, fused.parity) == (
+        2.0,
+        2.0,
+        2.0,
+        "outputs compared",
+    )
     for one in (got["01_a/matmul"], fused, records.Headline(("a",))):
         with pytest.raises(AttributeError):
             setattr(one, dataclasses.fields(one)[0].name, "another")
-    assert (verdicts["wrong"].doubt, verdicts["wrong"].withheld) == ("outputs differ", "  [31mresult: 3 of 3")
-    assert all(made.sentinel_drift == pytest.approx(0.05) for made in got.values() if made.comparison)
+    assert (verdicts["wrong"].doubt, verdicts["wrong"].withheld) == (
+        "outputs differ",
+        "  [31mresult: 3 of 3",
+    )
+    assert all(
+        made.sentinel_drift == pytest.approx(0.05) for made in got.values() if made.comparison
+    )
     simulated = PyTorchDevice("mps", "Apple M2", simulated=True)
     fast = measurement(mode="fast")
     assert records.save("01_a", fast, on=simulated) == build / "fast-sim" / "results" / "01_a.json"
@@ -155,11 +204,16 @@ def test_what_the_page_withholds_the_file_withholds(tmp_path):
         "drift": dataclasses.replace(quiet, name="drift", watches=(drifted,)),
         "quiet": dataclasses.replace(quiet, name="quiet"),
     }
-    got = {made.name: made for made in records.load(records.save("01_a", *doubts.values(), on=CPU, folder=tmp_path))}
+    got = {
+        made.name: made
+        for made in records.load(records.save("01_a", *doubts.values(), on=CPU, folder=tmp_path))
+    }
     for name, compared in doubts.items():
         for variant in ("fused", "wrong"):
             made = got[f"01_a/{name}/{variant}"]
-            assert made.doubt[:12] == compared.withheld.get(variant, "")[:12], f"{name}, {variant}: {made.doubt}"
+            assert made.doubt[:12] == compared.withheld.get(variant, "")[:12], (
+                f"{name}, {variant}: {made.doubt}"
+            )
         assert got[f"01_a/{name}/fused"].comparison.median == 2.0
         assert got[f"01_a/{name}/wrong"].comparison.median is None
     assert got["01_a/drift/fused"].comparison.outcome == "withheld"
@@ -177,11 +231,17 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
         return {made.comparison.variant: made for made in records.load(claim(path, of, **claims))}
 
     assert load()["fused"].comparison.median == 2.0
-    assert load(median=2.0000001, low=2.0, outcome="slower")["fused"].comparison == load()["fused"].comparison
+    assert (
+        load(median=2.0000001, low=2.0, outcome="slower")["fused"].comparison
+        == load()["fused"].comparison
+    )
     assert load(outcome="withheld", withheld="it drifted")["fused"].doubt == "it drifted"
     assert load(outcome="withheld")["fused"].doubt == "no reason is given"
     for claims, message in (
-        ({"median": 50.0, "high": 60.0}, "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$"),
+        (
+            {"median": 50.0, "high": 60.0},
+            "softshrink/fused' .* of 50, 2, 60, but its samples say 2, 2, 2$",
+        ),
         ({"median": None}, "claims a speed-up .* of none, 2, 2, but"),
         ({"high": 9.0}, "of 2, 2, 9, but"),
         ({"high": None}, "of 2, 2, none, but"),
@@ -195,7 +255,9 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
     assert load(outcome="baseline")["fused"].comparison == load()["fused"].comparison
     with pytest.raises(records.RecordError, match="01_a/softshrink/eager"):
         load("eager", median=9.0)
-    with pytest.raises(records.RecordError, match=r"'01_a/softshrink/wrong' claims a speed-up .* of 21, "):
+    with pytest.raises(
+        records.RecordError, match=r"'01_a/softshrink/wrong' claims a speed-up .* of 21, "
+    ):
         load("wrong", median=21.0)
     made = comparison()
     other = dataclasses.replace(made.measurements["eager"], question="throughput")
@@ -207,14 +269,23 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
         mixed = dataclasses.replace(made, measurements=made.measurements | {"eager": baseline})
         rows = records.gather("01_a", dataclasses.replace(mixed, refused={}))
         with pytest.raises(ValueError, match=message):
-            records.write(tmp_path / "mixed.json", [row for row in rows if row.comparison.variant != "wrong"])
+            records.write(
+                tmp_path / "mixed.json", [row for row in rows if row.comparison.variant != "wrong"]
+            )
 
 
 def test_only_runs_that_nothing_speaks_against_are_believed():
     good, busy = process(0), process(1, measurement=measurement(others=2.0))
     fast = process(2, measurement=measurement(mode="fast"))
-    wrong = process(3, comparison=records.Compared("c", "x", "b", "withheld", doubt="outputs differ", withheld="by 3"))
-    strange = process(4, comparison=records.Compared("c", "x", "b", "withheld", withheld="a reason of its own"))
+    wrong = process(
+        3,
+        comparison=records.Compared(
+            "c", "x", "b", "withheld", doubt="outputs differ", withheld="by 3"
+        ),
+    )
+    strange = process(
+        4, comparison=records.Compared("c", "x", "b", "withheld", withheld="a reason of its own")
+    )
     assert records.believed([good, busy]) == ([good], "")
     assert records.believed([busy])[1].startswith("busy machine: ")
     assert records.believed([busy, strange, fast, good, wrong]) == ([], "outputs differ: by 3")
@@ -231,12 +302,16 @@ def test_a_page_without_results_or_with_a_bad_name_is_refused(tmp_path):
 
 def process(number: int, name: str = "x", **changes) -> records.Record:
     """The record that one of several processes made of the same benchmark."""
-    made = dataclasses.replace(record(name, samples=(number + 1.0,) * 3), taken=f"2026-11-20T10:00:0{number}+00:00")
+    made = dataclasses.replace(
+        record(name, samples=(number + 1.0,) * 3), taken=f"2026-11-20T10:00:0{number}+00:00"
+    )
     return dataclasses.replace(made, **{"machine": elsewhere(), **changes})
 
 
 def elsewhere(**changes) -> machine.Machine:
-    return dataclasses.replace(machine.describe(), **{"power_source": "AC", "git_revision": "1" * 40, **changes})
+    return dataclasses.replace(
+        machine.describe(), **{"power_source": "AC", "git_revision": "1" * 40, **changes}
+    )
 
 
 def test_processes_are_runs_of_one_benchmark(tmp_path):
@@ -245,8 +320,13 @@ def test_processes_are_runs_of_one_benchmark(tmp_path):
     made = [process(0), process(1, machine=elsewhere(gpu="A GPU")), unknown, process(0, "y")]
     files = [records.write(tmp_path / f"{number}.json", [one]) for number, one in enumerate(made)]
     merged = records.merge(files, tmp_path / "all.json")
-    assert [dataclasses.astuple(one) for one in records.load(merged)] == [dataclasses.astuple(one) for one in made]
-    assert {name: len(runs) for name, runs in records.by_name(made).items()} == {"01_a/x": 3, "01_a/y": 1}
+    assert [dataclasses.astuple(one) for one in records.load(merged)] == [
+        dataclasses.astuple(one) for one in made
+    ]
+    assert {name: len(runs) for name, runs in records.by_name(made).items()} == {
+        "01_a/x": 3,
+        "01_a/y": 1,
+    }
     with pytest.raises(ValueError, match=r"none\.json: there are no records to write"):
         records.merge([], tmp_path / "none.json")
 
@@ -256,8 +336,14 @@ def test_runs_that_do_not_belong_together_are_not_mixed(tmp_path):
     changed = dataclasses.replace(one.measurement, device="GPU")
     for other, message in (
         (one, "the same run is in it twice"),
-        (dataclasses.replace(one, taken=one.taken.replace("T", " ")), "the same run is in it twice"),
-        (dataclasses.replace(one, taken=one.taken.removesuffix("+00:00")), "the same run is in it twice"),
+        (
+            dataclasses.replace(one, taken=one.taken.replace("T", " ")),
+            "the same run is in it twice",
+        ),
+        (
+            dataclasses.replace(one, taken=one.taken.removesuffix("+00:00")),
+            "the same run is in it twice",
+        ),
         (process(1, machine=elsewhere(git_revision="0" * 40)), "mixes runs"),
         (process(1, machine=elsewhere(chip="Another CPU")), "mixes runs"),
         (process(1, machine=elsewhere(versions={"torch": "1.0"})), "mixes runs"),
@@ -298,7 +384,9 @@ def pyperf(*arguments: object) -> str:
 
 def test_pyperf_reads_our_files(tmp_path):
     before = records.save("01_a", measurement(), comparison(), on=CPU, folder=tmp_path / "a")
-    after = records.save("01_a", measurement(samples=(2.0, 2.2, 2.4)), comparison(), on=CPU, folder=tmp_path / "b")
+    after = records.save(
+        "01_a", measurement(samples=(2.0, 2.2, 2.4)), comparison(), on=CPU, folder=tmp_path / "b"
+    )
     several = records.write(tmp_path / "several.json", [process(0), process(1), process(2)])
     assert "Number of run with values: 3" in pyperf("stats", several)
     assert "Mean +- std dev: 1.10 sec +- 0.10 sec" in pyperf("show", before)
@@ -351,13 +439,19 @@ def test_a_page_s_headline_goes_with_its_records(tmp_path):
     )
     file = tmp_path / "drawn.png"
     file.write_bytes(content)
-    assert records.load(save(["One."], file, alternative_text="a line"))[0].headline.alternative_text == "a line"
+    assert (
+        records.load(save(["One."], file, alternative_text="a line"))[0].headline.alternative_text
+        == "a line"
+    )
     assert records.load(save(["One."]))[0].headline.picture is None
     assert records.load(save(["a" * 301]))[0].headline.sentences == ("a" * 299 + "…",)
     missing = isolated.Skipped("no GPU")
     (read,) = records.load(save([missing.headline], missing))
     assert dataclasses.astuple(read.headline)[:2] == (("Nothing to show: no GPU.",), None)
-    assert records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline is None
+    assert (
+        records.load(records.save("01_a", measurement(), on=CPU, folder=tmp_path))[0].headline
+        is None
+    )
     (tmp_path / "page.html").write_text("<script>")
     for arguments, more, message in (
         ((["a", "b", "c", "d"],), {}, "one to three sentences"),
@@ -410,7 +504,9 @@ def measured(field: str, value) -> callable:
 
 
 def headline(**fields) -> callable:
-    return lambda data: about(data, lambda text: text.update({"sentences": ["It is faster."], **fields}), "headline")
+    return lambda data: about(
+        data, lambda text: text.update({"sentences": ["It is faster."], **fields}), "headline"
+    )
 
 
 def put(*path_and_value) -> callable:
@@ -428,10 +524,19 @@ def put(*path_and_value) -> callable:
 RUN = ("benchmarks", 0, "runs", 0)
 HOSTILE = {
     "list instead of an object": (lambda data: [], "not a pyperf file"),
-    "too many runs": (lambda data: put(*RUN[:-1], data["benchmarks"][0]["runs"] * 101)(data), "length <= 100 "),
-    "too many benchmarks": (lambda data: data.update(benchmarks=data["benchmarks"] * 1001), "length <= 1000"),
+    "too many runs": (
+        lambda data: put(*RUN[:-1], data["benchmarks"][0]["runs"] * 101)(data),
+        "length <= 100 ",
+    ),
+    "too many benchmarks": (
+        lambda data: data.update(benchmarks=data["benchmarks"] * 1001),
+        "length <= 1000",
+    ),
     "unknown version": (put("version", "9"), "version"),
-    "a run twice": (lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]), "twice"),
+    "a run twice": (
+        lambda data: data["benchmarks"][0]["runs"].append(data["benchmarks"][0]["runs"][0]),
+        "twice",
+    ),
     "value is zero": (put(*RUN, "values", [0]), "values"),
     "huge value": (put(*RUN, "values", [1e300]), "values"),
     "bytes, not seconds": (put("metadata", "unit", "byte"), "unit"),
@@ -439,11 +544,17 @@ HOSTILE = {
     "not ours": (lambda data: data["metadata"].pop("metallab"), "metallab"),
     "ours is cut off": (put("metadata", "metallab", '{"schema"'), "not a record of ours"),
     "older schema": (change("schema", 1), "another version of metallab"),
-    "a million cores": (lambda data: about(data, lambda text: text.update(cores_logical=10**6), "machine"), "cores"),
+    "a million cores": (
+        lambda data: about(data, lambda text: text.update(cores_logical=10**6), "machine"),
+        "cores",
+    ),
     "lesson is a path": (change("lesson", "../../etc"), "lesson"),
     "taken is no time": (change("taken", "yesterday"), "yesterday"),
     "simulated is text": (measured("simulated", "false"), "simulated"),
-    "a field too few": (lambda data: about(data, lambda text: text["measurement"].pop("mode")), "mode"),
+    "a field too few": (
+        lambda data: about(data, lambda text: text["measurement"].pop("mode")),
+        "mode",
+    ),
     "headline of four sentences": (headline(sentences=["a"] * 4), "sentences"),
     "headline's picture elsewhere": (headline(picture="../../etc/passwd.png"), "picture"),
 }
@@ -464,9 +575,15 @@ def test_a_strangers_file_is_refused_with_the_reason(tmp_path, changed, message)
 
 def test_what_is_no_file_of_results_is_refused_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "_BYTES_LIMIT", 2**20)
-    cases = {"missing": (None, "no such file"), "pipe": (os.mkfifo(tmp_path / "pipe"), "not a regular file")}
+    cases = {
+        "missing": (None, "no such file"),
+        "pipe": (os.mkfifo(tmp_path / "pipe"), "not a regular file"),
+    }
     cases |= {"empty": (b"", "not a pyperf file"), "bytes": (b"\xff\xfe", "cannot be read")}
-    cases |= {"deep": (b"[" * 100_000, "not a pyperf file: "), "long": (b" " * (2**20 + 1), "larger than 1 MiB")}
+    cases |= {
+        "deep": (b"[" * 100_000, "not a pyperf file: "),
+        "long": (b" " * (2**20 + 1), "larger than 1 MiB"),
+    }
     for name, (content, message) in cases.items():
         path = tmp_path / name
         if content is not None:
@@ -488,7 +605,10 @@ def test_a_reference_machine_is_quoted_by_its_name():
     network = ("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096")
     faster = timing.Ratio("native", "the round trip", 21.9, 18.2, 23.7, 3)
     told = faster.sentence("median of 3 processes, 18.2 to 23.7")
-    assert records.stored(*network) == f"Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: {told}."
+    assert (
+        records.stored(*network)
+        == f"Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: {told}."
+    )
     assert re.search(r"traced .* 7\.98 .* not traced", records.stored(network[0], "the network"))
     lstm = ("02b_compare_cpu_and_gpu", "LSTM, inference, latency")
     (of_gpu,) = records.stored(*lstm, "cuda").splitlines()

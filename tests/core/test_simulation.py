@@ -24,7 +24,11 @@ def ran(code: str, **environment: str) -> str:
         text=True,
         timeout=LIMIT,
     )
-    return done.stdout if done.returncode == 0 else f"{done.stdout}\nENDED {done.returncode}: {done.stderr}"
+    return (
+        done.stdout
+        if done.returncode == 0
+        else f"{done.stdout}\nENDED {done.returncode}: {done.stderr}"
+    )
 
 
 PROGRAM = """
@@ -102,7 +106,9 @@ except device.DeviceUnavailable as error:
 
 def test_too_late_is_told_with_what_to_do():
     torch_is_there = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
-    printed = ran(f"{torch_is_there}try:\n    import metallab\nexcept RuntimeError as error:\n    print(error)")
+    printed = ran(
+        f"{torch_is_there}try:\n    import metallab\nexcept RuntimeError as error:\n    print(error)"
+    )
     assert "torch was imported before" in printed
     assert "`import metallab` under METALLAB_DEVICE=sim" in printed
 
@@ -126,8 +132,14 @@ def test_mpsgraph_works_without_pytorchs_part():
 @pytest.mark.parametrize(
     ("operator", "has"),
     [
-        *((f"aten::{name}", True) for name in ("softshrink", "add.Tensor", "linear", "_linalg_svd.U")),
-        *((f"aten::{name}", False) for name in ("rrelu_with_noise", "embedding_renorm_", "no_such_operator")),
+        *(
+            (f"aten::{name}", True)
+            for name in ("softshrink", "add.Tensor", "linear", "_linalg_svd.U")
+        ),
+        *(
+            (f"aten::{name}", False)
+            for name in ("rrelu_with_noise", "embedding_renorm_", "no_such_operator")
+        ),
     ],
 )
 def test_which_operators_have_a_kernel(operator, has):
@@ -169,4 +181,6 @@ layer_errors(Twice(), torch.arange(5), "mps")
     assert [layer for _, layer in lines] == names, "layers come in the order in which they ran"
     wrong = [float(error) > 1e-4 for error, _ in lines]
     assert wrong == [False, False, True, True, False, False, False, True, True]
-    assert marks == [False, False, True, False, False, False, False, True, False], "the first wrong one is marked"
+    assert marks == [False, False, True, False, False, False, False, True, False], (
+        "the first wrong one is marked"
+    )

@@ -38,17 +38,29 @@ def test_bad_questions_and_baselines_say_what_to_do():
     with pytest.raises(ValueError, match="'latency' or 'throughput'"):
         timing.measure(lambda: None, on=timing.Host(), question="speed")
     with pytest.raises(KeyError, match="not among the variants"):
-        timing.compare({"a": lambda: 1}, on=timing.Host(), baseline="b", parity=timing.Unchecked("-"))
+        timing.compare(
+            {"a": lambda: 1}, on=timing.Host(), baseline="b", parity=timing.Unchecked("-")
+        )
     with pytest.raises(KeyError, match="no parity is given for b, c"):
-        timing.compare(dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print})
+        timing.compare(
+            dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print}
+        )
     places = {"a": timing.Host()}
     with pytest.raises(KeyError, match="no device is given for b"):
-        timing.compare(dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-"))
+        timing.compare(
+            dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-")
+        )
 
 
 def test_a_stopped_clock_is_noticed():
     with pytest.raises(RuntimeError, match="is the clock running"):
-        timing.measure(lambda: None, on=timing.Host(), question="throughput", clock=lambda: 0, budget=timing.FAST)
+        timing.measure(
+            lambda: None,
+            on=timing.Host(),
+            question="throughput",
+            clock=lambda: 0,
+            budget=timing.FAST,
+        )
 
 
 def test_slower_is_said_in_times_as_long_with_its_interval():
@@ -58,11 +70,16 @@ def test_slower_is_said_in_times_as_long_with_its_interval():
 
 def test_too_few_pairs_say_what_they_showed():
     for pairs, words in (
-        ((0.05, 0.055, 0.045, 0.05, 0.05), "5 pairs, 0.045 to 0.055 times as fast: too few for a 95 % interval"),
+        (
+            (0.05, 0.055, 0.045, 0.05, 0.05),
+            "5 pairs, 0.045 to 0.055 times as fast: too few for a 95 % interval",
+        ),
         ((0.9, 1.2), "2 pairs, 0.90 to 1.20 times as fast: too few for a 95 % interval"),
         ((4.0,), "1 pair, 4.00 times as fast: too few for a 95 % interval"),
     ):
-        ratio = timing.Ratio("a", "b", float(np.median(pairs)), *timing.median_interval(pairs), len(pairs), pairs)
+        ratio = timing.Ratio(
+            "a", "b", float(np.median(pairs)), *timing.median_interval(pairs), len(pairs), pairs
+        )
         assert str(ratio).startswith(f"a against b: {words}")
         assert (ratio.low, ratio.high, ratio.verdict) == (0.0, math.inf, "inconclusive")
 
@@ -74,22 +91,34 @@ def test_inconclusive_says_what_it_leaves_open():
         (0.8, 1.0, "it may be slower, or as fast within 1%"),
         (1 / 1.01, 1.2, "it may be faster, or as fast within 1%"),
     ):
-        assert f"inconclusive, {left} (1.00 times as fast, " in str(timing.Ratio("a", "b", 1.0, low, high, 20))
+        assert f"inconclusive, {left} (1.00 times as fast, " in str(
+            timing.Ratio("a", "b", 1.0, low, high, 20)
+        )
 
 
 def test_a_check_without_a_name_is_a_function_of_yours():
-    assert verdicts.describe_check(functools.partial(len)) == "outputs checked by a function of yours"
+    assert (
+        verdicts.describe_check(functools.partial(len)) == "outputs checked by a function of yours"
+    )
     assert verdicts.describe_check(len) == "outputs checked by len"
 
 
 def planted(name: str, *samples: float, **more) -> timing.Measurement:
-    made = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 1, "stop_reason": "quiet"}
+    made = {
+        "question": "latency",
+        "first_call": 1.0,
+        "block": 1,
+        "warmup_calls": 1,
+        "stop_reason": "quiet",
+    }
     made |= {"mode": "full", "device": "x", "simulated": False}
     return timing.Measurement(name, samples=samples, **made | more)
 
 
 def taken_elsewhere(a: timing.Measurement, b: timing.Measurement) -> timing.Comparison:
-    return timing.compare_samples({"a": a, "b": b}, baseline="a", name="film", parity="compared before")
+    return timing.compare_samples(
+        {"a": a, "b": b}, baseline="a", name="film", parity="compared before"
+    )
 
 
 def test_samples_taken_elsewhere_have_the_same_rule():
@@ -116,5 +145,7 @@ def test_a_sure_ratio_of_unreliable_times_is_explained():
     assert "unreliable" in restless
     assert "b is 2.00 times as fast as a (95 % interval 2.00 to 2.00, 8 pairs)" in restless
     assert "vary together" in restless
-    assert "vary together" not in str(taken_elsewhere(a, dataclasses.replace(b, others=1.0))), "nothing to explain"
+    assert "vary together" not in str(taken_elsewhere(a, dataclasses.replace(b, others=1.0))), (
+        "nothing to explain"
+    )
     assert "vary" not in str(taken_elsewhere(planted("a", *[2.0] * 8), planted("b", *[1.0] * 8)))

@@ -47,12 +47,19 @@ class FakeClock:
 
 def measured(clock: FakeClock, durations: Callable[[], float], **options) -> timing.Measurement:
     """A function that takes so long, measured by a fake clock with the default budget."""
-    return timing.measure(clock.taking(durations), **{"on": timing.Host(), "clock": clock} | options)
+    return timing.measure(
+        clock.taking(durations), **{"on": timing.Host(), "clock": clock} | options
+    )
 
 
 def compared(clock: FakeClock, a: Callable, b: Callable, **options) -> timing.Comparison:
     """Two functions compared by a fake clock, ``a`` as the baseline; their results are not looked at."""
-    usual = {"on": timing.Host(), "baseline": "a", "parity": timing.Unchecked("clocks"), "clock": clock}
+    usual = {
+        "on": timing.Host(),
+        "baseline": "a",
+        "parity": timing.Unchecked("clocks"),
+        "clock": clock,
+    }
     return timing.compare({"a": a, "b": b}, **usual | options)
 
 
@@ -75,9 +82,17 @@ def test_nothing_runs_when_the_clock_is_read() -> None:
                 device.launch(0.002)  # left over from somebody else
             clock = SpyClock(device)
             budget = timing.Budget(**QUICK)
-            timing.measure(lambda: device.launch(0.001), on=device, question=question, budget=budget, clock=clock)
+            timing.measure(
+                lambda: device.launch(0.001),
+                on=device,
+                question=question,
+                budget=budget,
+                clock=clock,
+            )
             assert clock.pending, "the clock was never read"
-            assert not any(clock.pending), f"{question}: the clock was read while {max(clock.pending)} kernels ran"
+            assert not any(clock.pending), (
+                f"{question}: the clock was read while {max(clock.pending)} kernels ran"
+            )
 
 
 class LazyFakeDevice(FakeDevice):
@@ -98,7 +113,9 @@ def test_lazy_results_are_consumed() -> None:
         calls = []
         # a long block: a call that was held up on a busy machine must not fill it alone
         budget = timing.Budget(**{**QUICK, "block_seconds": 0.1})
-        got = timing.measure(lambda: calls.append(1) or [0.001], on=device, question="throughput", budget=budget)
+        got = timing.measure(
+            lambda: calls.append(1) or [0.001], on=device, question="throughput", budget=budget
+        )
         assert device.launched == len(calls), f"{len(calls)} results, {device.launched} computed"
         assert min(got.samples) >= 0.001
 
@@ -106,10 +123,17 @@ def test_lazy_results_are_consumed() -> None:
 def test_kept_results_fit_into_memory() -> None:
     """Where results are kept until they are waited for, a block keeps 256 MiB of them at most, however nested."""
     kept = np.empty(2**24, dtype=np.uint8)  # never touched: it takes no memory
-    for result, most in (([{"a": kept}, (kept, 1)], 8), (kept, 16), (np.empty(0), 4096), (None, 4096)):
+    for result, most in (
+        ([{"a": kept}, (kept, 1)], 8),
+        (kept, 16),
+        (np.empty(0), 4096),
+        (None, 4096),
+    ):
         clock, lazy = FakeClock(), timing.Host(waits_for_results=True)
         fn = clock.returning(result, 1e-6)
-        got = timing.measure(fn, on=lazy, question="throughput", budget=timing.Budget(**QUICK), clock=clock)
+        got = timing.measure(
+            fn, on=lazy, question="throughput", budget=timing.Budget(**QUICK), clock=clock
+        )
         assert got.block == most, f"{got.block} results of {most} were kept"
 
 
@@ -119,7 +143,9 @@ def test_garbage_is_not_collected_meanwhile() -> None:
     for was_on in (True, False):
         (gc.enable if was_on else gc.disable)()
         try:
-            timing.measure(lambda: seen.append(gc.isenabled()), on=timing.Host(), budget=timing.Budget(**QUICK))
+            timing.measure(
+                lambda: seen.append(gc.isenabled()), on=timing.Host(), budget=timing.Budget(**QUICK)
+            )
             assert gc.isenabled() == was_on, "the collector was not put back"
         finally:
             gc.enable()
@@ -151,7 +177,9 @@ def test_blocks_fill_their_time() -> None:
         got = measured(FakeClock(), lambda: 0.001, question=question)
         assert got.block == block, f"{question}: a block of {got.block}"
         assert got.median == 0.001, "the median is not per call"
-        assert got.n * got.block * got.median < 0.7, f"{question}: half a second became {got.n * got.block * 0.001} s"
+        assert got.n * got.block * got.median < 0.7, (
+            f"{question}: half a second became {got.n * got.block * 0.001} s"
+        )
 
 
 def test_slow_calls_stand_in_a_row_too() -> None:
@@ -214,11 +242,18 @@ def test_slow_variants_get_the_pairs_that_an_interval_needs() -> None:
 
     def race(slow: float, budget=None):
         clock = FakeClock()
-        made = compared(clock, clock.taking(lambda: slow), clock.taking(lambda: slow / 2), budget=budget)
+        made = compared(
+            clock, clock.taking(lambda: slow), clock.taking(lambda: slow / 2), budget=budget
+        )
         return made.paired["b"], clock.now / 1e9
 
     short = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=1.0)
-    for slow, budget, most in ((1.0, None, 20), (1.5, None, 30), (0.8, short, 20), (1.2, short, 20)):
+    for slow, budget, most in (
+        (1.0, None, 20),
+        (1.5, None, 30),
+        (0.8, short, 20),
+        (1.2, short, 20),
+    ):
         ratio, seconds = race(slow, budget)
         assert ratio.n >= 6, f"{slow} s: {ratio.n} pairs"
         assert ratio.verdict == "faster"
@@ -230,7 +265,13 @@ def test_slow_variants_get_the_pairs_that_an_interval_needs() -> None:
 
 def test_samples_are_described_without_a_mean() -> None:
     """Median, quartiles and percentiles against NumPy; noise flags at 10 and 25 %."""
-    base = {"question": "latency", "first_call": 1.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
+    base = {
+        "question": "latency",
+        "first_call": 1.0,
+        "block": 1,
+        "warmup_calls": 3,
+        "stop_reason": "quiet",
+    }
     base |= {"mode": "full", "device": "x", "simulated": False, "name": "x"}
     samples = tuple(np.random.default_rng(0).lognormal(size=101))
     got = timing.Measurement(samples=samples, **base)
@@ -238,7 +279,9 @@ def test_samples_are_described_without_a_mean() -> None:
     assert got.median != np.mean(samples)
     assert got.quartiles == (np.percentile(samples, 25), np.percentile(samples, 75))
     for spread, flags in ((0.04, ()), (0.15, ("noisy",)), (0.40, ("unreliable",))):
-        samples = tuple(1 + spread * (i / 10 - 0.5) * 2 for i in range(11))  # IQR/median is `spread`
+        samples = tuple(
+            1 + spread * (i / 10 - 0.5) * 2 for i in range(11)
+        )  # IQR/median is `spread`
         assert timing.Measurement(samples=samples, **base).flags == flags, f"{spread}"
     assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
 
@@ -249,7 +292,9 @@ def test_what_ran_and_where_stands_in_fields() -> None:
     work = clock.taking(lambda: 0.001)
     short = {"budget": timing.FAST, "clock": clock}
     gpu = timing.Host("a GPU", kind="xpu")
-    cpu = SimpleNamespace(kind="cpu", label="a CPU", simulated=False, waits_for_results=False, threads=7)
+    cpu = SimpleNamespace(
+        kind="cpu", label="a CPU", simulated=False, waits_for_results=False, threads=7
+    )
     cpu.synchronize, cpu.active = (lambda *results: None), contextlib.nullcontext
     half = SimpleNamespace(name="float16")  # as NumPy's dtypes have their names
     got = timing.measure(work, on=gpu, dtype=half, size=64, **short)
@@ -264,14 +309,20 @@ def test_what_ran_and_where_stands_in_fields() -> None:
         def __str__(self):
             return "torch.bfloat16"  # as PyTorch's have
 
-    about = {"dtype": {"a": "float32", "b": Format()}, "size": timing.Size(8, "rows"), "roles": {"b": "GPU"}}
+    about = {
+        "dtype": {"a": "float32", "b": Format()},
+        "size": timing.Size(8, "rows"),
+        "roles": {"b": "GPU"},
+    }
     sides = {"on": {"a": cpu, "b": gpu}, "baseline": "a", "parity": same}
     made = timing.compare({"a": work, "b": work}, series="product, n", **sides, **about, **short)
     assert (made.name, made.series, made.roles) == ("product, n = 8", "product, n", {"b": "GPU"})
     assert [made[key].dtype for key in "ab"] == ["float32", "bfloat16"]
     assert [made[key].threads for key in "ab"] == [7, None]
     assert {made[key].size for key in "ab"} == {timing.Size(8, "rows")}
-    named = timing.compare({"a": work, "b": work}, series="n x n", name="8 x 8", size=8, **sides, **short)
+    named = timing.compare(
+        {"a": work, "b": work}, series="n x n", name="8 x 8", size=8, **sides, **short
+    )
     assert (named.name, named["b"].dtype) == ("8 x 8", None)
 
     with pytest.raises(ValueError, match=r"^dtype is 'half'; name one of float64, float32"):
@@ -286,7 +337,9 @@ def test_a_busy_machine_is_flagged(monkeypatch) -> None:
         clock = FakeClock()
         now = lambda clock=clock: clock.now / 1e9
         with monkeypatch.context() as planted:
-            planted.setattr(timing, "_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now())
+            planted.setattr(
+                timing, "_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now()
+            )
             planted.setattr(timing, "time", SimpleNamespace(monotonic=now, process_time=now))
             got = measured(clock, lambda: 0.01)
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
@@ -296,7 +349,16 @@ def test_a_busy_machine_is_flagged(monkeypatch) -> None:
     while time.process_time() < until:
         sum(range(10_000))
     assert timing._busy_seconds() - before > 0.1, "the system's count of busy time does not move"
-    kinds = {"user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32, "idle": 1000, "iowait": 5000}
+    kinds = {
+        "user": 1,
+        "nice": 2,
+        "system": 4,
+        "irq": 8,
+        "softirq": 16,
+        "steal": 32,
+        "idle": 1000,
+        "iowait": 5000,
+    }
     monkeypatch.setattr(timing.psutil, "cpu_times", lambda: SimpleNamespace(**kinds))
     assert timing._busy_seconds() == 63, "all that is work, and nothing else"
 
@@ -320,7 +382,9 @@ def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
     given = {"on": timing.Host(), "budget": timing.Budget(**QUICK), "clock": clock}
     ways = (
         lambda: timing.measure(call, **given),
-        lambda: timing.compare({"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given)["b"],
+        lambda: timing.compare(
+            {"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given
+        )["b"],
     )
     monkeypatch.setattr(timing, "turns", SimpleNamespace(turn=turn))
     monkeypatch.setattr(timing, "_busy_seconds", lambda: busy[0])
@@ -370,7 +434,9 @@ def test_variants_are_interleaved_at_random() -> None:
     samples = order[1::2]  # each sample comes after a call that counts for nothing
     rounds = list(zip(samples[-80::2], samples[-79::2], strict=True))
     assert all(set(pair) == {"a", "b"} for pair in rounds), "a round is one sample of each"
-    assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, "the order within a round is not random"
+    assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, (
+        "the order within a round is not random"
+    )
 
 
 def test_a_switch_is_not_paid_by_the_sample() -> None:
@@ -402,20 +468,26 @@ def noise(kind: str, rng: random.Random) -> Callable[[], float]:
             return 0.010 * (rng.choice((1.0, 1.1)) + rng.gauss(0, 0.01))
         if kind == "drifting":
             return 0.010 * (1 + 0.004 * state["n"]) * rng.gauss(1, 0.03)
-        return 0.010 * rng.gauss(1, 0.03) * (rng.uniform(2, 10) if rng.random() < 0.05 else 1)  # outliers
+        return (
+            0.010 * rng.gauss(1, 0.03) * (rng.uniform(2, 10) if rng.random() < 0.05 else 1)
+        )  # outliers
 
     return draw
 
 
 def trials(kind: str, ratio: float, count: int, samples: int) -> list:
     """``count`` seeded comparisons of a function with one that is ``ratio`` times as fast, ``samples`` pairs each."""
-    budget = timing.Budget(min_samples=samples, max_samples=samples, warmup_calls=1, warmup_seconds=0, warmup_limit=0)
+    budget = timing.Budget(
+        min_samples=samples, max_samples=samples, warmup_calls=1, warmup_seconds=0, warmup_limit=0
+    )
     results = []
     for seed in range(count):
         clock, rng = FakeClock(), random.Random(seed)
         draw = noise(kind, rng)
         other = clock.taking(lambda draw=draw: draw() / ratio)
-        results.append(compared(clock, clock.taking(draw), other, budget=budget, seed=seed).paired["b"])
+        results.append(
+            compared(clock, clock.taking(draw), other, budget=budget, seed=seed).paired["b"]
+        )
     return results
 
 
@@ -436,9 +508,13 @@ def test_ten_percent_is_found() -> None:
 def test_a_difference_that_matters_to_nobody_is_no_verdict() -> None:
     """Half a per cent, however sure, is neither faster nor slower; two per cent is."""
     for percent, verdicts in ((0.5, ("same", "same")), (2.0, ("faster", "slower"))):
-        for other, verdict in zip((0.1 / (1 + percent / 100), 0.1 * (1 + percent / 100)), verdicts, strict=True):
+        for other, verdict in zip(
+            (0.1 / (1 + percent / 100), 0.1 * (1 + percent / 100)), verdicts, strict=True
+        ):
             clock = FakeClock()
-            got = compared(clock, clock.taking(lambda: 0.1), clock.taking(lambda other=other: other))
+            got = compared(
+                clock, clock.taking(lambda: 0.1), clock.taking(lambda other=other: other)
+            )
             assert got.paired["b"].verdict == verdict, str(got.paired["b"])
 
 
@@ -454,7 +530,11 @@ def test_each_variant_is_judged_by_its_own_parity() -> None:
         return near
 
     got = timing.compare(
-        {"base": clock.returning(1.0), "half": clock.returning(1.05), "single": clock.returning(1.05)},
+        {
+            "base": clock.returning(1.0),
+            "half": clock.returning(1.05),
+            "single": clock.returning(1.05),
+        },
         on=timing.Host(),
         baseline="base",
         parity={"half": within(0.1), "single": within(0.01)},
@@ -471,7 +551,9 @@ def test_a_crossover_holds_at_every_larger_size() -> None:
     assert timing.crossover({16: True, 8: True}) == 8
     assert timing.crossover({1: True, 2: False}) is None
     assert timing.crossover({}) is None
-    assert timing.crossover({1: False, 2: True, 4: None, 8: True, 16: None}) == 2, "what may not be said is no loss"
+    assert timing.crossover({1: False, 2: True, 4: None, 8: True, 16: None}) == 2, (
+        "what may not be said is no loss"
+    )
     assert timing.crossover({1: None, 2: True}) == 2
     assert timing.not_counted({2: True, 4: None, 8: False, 16.0: None}).endswith(" n = 4, 16)")
     assert timing.not_counted({2: True, 4: False}) == ""
@@ -491,11 +573,17 @@ def test_what_is_in_doubt_gets_no_speed_up() -> None:
     assert (set(quiet.ratios), quiet.withheld) == ({"b"}, {})
     assert quiet.answers["b"].outcome == "faster"
     assert (quiet.sentences, quiet.ratios["b"].ends) == ([str(quiet.ratios["b"])], "2.00 to 2.00")
-    doubts = {"busy machine": {"others": 0.3}, "fast mode": {"mode": "fast"}, "simulated": {"simulated": True}}
+    doubts = {
+        "busy machine": {"others": 0.3},
+        "fast mode": {"mode": "fast"},
+        "simulated": {"simulated": True},
+    }
     for (kind, change), which in itertools.product(doubts.items(), "ab"):
         measured = {**quiet.measurements, which: dataclasses.replace(quiet[which], **change)}
         got = dataclasses.replace(quiet, measurements=measured)
-        assert got.withheld.get("b", "").startswith(f"{kind}: "), f"{kind} of {which}: {got.withheld}"
+        assert got.withheld.get("b", "").startswith(f"{kind}: "), (
+            f"{kind} of {which}: {got.withheld}"
+        )
         assert not got.ratios
         assert "times as fast" not in str(got)
         assert (got.answers["b"].outcome, got.answers["b"].ratio) == ("withheld", None)
@@ -520,11 +608,24 @@ def test_only_none_and_true_mean_that_outputs_agree() -> None:
     clock = FakeClock()
 
     def judged(parity):
-        return compared(clock, clock.returning(np.ones(3)), clock.returning(np.zeros(3)), parity=parity)
+        return compared(
+            clock, clock.returning(np.ones(3)), clock.returning(np.zeros(3)), parity=parity
+        )
 
     for agrees in (None, True, np.True_, 1):
-        assert set(judged(lambda a, b, agrees=agrees: agrees).paired) == {"b"}, f"{agrees!r} means: they agree"
-    for differs in (False, np.False_, 0, NotImplemented, "they differ", (False, "why"), {"agree": False}, 3.7):
+        assert set(judged(lambda a, b, agrees=agrees: agrees).paired) == {"b"}, (
+            f"{agrees!r} means: they agree"
+        )
+    for differs in (
+        False,
+        np.False_,
+        0,
+        NotImplemented,
+        "they differ",
+        (False, "why"),
+        {"agree": False},
+        3.7,
+    ):
         got = judged(lambda a, b, differs=differs: differs)
         assert not got.paired
         assert got.withheld["b"] == f"outputs differ: the check returned {differs!r}"
@@ -585,8 +686,15 @@ def test_last_outputs_are_compared_too() -> None:
 
     summing = lambda total: lambda: {"total": [total.__iadd__(1)]}
     same = lambda a, b: a["total"][0][0] == b["total"][0][0]
-    got = judged(summing(np.zeros(1)), summing(np.zeros(1)), same, timing.Budget(min_samples=6, max_samples=6))
-    assert "'a' itself" in got.withheld.get("b", ""), "the first result was overwritten by the last: no copy was kept"
+    got = judged(
+        summing(np.zeros(1)),
+        summing(np.zeros(1)),
+        same,
+        timing.Budget(min_samples=6, max_samples=6),
+    )
+    assert "'a' itself" in got.withheld.get("b", ""), (
+        "the first result was overwritten by the last: no copy was kept"
+    )
 
 
 def test_a_tensor_with_a_gradient_is_copied() -> None:
@@ -635,7 +743,9 @@ def test_the_sentinel_sees_drift() -> None:
     """A machine that is 20 % slower afterwards is reported, one that is as before is not."""
     for factor, throttled in ((1.2, True), (0.8, True), (1.05, False)):
         clock, speed = FakeClock(), [1.0]
-        with timing.sentinel(clock.taking(lambda s=speed: 0.010 * s[0]), on=timing.Host(), clock=clock) as watch:
+        with timing.sentinel(
+            clock.taking(lambda s=speed: 0.010 * s[0]), on=timing.Host(), clock=clock
+        ) as watch:
             speed[0] = factor
         assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
         assert abs(watch.drift - (factor - 1)) < 0.001
@@ -644,7 +754,9 @@ def test_the_sentinel_sees_drift() -> None:
     slow = clock.taking(lambda: 1.2)
     with timing.sentinel(slow, on=timing.Host(), clock=clock) as long:
         assert sum(long.before.samples) < 3, "two seconds for a sentinel's first half"
-    fast = timing.Sentinel(*(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before)))
+    fast = timing.Sentinel(
+        *(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before))
+    )
     fast.after = dataclasses.replace(fast.after, samples=(9.0, 9.0, 9.0))
     assert not fast.throttled
     assert "fast mode" in str(fast)

@@ -47,7 +47,9 @@ class Other:
     def __init__(self, source: str, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != turns._HELD}
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen([sys.executable, "-c", source, *arguments], env=environment, text=True, **pipes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source, *arguments], env=environment, text=True, **pipes
+        )
 
     def next_line(self, stream: str = "stderr") -> str:
         """The next line it prints; it fails if there is none within ten minutes."""
@@ -125,7 +127,9 @@ def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start):
 def test_a_turn_inside_a_turn_is_the_same_turn(folder):
     """Also that of a child process, started or forked; and afterwards the turn is somebody else's."""
     with turns.turn(), turns.turn():
-        child = subprocess.run([sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
+        child = subprocess.run(
+            [sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=600
+        )
         assert (child.stdout, child.stderr) == (b"", b"mine\n")
         with turns.turn():
             pass

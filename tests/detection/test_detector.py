@@ -59,10 +59,15 @@ def test_the_file_is_what_the_documents_say():
     assert detector.checksum(detector.WEIGHTS) == detector.SHA256 == record["sha256"]
     name = f"weights/{detector.WEIGHTS.name}"
     assert f"{detector.SHA256}  {name}" in readme
-    assert f"{detector.checksum(detector.WEIGHTS.with_suffix('.json'))}  weights/{detector.WEIGHTS.stem}.json" in readme
+    assert (
+        f"{detector.checksum(detector.WEIGHTS.with_suffix('.json'))}  weights/{detector.WEIGHTS.stem}.json"
+        in readme
+    )
     assert detector.WEIGHTS.stat().st_size <= 6_000_000
     assert record["device"] == "NVIDIA H200"
-    assert min(record["training_seeds"]) >= scenes.FIRST_TRAINING_SEED > max(record["held_out_seeds"])
+    assert (
+        min(record["training_seeds"]) >= scenes.FIRST_TRAINING_SEED > max(record["held_out_seeds"])
+    )
     for size, score in record["held_out"].items():
         assert score["map50"] >= 0.9
         assert score["map50_95"] >= 0.7
@@ -121,12 +126,20 @@ class Knowing(nn.Module):
 
     def __init__(self, frames, shift=0.0, every=1, turn=0, score=0.9):
         super().__init__()
-        self.frames, self.shift, self.every, self.turn, self.score = list(frames), shift, every, turn, score
+        self.frames, self.shift, self.every, self.turn, self.score = (
+            list(frames),
+            shift,
+            every,
+            turn,
+            score,
+        )
         self.seen = 0
 
     def forward(self, images):
         frames = self.frames[self.seen : self.seen + len(images)]
-        assert [tuple(image.shape[1:]) for image in images] == [frame.image.shape[:2] for frame in frames]
+        assert [tuple(image.shape[1:]) for image in images] == [
+            frame.image.shape[:2] for frame in frames
+        ]
         self.seen += len(images)
         Knowing.pictures += len(images)
         outputs = torch.zeros(len(images), 4 + 6, 12)
@@ -135,7 +148,9 @@ class Knowing(nn.Module):
             classes = (torch.from_numpy(frame.classes)[:: self.every] + self.turn) % 6
             size = boxes[:, 2:] - boxes[:, :2]
             places = torch.arange(len(boxes))
-            output[:2, : len(boxes)] = ((boxes[:, :2] + boxes[:, 2:]) / 2 + self.shift * size * torch.tensor([1, 0])).T
+            output[:2, : len(boxes)] = (
+                (boxes[:, :2] + boxes[:, 2:]) / 2 + self.shift * size * torch.tensor([1, 0])
+            ).T
             output[2:4, : len(boxes)] = size.T
             output[4 + classes, places] = self.score
         return outputs, {}
@@ -190,15 +205,25 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
 
 
 def test_ultralytics_stays_at_home(tmp_path):
-    home, build, here, copy = (tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py"))
+    home, build, here, copy = (
+        tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py")
+    )
     home.mkdir()
     here.mkdir()
     copy.write_text(Path(detector.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     set_by_tests = ("YOLO", "XDG", "OMP_NUM", "MPLCONFIG")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(set_by_tests)}
-    environment |= {"HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(set_by_tests)
+    }
+    environment |= {
+        "HOME": str(home),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     program = f"BUILD, COPY = {str(build)!r}, {str(copy)!r}\n{ALONE}"
-    ran = subprocess.run([sys.executable, "-c", program], env=environment, cwd=here, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=here, capture_output=True, text=True
+    )
     assert ran.stdout == "False False False None 1\n", ran.stderr
     assert not list(home.rglob("*"))
     assert not list(here.rglob("*"))
@@ -231,11 +256,15 @@ def test_a_batch_holds_the_scenes_and_their_boxes():
     batch = data.batch(torch.tensor([2, 0]))
     for place, seed in enumerate((9, 7)):
         frame = scenes.still(seed, size)
-        assert np.array_equal((batch["img"][place] * 255).round().numpy().transpose(1, 2, 0), frame.image)
+        assert np.array_equal(
+            (batch["img"][place] * 255).round().numpy().transpose(1, 2, 0), frame.image
+        )
         mine = batch["batch_idx"] == place
         assert batch["cls"][mine].tolist() == frame.classes.tolist()
         centre, extent = batch["bboxes"][mine].split(2, 1)
-        assert torch.cat([centre - extent / 2, centre + extent / 2], 1).numpy() * 96 == pytest.approx(frame.boxes)
+        assert torch.cat(
+            [centre - extent / 2, centre + extent / 2], 1
+        ).numpy() * 96 == pytest.approx(frame.boxes)
     wide = train_detector.gather(train_detector.draw(Serial(), range(7, 8), (64, 96)), 1, (64, 96))
     assert wide.images.shape == (1, 3, 64, 96)
     right = (wide.boxes[0, :, 0] + wide.boxes[0, :, 2] / 2).max() * 96
@@ -249,7 +278,9 @@ def test_boxes_turn_with_their_picture():
     random, places = torch.Generator().manual_seed(0), set()
     for _ in range(20):
         got = train_detector.varied(batch, random)
-        rows, columns = torch.nonzero(got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True)
+        rows, columns = torch.nonzero(
+            got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True
+        )
         x, y = got["bboxes"][0, 0] * 40, got["bboxes"][0, 1] * 20
         assert (columns.float().mean() + 0.5).item() == pytest.approx(x.item(), abs=1e-3)
         assert (rows.float().mean() + 0.5).item() == pytest.approx(y.item(), abs=1e-3)

@@ -82,7 +82,9 @@ def test_an_object_that_is_hidden_too_much_has_no_label():
         frame = still_life(scenes, [heart, blob]).frame(0)
         assert len(frame.boxes) == (share >= 0.4), (x, share)
         assert frame.boxes.tolist() == ([box_of(visible)] if share >= 0.4 else [])
-        assert len(still_life(scenes, [blob, heart]).frame(0).boxes) == 1, "what is behind hides nothing"
+        assert len(still_life(scenes, [blob, heart]).frame(0).boxes) == 1, (
+            "what is behind hides nothing"
+        )
         labelled.append(len(frame.boxes))
     assert 0 < sum(labelled) < len(labelled)
 
@@ -92,7 +94,11 @@ def test_frames_are_what_is_promised():
     for seed in range(30):
         frame = scenes.still(seed, (96, 160))
         assert frame.image.shape == (96, 160, 3)
-        assert (frame.image.dtype, frame.boxes.dtype, frame.classes.dtype) == (np.uint8, np.float32, np.int64)
+        assert (frame.image.dtype, frame.boxes.dtype, frame.classes.dtype) == (
+            np.uint8,
+            np.float32,
+            np.int64,
+        )
         assert frame.boxes.shape == (len(frame.classes), 4)
         assert (frame.boxes >= 0).all()
         assert (frame.boxes <= [160, 96, 160, 96]).all()

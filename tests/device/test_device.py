@@ -72,7 +72,11 @@ def test_the_simulation_is_installed_and_says_so(monkeypatch, chip):
     installed = []
     monkeypatch.setattr(simulation, "install", lambda: installed.append(1))
     lab = device.pick("sim")
-    assert (lab.kind, lab.label, lab.simulated) == ("mps", "simulated Apple GPU (on Apple M2 Max)", True)
+    assert (lab.kind, lab.label, lab.simulated) == (
+        "mps",
+        "simulated Apple GPU (on Apple M2 Max)",
+        True,
+    )
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
     assert device.pick().simulated
     assert len(installed) == 2
@@ -81,21 +85,29 @@ def test_the_simulation_is_installed_and_says_so(monkeypatch, chip):
         raise simulation.SimulationUnavailable("there is no compiler: install g++")
 
     monkeypatch.setattr(simulation, "install", fails)
-    with pytest.raises(device.DeviceUnavailable, match=r"cannot be used: there is no compiler: install g\+\+"):
+    with pytest.raises(
+        device.DeviceUnavailable, match=r"cannot be used: there is no compiler: install g\+\+"
+    ):
         device.pick("sim")
 
 
 def test_a_missing_device_is_an_error_with_advice(monkeypatch):
-    with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but .* sees no mps.*; pick\(\) takes"):
+    with pytest.raises(
+        device.DeviceUnavailable, match=r"mps was asked for, but .* sees no mps.*; pick\(\) takes"
+    ):
         device.pick("mps")
     monkeypatch.setenv("METALLAB_DEVICE", "cuda")
-    with pytest.raises(device.DeviceUnavailable, match=r"sees no cuda.*; METALLAB_DEVICE=auto takes"):
+    with pytest.raises(
+        device.DeviceUnavailable, match=r"sees no cuda.*; METALLAB_DEVICE=auto takes"
+    ):
         device.pick()
 
 
 def test_an_environment_without_pytorch_has_a_device_too(monkeypatch):
     there = {"jax", "tensorflow", "torch"}
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name if name in there else None)
+    monkeypatch.setattr(
+        device.importlib.util, "find_spec", lambda name: name if name in there else None
+    )
     for expected in ("torch", "tensorflow", "jax", "torch"):
         assert device.first_framework() == expected
         there.discard(expected)
@@ -107,7 +119,10 @@ def test_another_framework_s_device_is_picked_by_its_own_rules(monkeypatch, chip
     lab = device.pick(framework="jax")
     assert (lab.framework, lab.kind, lab.waits_for_results) == ("jax", "cpu", True)
     banner = str(device.Banner(lab))
-    assert ", by JAX (the run asked for mps, but JAX sees no mps device on this machine). No GPU takes part" in banner
+    assert (
+        ", by JAX (the run asked for mps, but JAX sees no mps device on this machine). No GPU takes part"
+        in banner
+    )
 
 
 def raising(error):
@@ -134,7 +149,9 @@ def test_a_device_that_computes_wrongly_is_found_out(monkeypatch):
             with monkeypatch.context() as patch:
                 pretend(patch, kind, arrives=arrives)
                 assert reason in (device.probe(kind) or ""), reason
-                with pytest.raises(device.DeviceUnavailable, match=f"{kind} was asked for, but a product on {kind}"):
+                with pytest.raises(
+                    device.DeviceUnavailable, match=f"{kind} was asked for, but a product on {kind}"
+                ):
                     device.pick(kind)
 
 
@@ -170,7 +187,9 @@ def test_one_thread_is_one_thread_while_it_is_measured():
     seen = {1: set(), 2: set()}
     places = {str(n): device.cpu(threads=n) for n in seen}
     for n, threads in seen.items():
-        timing.measure(lambda t=threads: t.add(torch.get_num_threads()), on=places[str(n)], budget=timing.FAST)
+        timing.measure(
+            lambda t=threads: t.add(torch.get_num_threads()), on=places[str(n)], budget=timing.FAST
+        )
         assert torch.get_num_threads() == 2
     timing.compare(
         {str(n): lambda n=n: seen[n].add(torch.get_num_threads()) for n in seen},
@@ -220,7 +239,9 @@ def test_the_banner_says_what_is_real_and_escapes_it():
     simulated = device.Device("mps", "Apple M2", simulated=True).banner()
     assert str(simulated).startswith("SIMULATED: this page ran on a Apple M2.")
     assert "no time on this page" in str(simulated)
-    assert real._repr_html_().split(";")[0] != simulated._repr_html_().split(";")[0], "they look alike"
+    assert real._repr_html_().split(";")[0] != simulated._repr_html_().split(";")[0], (
+        "they look alike"
+    )
     hostile = device.Device("cuda", "<script>&\"'").banner()._repr_html_()
     assert "<script>" not in hostile
     assert "&lt;script&gt;&amp;" in hostile
@@ -242,15 +263,23 @@ def test_every_result_of_jax_is_waited_for():
         unready.append(sum(not result.is_ready() for result in results))
         return 1_000_000 * len(results)  # a millisecond each
 
-    budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
+    budget = timing.Budget(
+        min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02
+    )
     for question in ("latency", "throughput"):
-        got = timing.measure(launch, on=device.cpu(framework="jax"), question=question, budget=budget, clock=clock)
-        assert not any(unready), f"{question}: the clock was read while {max(unready)} results were computed"
+        got = timing.measure(
+            launch, on=device.cpu(framework="jax"), question=question, budget=budget, clock=clock
+        )
+        assert not any(unready), (
+            f"{question}: the clock was read while {max(unready)} results were computed"
+        )
     assert got.block > 1
 
 
 def test_a_framework_that_is_not_known_is_named():
-    with pytest.raises(ValueError, match="framework 'mxnet'; there are torch, tensorflow, jax, mlx"):
+    with pytest.raises(
+        ValueError, match="framework 'mxnet'; there are torch, tensorflow, jax, mlx"
+    ):
         device.pick("cpu", "mxnet")
 
 

@@ -45,7 +45,9 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
     jax = ModuleType("jax")
-    jax.config = SimpleNamespace(jax_platforms=None, update=lambda name, value: placed.append((name, value)))
+    jax.config = SimpleNamespace(
+        jax_platforms=None, update=lambda name, value: placed.append((name, value))
+    )
     jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
     jax.default_device = lambda device: hold(device.platform)
     jax.block_until_ready = lambda results: placed.append(("waited for", results))
@@ -54,7 +56,9 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
     details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"})
     threads = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
     list_devices = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
-    tf.config = SimpleNamespace(list_physical_devices=list_devices, experimental=details, threading=threads)
+    tf.config = SimpleNamespace(
+        list_physical_devices=list_devices, experimental=details, threading=threads
+    )
     tf.device = hold
     waiting = SimpleNamespace(sync_devices=lambda: placed.append(("waited", "all")))
     tf.test = SimpleNamespace(experimental=waiting)
@@ -104,7 +108,12 @@ def test_an_apple_gpu_is_taken_where_the_plugin_works(monkeypatch, mac):
         stand_in(monkeypatch, gpu=True, platform=platform)
         for framework in BOTH:
             lab = device.pick("auto", framework)
-            assert (lab.kind, lab.label, lab.framework, lab.instead_of) == ("mps", "Apple M2 Max GPU", framework, "")
+            assert (lab.kind, lab.label, lab.framework, lab.instead_of) == (
+                "mps",
+                "Apple M2 Max GPU",
+                framework,
+                "",
+            )
             assert not lab.simulated
             title = device.TITLES[framework]
             assert str(lab.banner()) == f"This page ran on Apple M2 Max GPU ({title} device 'mps')."
@@ -117,7 +126,9 @@ def test_a_gpu_that_computes_wrongly_is_passed_over_and_told(monkeypatch, mac):
         lab = device.pick("auto", framework)
         assert (lab.kind, lab.instead_of) == ("cpu", "a product on mps is wrong by 0.5")
         assert "(a product on mps is wrong by 0.5). No GPU takes part" in str(lab.banner())
-        with pytest.raises(device.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"):
+        with pytest.raises(
+            device.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"
+        ):
             device.pick("mps", framework)
         stand_in(monkeypatch, gpu=True)
         monkeypatch.setattr(sys.modules["jax"], "jit", raising)
@@ -172,14 +183,25 @@ def test_mlx_takes_an_apple_gpu_or_an_nvidia_one(monkeypatch, mac):
     assert (lab.kind, lab.label, held) == ("mps", "Apple M2 Max GPU", ["gpu"])
     assert "'mlx'" in mac.tried[-1], "tried in a child process first"
     assert device.plugin("mlx") == "mlx-metal 0.32.4"
-    assert device.cpu(framework="mlx").label == "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread"
+    assert (
+        device.cpu(framework="mlx").label
+        == "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread"
+    )
     monkeypatch.setattr(sys, "platform", "linux")
-    assert (device.pick(framework="mlx").kind, device.pick(framework="mlx").label) == ("cuda", "NVIDIA H200")
+    assert (device.pick(framework="mlx").kind, device.pick(framework="mlx").label) == (
+        "cuda",
+        "NVIDIA H200",
+    )
     assert device.cpu(framework="mlx").label == "Apple M2 Max CPU, 1 thread"
 
 
 def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
-    for chosen, updates in (("mps", [("jax_platforms", "mps,cpu")]), ("cuda,cpu", []), ("cpu", []), (None, [])):
+    for chosen, updates in (
+        ("mps", [("jax_platforms", "mps,cpu")]),
+        ("cuda,cpu", []),
+        ("cpu", []),
+        (None, []),
+    ):
         asked = stand_in(monkeypatch, gpu=True, platform="mps")
         sys.modules["jax"].config.jax_platforms = chosen
         device.jax.devices.cache_clear()
@@ -190,7 +212,10 @@ def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
 def test_an_nvidia_gpu_is_named(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     for framework in BOTH:
-        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == ("cuda", "NVIDIA H200")
+        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
+            "cuda",
+            "NVIDIA H200",
+        )
 
 
 def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
@@ -208,7 +233,9 @@ def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
             monkeypatch.setenv("METALLAB_DEVICE", setting)
             lab = device.pick("auto", framework)
             assert (lab.kind, lab.instead_of) == ("cpu", why)
-        with pytest.raises(device.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"):
+        with pytest.raises(
+            device.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"
+        ):
             device.pick("cuda", framework)
         monkeypatch.setenv("METALLAB_DEVICE", "gpu")
         with pytest.raises(ValueError, match="no device 'gpu'"):
@@ -250,7 +277,9 @@ def test_a_place_waits_for_its_framework(monkeypatch):
     from metallab import timing
 
     asked = stand_in(monkeypatch, gpu=False)
-    budget = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5)
+    budget = timing.Budget(
+        min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5
+    )
     for framework in BOTH:
         place = device.cpu(framework=framework)
         asked.clear()
@@ -263,14 +292,20 @@ def test_a_place_waits_for_its_framework(monkeypatch):
             assert len(waits) >= 2 * got.n
             assert got.block > 1
         else:
-            assert [number for _, results in waits for number in results] == list(range(1, len(calls) + 1))
+            assert [number for _, results in waits for number in results] == list(
+                range(1, len(calls) + 1)
+            )
 
 
 def test_the_old_plugin_may_start_and_its_first_device_counts(monkeypatch):
     stand_in(monkeypatch, gpu=True, platform="gpu")
     first = SimpleNamespace(platform="gpu", device_kind="first")
     others = sys.modules["jax"].devices
-    monkeypatch.setattr(sys.modules["jax"], "devices", lambda kind=None: others(kind) if kind else [first, *others()])
+    monkeypatch.setattr(
+        sys.modules["jax"],
+        "devices",
+        lambda kind=None: others(kind) if kind else [first, *others()],
+    )
     monkeypatch.delenv("ENABLE_PJRT_COMPATIBILITY")
     assert device.jax.devices()["cuda"] is first
     assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
@@ -298,7 +333,9 @@ lab.synchronize(x)
 )  # fmt: skip
 def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
     if framework == "mlx":
-        pytest.importorskip("mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35")
+        pytest.importorskip(
+            "mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35"
+        )
     source = REAL.format(framework=framework, load=load)
     outcome = isolated.run(source, results=["wrong", "seen"], threads=1)
     assert outcome.ok, outcome.detail

@@ -79,7 +79,9 @@ def test_a_closed_device_has_finished_and_takes_nothing():
 def test_a_bad_time_is_refused_where_it_is_given():
     with fake_device.FakeDevice() as device:
         for seconds in (-0.001, math.nan, math.inf):
-            with pytest.raises(ValueError, match=r"seconds is .*; it must be 0 or more, and finite"):
+            with pytest.raises(
+                ValueError, match=r"seconds is .*; it must be 0 or more, and finite"
+            ):
                 device.launch(seconds)
         device.launch(0.0)
         within(300, device.synchronize)  # the thread is still there

@@ -14,7 +14,10 @@ with_core_ai = pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="m
 
 
 def test_the_page_is_skipped_where_core_ai_is_not(monkeypatch, tmp_path):
-    page, folder = notebook.read_notebook(coreai_page.PAGE), tmp_path / "lib" / "python" / "site-packages"
+    page, folder = (
+        notebook.read_notebook(coreai_page.PAGE),
+        tmp_path / "lib" / "python" / "site-packages",
+    )
     monkeypatch.setattr(needs, "CORE_AI", folder)
     assert "make setup COREAI=1" in notebook.skip_reason(page, "cpu")
     folder.mkdir(parents=True)
@@ -25,7 +28,9 @@ def test_the_page_is_skipped_where_core_ai_is_not(monkeypatch, tmp_path):
 
 
 def test_importing_it_names_the_command_that_installs_it():
-    ran = isolated.run("from metallab import needs\nneeds.CORE_AI /= 'missing'\nimport metallab.coreai")
+    ran = isolated.run(
+        "from metallab import needs\nneeds.CORE_AI /= 'missing'\nimport metallab.coreai"
+    )
     assert ran.kinds[0] == "ImportError"
     assert "make setup COREAI=1" in ran.reason
 
@@ -59,7 +64,9 @@ coreai.runtime.SpecializationOptions = SimpleNamespace(
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac runs the page's cell")
 def test_a_mac_s_units_are_compared_in_turns(tmp_path):
     """The cell as it stands, with a small network in ResNet-18's place and Linux's run time for each unit."""
-    given = 'x = torch.randn(2, 8)\ntwelve = {"ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
+    given = (
+        'x = torch.randn(2, 8)\ntwelve = {"ResNet-18": (nn.Linear(8, 4).requires_grad_(False), x)}'
+    )
     made = 'convert(twelve["ResNet-18"][0], (x,), "ResNet-18")'
     shown = ['str(races[0]["Neural Engine"])', "opened"]
     ran = coreai_page.run(tmp_path, UNITS, given, made, "units-code", "units-run", results=shown)

@@ -36,7 +36,10 @@ def block(x, kernel, bias):
 @pytest.fixture
 def inputs():
     rng = np.random.default_rng(0)
-    return [tf.constant(rng.normal(size=shape), "float32") for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))]
+    return [
+        tf.constant(rng.normal(size=shape), "float32")
+        for shape in ((2, 8, 8, 3), (3, 3, 3, 4), (4,))
+    ]
 
 
 def test_a_graph_is_read_before_and_after(inputs):
@@ -49,7 +52,9 @@ def test_a_graph_is_read_before_and_after(inputs):
     assert grappler.read(block, *inputs, remapping=False).fused == ()
     assert tf.config.optimizer.get_experimental_options()["remapping"] is True, "as it was"
     normalised = lambda x: tf.compat.v1.nn.fused_batch_norm(x, tf.ones(3), tf.zeros(3))[0]
-    assert grappler.read(normalised, inputs[0]).fused == (), "fused by its writer, not by the remapper"
+    assert grappler.read(normalised, inputs[0]).fused == (), (
+        "fused by its writer, not by the remapper"
+    )
 
 
 def test_errors_are_in_the_tolerances_of_the_checks():
@@ -59,7 +64,9 @@ def test_errors_are_in_the_tolerances_of_the_checks():
         got = reference.copy()
         got[7] += factor * limit[7]
         assert grappler.error(reference, got) == pytest.approx(factor, rel=1e-3)
-        assert grappler.error([reference, reference], [reference, got]) == grappler.error(reference, got)
+        assert grappler.error([reference, reference], [reference, got]) == grappler.error(
+            reference, got
+        )
     for other in (np.full(1000, np.nan), reference[:10]):
         assert grappler.error(reference, other) == np.inf
 
@@ -109,12 +116,17 @@ def test_a_reference_is_computed_elsewhere(lab):
     surveyed = grappler.survey({"p": noting, "none": refused}, on=Placed())
     assert set(seen) == {("float64", False), ("float32", True)}
     assert tuple(surveyed.loc["p", ["verdict", "ran on"]]) == ("agrees", "CPU")
-    assert surveyed.loc["none", "verdict"] == "WRONG: it raised UnimplementedError: no kernel for this"
+    assert (
+        surveyed.loc["none", "verdict"] == "WRONG: it raised UnimplementedError: no kernel for this"
+    )
 
 
 def test_the_remapper_may_be_off_for_a_survey(lab):
     product = {"matmul + bias": grappler.common_patterns()["matmul + bias"]}
-    fused = [grappler.survey(product, on=lab, remapping=on).loc["matmul + bias", "fused"] for on in (True, False)]
+    fused = [
+        grappler.survey(product, on=lab, remapping=on).loc["matmul + bias", "fused"]
+        for on in (True, False)
+    ]
     assert fused == ["_FusedMatMul(BiasAdd)", "nothing fused"]
 
 
@@ -133,7 +145,11 @@ def test_a_bias_that_is_added_too_late_would_be_seen(lab, monkeypatch):
 
     monkeypatch.setattr(tf.nn, "bias_add", forgetful)
     monkeypatch.setattr(tf.nn, "relu", late)
-    chosen = {name: make for name, make in grappler.common_patterns().items() if name.endswith("bias + late")}
+    chosen = {
+        name: make
+        for name, make in grappler.common_patterns().items()
+        if name.endswith("bias + late")
+    }
     assert list(grappler.survey(chosen, on=lab)["verdict"]) == ["WRONG in graph"] * 2
 
 

@@ -21,7 +21,9 @@ def test_networks_of_the_page_compute_what_they_say():
 
     space = {"np": np, "jax": jax, "jnp": jax.numpy}
     exec(cells_of("07b_compile_with_jit")["race-plain"], space)
-    at, speed = space["n_body"](np.array([3.0, 1.0]), np.array([[0.0, 0, 0], [2, 0, 0]]), np.zeros((2, 3)))
+    at, speed = space["n_body"](
+        np.array([3.0, 1.0]), np.array([[0.0, 0, 0], [2, 0, 0]]), np.zeros((2, 3))
+    )
     pull = 2 / (4 + 0.0025) ** 1.5
     np.testing.assert_allclose(speed, [[0.01 * pull, 0, 0], [-0.03 * pull, 0, 0]])
     np.testing.assert_allclose(at, [[0.01 * speed[0, 0], 0, 0], [2 + 0.01 * speed[1, 0], 0, 0]])
@@ -53,7 +55,11 @@ refused = [c.refused for c in every if c.refused]
 @pytest.mark.parametrize("page", ["07_transform_with_jax", "07b_compile_with_jit"])
 def test_pages_run_with_an_apple_gpu(page, tmp_path):
     """A second CPU device of JAX stands in for the GPU; not run on a Mac."""
-    settings = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "METALLAB_MODE": "fast", "MPLBACKEND": "agg"}
+    settings = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "METALLAB_MODE": "fast",
+        "MPLBACKEND": "agg",
+    }
     ran = isolated.run(
         PRETEND_MAC.replace("PAGE", repr(str(paths.NOTEBOOKS / f"{page}.ipynb"))),
         results=["compared", "refused", "elsewhere"],

@@ -9,7 +9,9 @@ from metallab import device, timing
 
 mx = pytest.importorskip("mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35")
 
-BUDGET = timing.Budget(min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02)
+BUDGET = timing.Budget(
+    min_samples=3, max_samples=3, warmup_calls=2, warmup_seconds=0, block_seconds=0.02
+)
 
 
 # ---------------------------------------------------------------- timing
@@ -33,8 +35,12 @@ def test_mlx_results_are_computed_before_the_clock_is_read(question):
         missing.append(len(results) * x.nbytes - (mx.get_active_memory() - before))
         return time.perf_counter_ns()
 
-    got = timing.measure(launch, on=device.cpu(framework="mlx"), question=question, budget=BUDGET, clock=clock)
-    assert max(missing) <= 0, f"{question}: the clock was read before {max(missing)} bytes were computed"
+    got = timing.measure(
+        launch, on=device.cpu(framework="mlx"), question=question, budget=BUDGET, clock=clock
+    )
+    assert max(missing) <= 0, (
+        f"{question}: the clock was read before {max(missing)} bytes were computed"
+    )
     assert got.n == 3
 
 
@@ -73,7 +79,12 @@ MATRIX = mx.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).T
 
 
 def run(kernel, a=MATRIX, **more):
-    about = {"grid": (6, 1, 1), "threadgroup": (64, 1, 1), "output_shapes": [(3, 2)], "output_dtypes": [mx.float32]}
+    about = {
+        "grid": (6, 1, 1),
+        "threadgroup": (64, 1, 1),
+        "output_shapes": [(3, 2)],
+        "output_dtypes": [mx.float32],
+    }
     return kernel(inputs=[a], **about | more)[0]
 
 
@@ -96,7 +107,9 @@ def test_what_a_kernel_does_not_write_stands_out():
 def test_verbose_prints_as_mlx_does(capfd):
     run(kernels.SimulatedKernel(**TRANSPOSED), verbose=True)
     printed = capfd.readouterr().out
-    assert printed.startswith("Generated source code for `transposed`:\n```\n[[kernel]] void custom_kernel_transposed")
+    assert printed.startswith(
+        "Generated source code for `transposed`:\n```\n[[kernel]] void custom_kernel_transposed"
+    )
     assert "const constant int64_t* a_strides [[buffer(2)]]" in printed
     assert printed.count("```") == 2
 

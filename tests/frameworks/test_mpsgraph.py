@@ -30,10 +30,19 @@ def mps():
 def difference(mps):
     """A graph of a - 2 b, with its placeholders."""
     graph = mps.MPSGraph.alloc().init()
-    a, b = (graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name) for name in "ab")
+    a, b = (
+        graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name)
+        for name in "ab"
+    )
     two = mpsgraph.constant(graph, np.full((2, 3), 2, np.float32))
     doubled = graph.multiplicationWithPrimaryTensor_secondaryTensor_name_(b, two, None)
-    return graph, a, b, graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, doubled, None), doubled
+    return (
+        graph,
+        a,
+        b,
+        graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, doubled, None),
+        doubled,
+    )
 
 
 class Turned:
@@ -42,7 +51,9 @@ class Turned:
     def __init__(self, executable) -> None:
         self.executable = executable
 
-    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(self, queue, inputs, results, descriptor):
+    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
+        self, queue, inputs, results, descriptor
+    ):
         run = self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_
         return run(queue, inputs[::-1], results[::-1], descriptor)
 
@@ -56,7 +67,9 @@ def test_each_array_reaches_its_placeholder(difference):
         outputs = made(x, y)
         np.testing.assert_allclose(outputs[0], x - 2 * y, rtol=1e-6)
         np.testing.assert_allclose(outputs[1], 2 * y, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"this input is float32 of shape \(2, 3\), and an array float64"):
+    with pytest.raises(
+        ValueError, match=r"this input is float32 of shape \(2, 3\), and an array float64"
+    ):
         program(x, y.astype(np.float64))
     with pytest.raises(ValueError, match=r"shape \(2, 3\), and an array float32 \(3, 2\)"):
         program(x.T.copy(), y)
@@ -68,7 +81,9 @@ def test_dtypes_have_their_numbers(mps):
     assert mpsgraph.data_type("uint8") == mps.MPSDataTypeUInt8
     assert mpsgraph.data_type(np.int8) == mps.MPSDataTypeInt8
     assert mpsgraph.data_type(np.dtype(bool)) == mps.MPSDataTypeBool
-    with pytest.raises(ValueError, match=r"Metal has no float64; float32, .* cast the array with astype"):
+    with pytest.raises(
+        ValueError, match=r"Metal has no float64; float32, .* cast the array with astype"
+    ):
         mpsgraph.data_type("float64")
     with pytest.raises(ValueError, match=r"none of float32, .*: cast it in the graph"):
         mpsgraph.dtype_of(SimpleNamespace(dataType=lambda: mps.MPSDataTypeBFloat16))

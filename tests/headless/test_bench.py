@@ -48,9 +48,13 @@ class Pages:
     def passes(self, job: Job, **changes) -> NotebookResult:
         self.passed += 1
         at = f"2026-11-20T10:00:{self.passed:02}+00:00"
-        made = timing.Measurement("m", "latency", (1.0, 1.1), 2.0, 1, 3, "quiet", job.mode, CPU["label"], False)
+        made = timing.Measurement(
+            "m", "latency", (1.0, 1.1), 2.0, 1, 3, "quiet", job.mode, CPU["label"], False
+        )
         record = records.Record(job.name, f"{job.name}/m", at, made, None, None, machine.describe())
-        records.write(Path(job.out, "results", f"{job.name}.json"), [dataclasses.replace(record, **changes)])
+        records.write(
+            Path(job.out, "results", f"{job.name}.json"), [dataclasses.replace(record, **changes)]
+        )
         return NotebookResult(job.name, job.name, "passed", seconds=60.0)
 
 
@@ -77,7 +81,9 @@ def run(shelf, pages, monkeypatch) -> Callable[..., int]:
 def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
     """Round by round, into one file of that machine, which pyperf's statistics see as several runs."""
     assert run() == 0
-    assert pages.ran == [f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")]
+    assert pages.ran == [
+        f"run-{number} {page}" for number in (1, 2, 3) for page in ("01_a", "02_b")
+    ]
     path = shelf / "build" / "bench" / "xeon_r_cpu_2_threads.json"
     runs_of = records.by_name(records.load(path))
     assert {name: len(runs) for name, runs in runs_of.items()} == {"01_a/m": 3, "02_b/m": 3}
@@ -85,7 +91,9 @@ def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
 
 
 def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
-    pages.happens = lambda job: NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
+    pages.happens = lambda job: (
+        NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
+    )
     assert run("--runs", "2") == 0
     assert run("--runs", "2") == 0
     assert pages.ran == []
@@ -156,14 +164,21 @@ def test_a_page_without_a_sentinel_is_given_one(run, shelf, pages, monkeypatch):
     def one_of_two(job: Job) -> NotebookResult:
         result, path = pages.passes(job), Path(job.out, "results", f"{job.name}.json")
         (made,) = records.load(path)
-        records.write(path, [made, dataclasses.replace(made, name=f"{job.name}/own", sentinel_drift=0.25)])
+        records.write(
+            path, [made, dataclasses.replace(made, name=f"{job.name}/own", sentinel_drift=0.25)]
+        )
         return result
 
     pages.happens = one_of_two
-    monkeypatch.setattr(bench, "_fixed_work", lambda: dataclasses.replace(STEADY, samples=(next(times),)))
+    monkeypatch.setattr(
+        bench, "_fixed_work", lambda: dataclasses.replace(STEADY, samples=(next(times),))
+    )
     assert run("--runs", "1", "--only", "01") == 0
     (path,) = shelf.glob("build/bench/*.json")
-    assert {record.name: record.sentinel_drift for record in records.load(path)} == {"01_a/m": 0.5, "01_a/own": 0.25}
+    assert {record.name: record.sentinel_drift for record in records.load(path)} == {
+        "01_a/m": 0.5,
+        "01_a/own": 0.25,
+    }
 
 
 def test_what_says_nothing_is_not_measured(run, shelf, capsys):
@@ -174,4 +189,6 @@ def test_what_says_nothing_is_not_measured(run, shelf, capsys):
         run("--runs", "0")
     assert not list(shelf.glob("build/bench/*.json"))
     assert run("--mode", "fast") == 0
-    assert [path.name for path in shelf.glob("build/bench/*.json")] == ["fast_xeon_r_cpu_2_threads.json"]
+    assert [path.name for path in shelf.glob("build/bench/*.json")] == [
+        "fast_xeon_r_cpu_2_threads.json"
+    ]

@@ -28,8 +28,17 @@ def gate(tmp_path, monkeypatch):
     root.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-    named = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
-    git = lambda *arguments: subprocess.run(["git", *named, *arguments], cwd=root, check=True, capture_output=True)
+    named = [
+        "-c",
+        "user.name=nobody",
+        "-c",
+        "user.email=nobody@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    git = lambda *arguments: subprocess.run(
+        ["git", *named, *arguments], cwd=root, check=True, capture_output=True
+    )
     git("init", "--quiet")
     (root / "cases.py").write_text(CASES)
     for times in (1, 2):  # some 2 ms, and twice that
@@ -40,10 +49,16 @@ def gate(tmp_path, monkeypatch):
 
     def gate(revision: str) -> tuple[int, str]:
         asked = ["make", "-n", "gate", f"REF={revision}", "DEVICE=cpu"]
-        recipe = subprocess.run(asked, cwd=paths.ROOT, check=True, capture_output=True, text=True).stdout
+        recipe = subprocess.run(
+            asked, cwd=paths.ROOT, check=True, capture_output=True, text=True
+        ).stdout
         line = next(line for line in recipe.splitlines() if f" versus '{revision}' . " in line)
-        line = line.replace(" . ", " . cases.py ").replace(" versus ", f" versus --out '{tmp_path / 'out'}' ")
-        done = subprocess.run([sys.executable, *shlex.split(line)[1:]], cwd=root, capture_output=True, text=True)
+        line = line.replace(" . ", " . cases.py ").replace(
+            " versus ", f" versus --out '{tmp_path / 'out'}' "
+        )
+        done = subprocess.run(
+            [sys.executable, *shlex.split(line)[1:]], cwd=root, capture_output=True, text=True
+        )
         print(done.stdout, done.stderr)
         (answer,) = json.loads((tmp_path / "out" / "answers.json").read_text())["cases"]
         return done.returncode, answer["answer"]
@@ -53,8 +68,13 @@ def gate(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("revision", "code", "answers"),
-    [("HEAD~1", 1, {"SLOWER"}), pytest.param("HEAD", 0, {"SAME", "UNSURE", "FASTER"}, marks=pytest.mark.nightly)],
+    [
+        ("HEAD~1", 1, {"SLOWER"}),
+        pytest.param("HEAD", 0, {"SAME", "UNSURE", "FASTER"}, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_gate_on_a_real_clock(gate, revision, code, answers):
     """Three tries, as this clock is the machine's."""
-    assert any(found[0] == code and found[1] in answers for found in (gate(revision) for _ in range(3)))
+    assert any(
+        found[0] == code and found[1] in answers for found in (gate(revision) for _ in range(3))
+    )

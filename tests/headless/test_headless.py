@@ -84,7 +84,9 @@ def text(cell) -> str:
     """What a cell put out: its streams, results and errors."""
     parts = []
     for output in cell.outputs:
-        parts.append(output.get("text") or output.get("data", {}).get("text/plain") or output.get("evalue"))
+        parts.append(
+            output.get("text") or output.get("data", {}).get("text/plain") or output.get("evalue")
+        )
     return "".join(part or "" for part in parts)
 
 
@@ -121,7 +123,10 @@ def gone(*pids: int) -> bool:
 
 def entries(folder: Path) -> dict[str, dict]:
     """The entries of a folder's summary, by name."""
-    return {entry["name"]: entry for entry in json.loads((folder / "summary.json").read_text())["notebooks"]}
+    return {
+        entry["name"]: entry
+        for entry in json.loads((folder / "summary.json").read_text())["notebooks"]
+    }
 
 
 # ------------------------------------------------------------------------------------------------ what passes
@@ -131,7 +136,9 @@ def test_a_notebook_that_passes(tmp_path, monkeypatch):
     """Everything about a good run, in one kernel."""
     bad_kernel = tmp_path / "jupyter/kernels/python3/kernel.json"
     bad_kernel.parent.mkdir(parents=True)
-    bad_kernel.write_text(json.dumps({"argv": ["false"], "display_name": "not ours", "language": "python"}))
+    bad_kernel.write_text(
+        json.dumps({"argv": ["false"], "display_name": "not ours", "language": "python"})
+    )
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("METALLAB_DEVICE", "mps")
@@ -162,8 +169,18 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
         file.write_text("old")
     (out / ".lock").touch()
     result = run_notebook(path, out=out, replace={"replaced": "6 * 7", "emptied": ""})
-    assert (result.status, result.reason, result.failed_copy, result.cell) == ("passed", "", None, None)
-    assert (result.name, result.title, result.cells, result.executed) == ("01_good", "Pass a test", 3, 3)
+    assert (result.status, result.reason, result.failed_copy, result.cell) == (
+        "passed",
+        "",
+        None,
+        None,
+    )
+    assert (result.name, result.title, result.cells, result.executed) == (
+        "01_good",
+        "Pass a test",
+        3,
+        3,
+    )
     assert result.seconds > 0
     assert result.peak_rss_bytes > 300 << 20
     assert result.notebook == out / "01_good.ipynb"
@@ -184,8 +201,13 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
 
 def test_the_parent_stays_light():
     heavy = "torch nbconvert nbformat nbclient jupyter_client numpy tensorflow"
-    check = f"import sys, metallab.headless; print([m for m in {heavy.split()} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout.strip() == "[]"
+    check = (
+        f"import sys, metallab.headless; print([m for m in {heavy.split()} if m in sys.modules])"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout.strip()
+        == "[]"
+    )
 
 
 # ------------------------------------------------------------------------------------------- what is incomplete
@@ -202,18 +224,35 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
     """The run ends well; summary and console say what was not run, and how to mend it. Without a gap they do not."""
     load, run = "%load_ext metallab.isolated", tmp_path / "run"
     gap = "needs.incomplete('the model was not converted', 'install Xcode')"
-    lacking = make(tmp_path / "01_lacking.ipynb", PLANTED, load, "%%isolated --needs c++\n1 / 0", gap, "1 + 1")
-    whole = make(tmp_path / "02_whole.ipynb", load, "%%isolated x --needs coremltools\nx = 6 * 7", "x")
+    lacking = make(
+        tmp_path / "01_lacking.ipynb", PLANTED, load, "%%isolated --needs c++\n1 / 0", gap, "1 + 1"
+    )
+    whole = make(
+        tmp_path / "02_whole.ipynb", load, "%%isolated x --needs coremltools\nx = 6 * 7", "x"
+    )
     assert command("--mode", "fast", lacking, whole) == 0
     lines = capsys.readouterr().out.splitlines()
     entry_of = entries(run)
-    cells = [("cell 3 (Make a test)", "this cell needs a C++ compiler, which this machine lacks", "buy it")]
+    cells = [
+        (
+            "cell 3 (Make a test)",
+            "this cell needs a C++ compiler, which this machine lacks",
+            "buy it",
+        )
+    ]
     cells += [("cell 4 (Make a test)", "the model was not converted", "install Xcode")]
     wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
-    assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == ("incomplete", wanted)
+    assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == (
+        "incomplete",
+        wanted,
+    )
     assert entry_of["01_lacking"]["executed"] == entry_of["01_lacking"]["cells"] == 5
     assert "To fix it: buy it, install Xcode" in entry_of["01_lacking"]["reason"]
-    assert [entry_of["02_whole"][name] for name in ("status", "reason", "not_run")] == ["passed", "", []]
+    assert [entry_of["02_whole"][name] for name in ("status", "reason", "not_run")] == [
+        "passed",
+        "",
+        [],
+    ]
     assert "  to fix it: buy it" in lines
     shown = code(run / "01_lacking.ipynb")[2]
     assert text(shown) == f"NOT RUN: {wanted[0]['what']}.\nTo fix it: buy it"
@@ -251,12 +290,21 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     (folder / "02_malformed.ipynb").parent.mkdir()
     (folder / "02_malformed.ipynb").write_text('{"cells": [')
     first = "print('done before')"
-    last = {"source": "2", "execution_count": 3, "outputs": [nbformat.v4.new_output("stream", text="stale")]}
+    last = {
+        "source": "2",
+        "execution_count": 3,
+        "outputs": [nbformat.v4.new_output("stream", text="stale")],
+    }
     made = [
         make(folder / "01_good.ipynb", "1 + 1", title="Add"),
         folder / "02_malformed.ipynb",
         make(folder / "04_raises.ipynb", first, "def f():\n    raise ValueError('boo')\nf()", last),
-        make(folder / "07_aborts.ipynb", first, "import os\ndef fall():\n    os.abort()\nfall()", last),
+        make(
+            folder / "07_aborts.ipynb",
+            first,
+            "import os\ndef fall():\n    os.abort()\nfall()",
+            last,
+        ),
         make(folder / "09_kernel.ipynb", "1", kernelspec={"name": "ir", "display_name": "R"}),
         make(folder / "10_skipped.ipynb", "1 / 0", metallab=SKIPPED),
     ]
@@ -270,13 +318,23 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
     run, printed = tmp_path / "run", capsys.readouterr().out
 
     summary = json.loads((run / "summary.json").read_text())
-    assert list(summary) == ["mode", "device", "label", "simulated", "started", "seconds", "notebooks"]
+    assert list(summary) == [
+        "mode",
+        "device",
+        "label",
+        "simulated",
+        "started",
+        "seconds",
+        "notebooks",
+    ]
     assert (summary["mode"], summary["device"], summary["label"]) == ("fast", "cpu", CPU["label"])
     assert summary["started"].endswith("+00:00")
     assert summary["simulated"] is False
     entry_of = entries(run)
     assert list(entry_of) == [path.stem for path in made]
-    assert {name: entry["status"] for name, entry in entry_of.items()} == dict.fromkeys(entry_of, "failed") | {
+    assert {name: entry["status"] for name, entry in entry_of.items()} == dict.fromkeys(
+        entry_of, "failed"
+    ) | {
         "01_good": "passed",
         "10_skipped": "skipped",
     }
@@ -293,7 +351,9 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         before, stopped, after = code(run / f"failed/{name}.ipynb")
         assert text(before) == "done before\n", name
         errors = [output for output in stopped.outputs if output.output_type == "error"]
-        assert reasons[name].removeprefix("cell 2: ").removeprefix("ValueError: ") in errors[-1].evalue
+        assert (
+            reasons[name].removeprefix("cell 2: ").removeprefix("ValueError: ") in errors[-1].evalue
+        )
         assert (after.outputs, after.execution_count) == ([], None)
         executed = 2 if name == "04_raises" else 1
         assert (entry_of[name]["cells"], entry_of[name]["executed"]) == (3, executed)
@@ -316,7 +376,10 @@ def test_a_cell_that_hangs_is_interrupted(tmp_path, command):
     hang = f"import time\ndef nap():\n    while True: time.sleep({FOREVER})\nnap()"
     long = make(tmp_path / "01_hangs.ipynb", hang, "3")
     assert command("--mode", "fast", "--timeout", 0, "--cell-timeout", 1, long) == 1
-    assert entries(tmp_path / "run")["01_hangs"]["reason"] == "cell 1 took longer than 1 s (--cell-timeout)"
+    assert (
+        entries(tmp_path / "run")["01_hangs"]["reason"]
+        == "cell 1 took longer than 1 s (--cell-timeout)"
+    )
     hung, after = code(tmp_path / "run/failed/01_hangs.ipynb")
     assert after.outputs == []
     assert hung.outputs[-1].ename == "NotebookStopped"
@@ -377,7 +440,9 @@ def start(tmp_path) -> Iterator[Callable[..., subprocess.Popen]]:
     def begin(*arguments: object) -> subprocess.Popen:
         environment = os.environ | {"METALLAB_OUT": str(tmp_path / "run")}
         command = [sys.executable, "-c", COMMAND, *map(str, arguments)]
-        run = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        run = subprocess.Popen(
+            command, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True
+        )
         started.append(run)
         return run
 
@@ -444,7 +509,13 @@ def shelf(tmp_path, monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("only", "chosen"),
-    [([], [0, 1, 2, 3, 4]), (["02"], [1]), (["02b"], [2, 3]), (["02b_more"], [2]), (["12", "00"], [0, 4])],
+    [
+        ([], [0, 1, 2, 3, 4]),
+        (["02"], [1]),
+        (["02b"], [2, 3]),
+        (["02b_more"], [2]),
+        (["12", "00"], [0, 4]),
+    ],
 )
 def test_only(shelf, only, chosen):
     assert [path.stem for path in cli.choose([], only)] == [shelf[index] for index in chosen]
@@ -453,7 +524,10 @@ def test_only(shelf, only, chosen):
 @pytest.mark.parametrize("only", ["2", "03", "02_", "02_tim"])
 def test_only_that_matches_nothing(shelf, only, command, capsys):
     assert command("--only", "00", "--only", only) == 2
-    assert f"--only {only} matches no notebook; there are: {', '.join(shelf)}" in capsys.readouterr().err
+    assert (
+        f"--only {only} matches no notebook; there are: {', '.join(shelf)}"
+        in capsys.readouterr().err
+    )
 
 
 def test_nothing_is_written_over_the_notebook_itself(tmp_path, command):
@@ -486,7 +560,11 @@ metallab.device = SimpleNamespace(DeviceUnavailable=DeviceUnavailable, first_fra
 def test_the_device_is_asked_for_in_another_process(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "PICK", FAKE_DEVICE + runner.PICK)
     monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-    assert headless.resolve_device("auto") == {"device": "cpu", "label": "asked for None", "simulated": False}
+    assert headless.resolve_device("auto") == {
+        "device": "cpu",
+        "label": "asked for None",
+        "simulated": False,
+    }
     assert headless.resolve_device("cpu")["label"] == "asked for cpu"
     anything = make(tmp_path / "01_any.ipynb", "1")
     assert headless.main(["--device", "mps", str(anything)]) == 2

@@ -32,7 +32,11 @@ def test_pairs_of_float16_are_right_or_refused():
     ("operator", "name", "mistake"),
     [
         ("sort", "sort", lambda x, dim, stable: torch.sort(x.nan_to_num(0), dim)),
-        ("argsort", "argsort", lambda x, dim, stable, descending=False: (-x if descending else x).sort(dim).indices),
+        (
+            "argsort",
+            "argsort",
+            lambda x, dim, stable, descending=False: (-x if descending else x).sort(dim).indices,
+        ),
         ("cumsum", None, lambda x, dim: x.nan_to_num(0).sum(dim, keepdim=True).expand_as(x)),
         ("irfftn", None, lambda x, s, dim, norm: torch.zeros(4, 6, 5, 9)),
         ("conv3d", None, lambda x, w: torch.zeros(1)),
@@ -40,9 +44,11 @@ def test_pairs_of_float16_are_right_or_refused():
     ],
 )
 def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
-    owner = {"irfftn": torch.fft, "conv3d": torch.nn.functional, "grid_sample": torch.nn.functional}.get(
-        operator, torch.Tensor if name else torch
-    )
+    owner = {
+        "irfftn": torch.fft,
+        "conv3d": torch.nn.functional,
+        "grid_sample": torch.nn.functional,
+    }.get(operator, torch.Tensor if name else torch)
     monkeypatch.setattr(owner, operator, mistake)
     outcomes = [case.outcome(CPU) for case in edges.cases(operator)]
     assert any(outcome.startswith("DIFFERS") for outcome in outcomes), outcomes

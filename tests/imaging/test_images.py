@@ -24,12 +24,17 @@ def test_every_way_to_store_a_picture_is_drawn_alike(caplog):
         assert np.array_equal(picture, COLOURS.clip(0, 1))
     assert not caplog.records, "matplotlib had to cut values itself"
     for shape in ((1, 4, 5), (1, 1, 4, 5)):
-        assert drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))[0].shape == (4, 5)
+        assert drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))[0].shape == (
+            4,
+            5,
+        )
 
 
 def test_names_device_and_sizes_are_told():
     grey = COLOURS[..., 0]
-    figure = images.show({"dull": np.full((4, 5), 0.4), "b": grey, "c": grey, "d": grey[:2]}, "Four", on=HERE)
+    figure = images.show(
+        {"dull": np.full((4, 5), 0.4), "b": grey, "c": grey, "d": grey[:2]}, "Four", on=HERE
+    )
     axes = figure.axes
     assert np.array_equal(drawn(figure)[1], grey.clip(0, 1))
     shades = axes[0].get_images()[0].to_rgba(np.array([[0, 0.4, 1]]))[0, :, 0]
@@ -37,7 +42,9 @@ def test_names_device_and_sizes_are_told():
     assert [place.get_title(loc="left") for place in axes] == ["dull", "b", "c", "d"]
     assert figure._suptitle.get_text() == "Four\nNVIDIA H200"
     assert figure.get_label() == "Four: dull (4 x 5), b (4 x 5), c (4 x 5), d (2 x 5)"
-    simulated = images.show({"a": grey}, "One", on=PyTorchDevice("mps", "Apple GPU", simulated=True))
+    simulated = images.show(
+        {"a": grey}, "One", on=PyTorchDevice("mps", "Apple GPU", simulated=True)
+    )
     assert "SIMULATED" in simulated._suptitle.get_text()
     two = {"two": np.zeros((2, 4, 5))}
     for wrong, message in (({"flat": grey[0]}, "'flat' has shape"), (two, "has shape .2, 4, 5.")):

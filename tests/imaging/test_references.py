@@ -18,12 +18,20 @@ def same(ours, theirs):
 def test_convolution_in_three_dimensions():
     video, weights = RNG.normal(size=(2, 3, 4, 6, 7)), RNG.normal(size=(5, 3, 2, 3, 2))
     for given in (video, video[:0], np.where(video > 1.5, np.nan, video)):
-        same(references.convolution3d(given, weights), F.conv3d(torch.tensor(given), torch.tensor(weights)))
+        same(
+            references.convolution3d(given, weights),
+            F.conv3d(torch.tensor(given), torch.tensor(weights)),
+        )
 
 
 def test_sampling_between_and_outside_of_the_pixels():
     picture, grid = RNG.normal(size=(2, 3, 5, 4)), RNG.uniform(-1.5, 1.5, (2, 6, 8, 2))
     holes = np.where(picture > 1.5, np.nan, picture)
-    for given, places in ((picture, grid), (picture[..., :1, :1], grid), (picture, grid[:, :0]), (holes, grid)):
+    for given, places in (
+        (picture, grid),
+        (picture[..., :1, :1], grid),
+        (picture, grid[:, :0]),
+        (holes, grid),
+    ):
         theirs = F.grid_sample(torch.tensor(given), torch.tensor(places), align_corners=True)
         same(references.sampled_grid(given, places), theirs)

@@ -123,8 +123,12 @@ def test_the_page_s_bits_are_those_of_the_training_script(small, text):
     class Corpus:
         load, encode = staticmethod(lambda: text), staticmethod(corpus.encode)
 
-    own = page_15b("cost-score", corpus=Corpus, models={"32 bits": small}, by_mode=lambda full, fast: fast)
-    np.testing.assert_allclose(own["scores"]["32 bits"], bits_per_character(small, text.test[:1000]), rtol=1e-6)
+    own = page_15b(
+        "cost-score", corpus=Corpus, models={"32 bits": small}, by_mode=lambda full, fast: fast
+    )
+    np.testing.assert_allclose(
+        own["scores"]["32 bits"], bits_per_character(small, text.test[:1000]), rtol=1e-6
+    )
     low, high = own["interval"](np.array([1.0, 2.0, 3.0]))
     assert (low, high) == (pytest.approx(2 - 1.96 / 3**0.5), pytest.approx(2 + 1.96 / 3**0.5))
 
@@ -141,7 +145,9 @@ def test_few_bits_are_off_by_half_a_step(page, bits, most):
     torch.testing.assert_close(packed.weight, page["round_to"](linear.weight.detach(), bits))
     x = torch.rand(3, 64)
     torch.testing.assert_close(packed(x), x @ packed.weight.T)
-    assert sum(part.nbytes for part in packed.state_dict().values()) * 8 == 64 * 16 * (bits + 32 / 32)
+    assert sum(part.nbytes for part in packed.state_dict().values()) * 8 == 64 * 16 * (
+        bits + 32 / 32
+    )
 
 
 def test_any_model_can_be_shrunk(page):
@@ -155,7 +161,11 @@ def test_any_model_can_be_shrunk(page):
 
 def test_a_shrunk_decoder_computes_nearly_the_same(small, page):
     tokens = torch.arange(30)[None]
-    truth, eight, four = small(tokens), page["shrunk"](small, 8)(tokens), page["shrunk"](small, 4)(tokens)
+    truth, eight, four = (
+        small(tokens),
+        page["shrunk"](small, 8)(tokens),
+        page["shrunk"](small, 4)(tokens),
+    )
     assert 0 < (eight - truth).abs().max() < (four - truth).abs().max() < truth.abs().max()
     assert isinstance(small.head, nn.Linear), "the reference is left as it was"
 
@@ -177,11 +187,24 @@ def test_weights_there_and_back(small, tmp_path):
 
 @pytest.mark.nightly
 def test_training_learns_and_keeps_its_best(text, tmp_path):
-    given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--out", str(tmp_path), "--dropout", "0"]
+    given = [
+        "--steps",
+        "12",
+        "--batch",
+        "4",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+        "--dropout",
+        "0",
+    ]
     short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
     model, made = train(short, SMALL, torch.device("cpu"), arguments(given))
     assert made["best_step"] == 12
-    assert bits_per_character(model, short.validation).mean() == pytest.approx(made["validation"], rel=1e-3)
+    assert bits_per_character(model, short.validation).mean() == pytest.approx(
+        made["validation"], rel=1e-3
+    )
     assert made["validation"] < math.log2(96) - 0.5
 
 
@@ -212,7 +235,9 @@ def test_an_adapter_starts_as_nothing_and_merges(small):
     adapted = own["adapt"](small, seed=1, rank=4)
     assert torch.equal(adapted(tokens), small(tokens))
     sides = 2 * (32 + 96 + 32 + 32 + 32 + 128 + 64 + 32)  # of two layers
-    assert sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad) == 4 * sides
+    assert (
+        sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad) == 4 * sides
+    )
     for layer in [part for part in adapted.modules() if isinstance(part, own["LoRA"])]:
         nn.init.normal_(layer.B, std=0.1)
     merged = own["merge"](adapted)
@@ -224,7 +249,12 @@ def test_an_adapter_starts_as_nothing_and_merges(small):
 def test_page_15c_counts_and_packs_as_pages_15_and_15b(page):
     own = page_15b("qlora-pack", "fit-count", number="15c")
     needs = page_15b("fit-count", number="15")["needs"]
-    linear, llama = nn.Linear(64, 16, bias=False), dict(zip(own["names"], own["llamas"]["8B"], strict=False))
+    linear, llama = (
+        nn.Linear(64, 16, bias=False),
+        dict(zip(own["names"], own["llamas"]["8B"], strict=False)),
+    )
     assert torch.equal(own["Packed"](linear).weight, page["Packed"](linear, 4, 32).weight)
     assert own["needs"](5, 512, **llama) == needs(5, 512, **llama)
-    assert own["adapters"]["1B"] == pytest.approx(16 * 8 * (2 * 4096 + 2 * 2560 + 3 * 10240), rel=0.01)
+    assert own["adapters"]["1B"] == pytest.approx(
+        16 * 8 * (2 * 4096 + 2 * 2560 + 3 * 10240), rel=0.01
+    )

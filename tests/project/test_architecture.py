@@ -20,7 +20,9 @@ from metallab import paths
 
 SOURCES = {"metallab": paths.ROOT / "utils", "metalsim": paths.ROOT / "metalsim" / "src"}
 CORE_FOLDERS = {"device"}
-NAMED = re.compile(r"\bfrom (meta(?:llab|lsim)[\w.]*) import (\w+(?:, *\w+)*)|\b(?<!\.)(meta(?:llab|lsim)(?:\.\w+)*)")
+NAMED = re.compile(
+    r"\bfrom (meta(?:llab|lsim)[\w.]*) import (\w+(?:, *\w+)*)|\b(?<!\.)(meta(?:llab|lsim)(?:\.\w+)*)"
+)
 FILES = {
     ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): file
     for folder in SOURCES.values()
@@ -36,17 +38,28 @@ def imported(module: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
-            yield from ((".".join([*above, *filter(None, [node.module])]), alias.name) for alias in node.names)
+            above = (
+                package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            )
+            yield from (
+                (".".join([*above, *filter(None, [node.module])]), alias.name)
+                for alias in node.names
+            )
 
 
 def named(tree: ast.AST) -> Iterator[str]:
     """Our modules that a module's strings name, docstrings aside."""
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ):
             for base, several, dotted in NAMED.findall(node.value):
-                for name in [f"{base}.{one.strip()}" for one in several.split(",")] if base else [dotted]:
+                for name in (
+                    [f"{base}.{one.strip()}" for one in several.split(",")] if base else [dotted]
+                ):
                     while name and name not in TEXTS:
                         name = name.rpartition(".")[0]
                     if "." in name:
@@ -58,8 +71,12 @@ def bound(module: str) -> frozenset[str]:
     """What a module binds anywhere: assigned, defined or imported."""
     nodes = list(ast.walk(ast.parse(TEXTS[module])))
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    aliases = {(node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    assigned = {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    aliases = {
+        (node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)
+    }
     return frozenset(defined | assigned | aliases)
 
 
@@ -114,13 +131,33 @@ def test_imports_run_one_way_and_are_there():
 @pytest.mark.parametrize(
     ("module", "line", "words"),
     [
-        ("metallab.device.base", "def f():\n    from metallab.mlx import kernels", "from the core into mlx"),
-        ("metallab.isolated", "TEXT = f'{1} python -m metallab.results.report'", "from the core into results"),
-        ("metallab.results.report", "RUN = ['-m', 'metallab.headless']", "from results into headless"),
+        (
+            "metallab.device.base",
+            "def f():\n    from metallab.mlx import kernels",
+            "from the core into mlx",
+        ),
+        (
+            "metallab.isolated",
+            "TEXT = f'{1} python -m metallab.results.report'",
+            "from the core into results",
+        ),
+        (
+            "metallab.results.report",
+            "RUN = ['-m', 'metallab.headless']",
+            "from results into headless",
+        ),
         ("metalsim.errors", "from metallab import units", "metalsim knows nothing of metallab"),
         ("metallab.units", "from metallab import timing", "in a circle"),
-        ("metallab.results.report", "from metallab.__main__ import Command", "nothing imports the command"),
-        ("metallab.units", "def f():\n    from .mode import limits_that_went", "not there: metallab.mode.limits_that_"),
+        (
+            "metallab.results.report",
+            "from metallab.__main__ import Command",
+            "nothing imports the command",
+        ),
+        (
+            "metallab.units",
+            "def f():\n    from .mode import limits_that_went",
+            "not there: metallab.mode.limits_that_",
+        ),
     ],
 )
 def test_a_planted_import_is_found(module, line, words):

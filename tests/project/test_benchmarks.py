@@ -13,9 +13,17 @@ from metallab import paths
 FOLDER = paths.ROOT / "tests" / "benchmarks"
 SMALLEST = {  # by script: its arguments, its exit codes (1: a busy machine was too slow), and what it prints
     "doctor_models": (["double", "--minutes", "0.05"], {0, 1}, "1 models"),
-    "planted_regressions": (["loop", "--count", "1", "--seconds", "0"], {0}, "loop, 10% planted: found "),
+    "planted_regressions": (
+        ["loop", "--count", "1", "--seconds", "0"],
+        {0},
+        "loop, 10% planted: found ",
+    ),
     "sound_models": (["test_resnet"], {0}, "0 of 2 accused"),
-    "simulated_operators": (["--only", "add,mode", "--samples", "1"], {0}, "2 entries: 1 identical, 1 no Metal kernel"),
+    "simulated_operators": (
+        ["--only", "add,mode", "--samples", "1"],
+        {0},
+        "2 entries: 1 identical, 1 no Metal kernel",
+    ),
 }
 
 
@@ -26,9 +34,15 @@ def test_each_script_has_a_smallest_size():
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_script_runs(name, tmp_path):
     arguments, codes, printed = SMALLEST[name]
-    environment = {**os.environ, "METALLAB_BUILD": str(tmp_path), "PYTHONPATH": str(paths.ROOT / "utils")}
+    environment = {
+        **os.environ,
+        "METALLAB_BUILD": str(tmp_path),
+        "PYTHONPATH": str(paths.ROOT / "utils"),
+    }
     command = [sys.executable, FOLDER / f"{name}.py", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+    )
     assert done.returncode in codes, done.stdout + done.stderr
     assert printed in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -51,7 +51,10 @@ def checkout(tmp_path, monkeypatch):
     for name in ("notebooks", "docs", "data/executed"):
         (root / name).mkdir(parents=True)
     for name in ("01_a", "02_b"):
-        nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(TEXT)]), root / "notebooks" / f"{name}.ipynb")
+        nbformat.write(
+            v4.new_notebook(cells=[v4.new_markdown_cell(TEXT)]),
+            root / "notebooks" / f"{name}.ipynb",
+        )
     (root / "README.md").write_text(
         "# Lab\n\n[a](notebooks/01_a.ipynb) [b](data/executed/a_gpu/01_a.ipynb) "
         '<a href="data/executed/cpu/01_a.ipynb">c</a>\n'
@@ -68,7 +71,9 @@ def run_in(folder, *names, entries=(), **summary):
     for name in names:
         incomplete = {"application/vnd.metallab.incomplete+json": {}, "text/plain": "NOT RUN"}
         cell = v4.new_code_cell("1", outputs=[v4.new_output("display_data", data=incomplete)])
-        nbformat.write(v4.new_notebook(cells=[v4.new_markdown_cell(TEXT), cell]), folder / f"{name}.ipynb")
+        nbformat.write(
+            v4.new_notebook(cells=[v4.new_markdown_cell(TEXT), cell]), folder / f"{name}.ipynb"
+        )
     known = {"mode": "full", "device": "cpu", "label": "Some CPU", "simulated": False}
     given = {"notebooks": [*map(entry, names), *entries]}
     (folder / "summary.json").write_text(json.dumps(known | summary | given))
@@ -93,10 +98,18 @@ def text_of(path) -> str:
 def test_each_machines_pages_lead_to_the_others(laid_out):
     pages = sorted(path.relative_to(laid_out).as_posix() for path in laid_out.rglob("*.ipynb"))
     folders = ("notebooks", "notebooks/a_gpu")
-    assert pages == sorted(f"{folder}/{name}.ipynb" for folder in folders for name in ("01_a", "02_b"))
+    assert pages == sorted(
+        f"{folder}/{name}.ipynb" for folder in folders for name in ("01_a", "02_b")
+    )
     here, there = (text_of(laid_out / folder / "01_a.ipynb") for folder in folders)
-    assert '<a href="01_a.html" aria-current="page">Some CPU</a>\n<a href="a_gpu/01_a.html">Some GPU</a>' in here
-    assert '<a href="../01_a.html">Some CPU</a>\n<a href="01_a.html" aria-current="page">Some GPU</a>' in there
+    assert (
+        '<a href="01_a.html" aria-current="page">Some CPU</a>\n<a href="a_gpu/01_a.html">Some GPU</a>'
+        in here
+    )
+    assert (
+        '<a href="../01_a.html">Some CPU</a>\n<a href="01_a.html" aria-current="page">Some GPU</a>'
+        in there
+    )
     assert "executed on" not in there, "as its own caption says"
     assert all("make lab LAB=notebooks/01_a.ipynb" in page for page in (here, there))
     lacking = text_of(laid_out / "notebooks/a_gpu/02_b.ipynb")
@@ -112,21 +125,45 @@ def test_each_machines_pages_lead_to_the_others(laid_out):
 def test_links_lead_where_they_led(laid_out):
     for folder, up in (("notebooks", ".."), ("notebooks/a_gpu", "../..")):
         page = text_of(laid_out / folder / "01_a.ipynb")
-        assert f"[home]({up}/index.md), [next](02_b.ipynb#a-part-two), [guide]({up}/docs/guide.md#a)" in page
+        assert (
+            f"[home]({up}/index.md), [next](02_b.ipynb#a-part-two), [guide]({up}/docs/guide.md#a)"
+            in page
+        )
         assert "[w](https://x.org/a.md)" in page
     front = (laid_out / "index.md").read_text()
-    assert '[a](notebooks/01_a.ipynb) [b](notebooks/a_gpu/01_a.ipynb) <a href="notebooks/01_a.html">c</a>' in front
-    assert "[a](../notebooks/01_a.ipynb#a-part-two) [lab](../index.md)" in (laid_out / "docs/guide.md").read_text()
-    assert "[a](../../notebooks/a_gpu/01_a.ipynb)" in (laid_out / "data/executed/README.md").read_text()
+    assert (
+        '[a](notebooks/01_a.ipynb) [b](notebooks/a_gpu/01_a.ipynb) <a href="notebooks/01_a.html">c</a>'
+        in front
+    )
+    assert (
+        "[a](../notebooks/01_a.ipynb#a-part-two) [lab](../index.md)"
+        in (laid_out / "docs/guide.md").read_text()
+    )
+    assert (
+        "[a](../../notebooks/a_gpu/01_a.ipynb)"
+        in (laid_out / "data/executed/README.md").read_text()
+    )
     assert "data/executed/README\n" in front
 
 
 def test_links_from_deeper_folders_work():
     moved = {"README.md": "index.md"}
-    assert book.relink("[x](../../../README.md)", "notebooks", "notebooks", moved) == "[x](../index.md)"
-    assert book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {}) == "![x](../data/a.png)"
-    assert book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/a_gpu", moved) == "[x](../../docs/a.md#b)"
-    assert book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {}) == "[x](#a-part-two) [y](mailto:a@b)"
+    assert (
+        book.relink("[x](../../../README.md)", "notebooks", "notebooks", moved)
+        == "[x](../index.md)"
+    )
+    assert (
+        book.relink("![x](../../../data/a.png)", "notebooks", "notebooks", {})
+        == "![x](../data/a.png)"
+    )
+    assert (
+        book.relink("[x](../../../docs/a.md#B)", "notebooks", "notebooks/a_gpu", moved)
+        == "[x](../../docs/a.md#b)"
+    )
+    assert (
+        book.relink("[x](#A-part:-two) [y](mailto:a@b)", "docs", "docs", {})
+        == "[x](#a-part-two) [y](mailto:a@b)"
+    )
 
 
 def put(path: Path, *texts: str) -> None:
@@ -151,15 +188,35 @@ def older(checkout):
 @pytest.mark.parametrize(
     ("place", "link", "led"),
     [
-        pytest.param("notebooks/02_b.ipynb", "[x](01_a.ipynb#Gone)", "[x](01_a.ipynb)", id="from page to page"),
-        pytest.param("notebooks/02_b.ipynb", "[x](../docs/other.md#gone)", "[x](../docs/other.md)", id="page to guide"),
-        pytest.param("docs/guide.md", "[x](../notebooks/01_a.ipynb#Gone)", "[x](../notebooks/01_a.ipynb)", id="guide"),
         pytest.param(
-            "docs/guide.md", '<a href="../notebooks/01_a.ipynb#G">', '<a href="../notebooks/01_a.html">', id="HTML"
+            "notebooks/02_b.ipynb",
+            "[x](01_a.ipynb#Gone)",
+            "[x](01_a.ipynb)",
+            id="from page to page",
+        ),
+        pytest.param(
+            "notebooks/02_b.ipynb",
+            "[x](../docs/other.md#gone)",
+            "[x](../docs/other.md)",
+            id="page to guide",
+        ),
+        pytest.param(
+            "docs/guide.md",
+            "[x](../notebooks/01_a.ipynb#Gone)",
+            "[x](../notebooks/01_a.ipynb)",
+            id="guide",
+        ),
+        pytest.param(
+            "docs/guide.md",
+            '<a href="../notebooks/01_a.ipynb#G">',
+            '<a href="../notebooks/01_a.html">',
+            id="HTML",
         ),
     ],
 )
-def test_a_heading_that_an_older_page_lacks_is_left_out_of_a_link(checkout, older, tmp_path, place, link, led):
+def test_a_heading_that_an_older_page_lacks_is_left_out_of_a_link(
+    checkout, older, tmp_path, place, link, led
+):
     put(older / "02_b.ipynb" if "02_b" in place else checkout / place, "# A page", link)
     notices = book.lay_out(book.read_runs([older]), tmp_path / "laid_out")
     assert led in test_documents.prose(tmp_path / "laid_out" / place)
@@ -170,9 +227,16 @@ def test_a_heading_that_an_older_page_lacks_is_left_out_of_a_link(checkout, olde
 @pytest.mark.parametrize(
     ("place", "link", "led"),
     [
-        pytest.param("notebooks/02_b.ipynb", "[x](01_a.ipynb#Part:-2)", "[x](01_a.ipynb#part-2)", id="it is there"),
+        pytest.param(
+            "notebooks/02_b.ipynb",
+            "[x](01_a.ipynb#Part:-2)",
+            "[x](01_a.ipynb#part-2)",
+            id="it is there",
+        ),
         pytest.param("notebooks/02_b.ipynb", "[x](#Gone)", "[x](#gone)", id="of the page itself"),
-        pytest.param("docs/guide.md", "[x](other.md#gone)", "[x](other.md#gone)", id="between texts of today"),
+        pytest.param(
+            "docs/guide.md", "[x](other.md#gone)", "[x](other.md#gone)", id="between texts of today"
+        ),
     ],
 )
 def test_other_links_keep_their_heading(checkout, older, tmp_path, place, link, led):
@@ -188,7 +252,10 @@ def test_a_heading_is_looked_for_on_the_same_machine(checkout, older, tmp_path):
         put(folder / "02_b.ipynb", "# B", "[x](01_a.ipynb#Part:-2)")
     first, second = book.read_runs([older, other])
     book.lay_out([first, second], tmp_path / "laid_out")
-    texts = {run.folder.name: text_of(tmp_path / "laid_out" / run.position / "02_b.ipynb") for run in (first, second)}
+    texts = {
+        run.folder.name: text_of(tmp_path / "laid_out" / run.position / "02_b.ipynb")
+        for run in (first, second)
+    }
     assert "](01_a.ipynb#part-2)" in texts["cpu"]
     assert "](01_a.ipynb)" in texts["a_gpu"]
 
@@ -202,7 +269,11 @@ def test_links_of_the_book_lead_to_headings(tmp_path):
     """What Sphinx says of the pages that come with the project, without Sphinx."""
     laid_out = tmp_path / "laid_out"
     book.lay_out(book.read_runs(book.stored()), laid_out)
-    pages = [laid_out / "index.md", *laid_out.glob("docs/*.md"), *laid_out.rglob("notebooks/**/*.ipynb")]
+    pages = [
+        laid_out / "index.md",
+        *laid_out.glob("docs/*.md"),
+        *laid_out.rglob("notebooks/**/*.ipynb"),
+    ]
     dead, sought = [], 0
     for page in pages:
         for target in test_documents.targets(page):
@@ -234,7 +305,9 @@ def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
     assert "This page was executed on <strong>Some CPU</strong>." in page
     front = (tmp_path / "laid_out/index.md").read_text()
     assert "Not 02: the run left this notebook out." in front
-    assert "[b](notebooks/01_a.ipynb)" in front, "a stored page is no part of it: the link leads to this run's own"
+    assert "[b](notebooks/01_a.ipynb)" in front, (
+        "a stored page is no part of it: the link leads to this run's own"
+    )
 
 
 def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkeypatch):
@@ -246,7 +319,9 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
     assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
 
 
-def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(checkout, tmp_path, monkeypatch, capsys):
+def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
+    checkout, tmp_path, monkeypatch, capsys
+):
     old = tmp_path / "book/index.html"
     old.parent.mkdir()
     for path in (old, old.parent / ".buildinfo"):
@@ -265,7 +340,9 @@ def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
     with pytest.raises(report.ReportError, match="make book RUN=build/full-cpu"):
         book.stored()
     one, other = (run_in(tmp_path / folder / "full-cpu", "01_a") for folder in ("one", "other"))
-    with pytest.raises(book.BookError, match="2 runs lie in folders that are called full-cpu: rename one"):
+    with pytest.raises(
+        book.BookError, match="2 runs lie in folders that are called full-cpu: rename one"
+    ):
         book.read_runs([one, other])
     shutil.rmtree(one)
     with pytest.raises(report.ReportError, match="make run"):

@@ -61,7 +61,10 @@ class Checkout:
         spec.loader.exec_module(self.bootstrap)
 
     def uv(self, broken: tuple[str, ...] = ()):
-        programs = {"uv": FAKE_UV.format(python=sys.executable, broken=broken), "python": "#!/bin/sh\ncat pip.txt\n"}
+        programs = {
+            "uv": FAKE_UV.format(python=sys.executable, broken=broken),
+            "python": "#!/bin/sh\ncat pip.txt\n",
+        }
         for name, text in programs.items():
             (self.root / "build" / "uv" / "bin" / name).write_text(text)
             (self.root / "build" / "uv" / "bin" / name).chmod(0o755)
@@ -73,7 +76,11 @@ class Checkout:
         self.capfd.readouterr()
         status = self.bootstrap.main(list(arguments))
         printed = self.capfd.readouterr()
-        return status, printed.out + printed.err, [json.loads(line) for line in calls.read_text().splitlines()]
+        return (
+            status,
+            printed.out + printed.err,
+            [json.loads(line) for line in calls.read_text().splitlines()],
+        )
 
 
 @pytest.fixture
@@ -82,7 +89,9 @@ def checkout(tmp_path, monkeypatch, capfd):
         monkeypatch.delenv(name)
     monkeypatch.setenv("CXX", "true")  # a compiler that accepts everything
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 0, 2**40))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 0, 2**40)
+    )
     monkeypatch.chdir(tmp_path)
     return Checkout(tmp_path / "a checkout", capfd)
 
@@ -133,7 +142,9 @@ def test_an_interrupted_set_up_goes_on(checkout, monkeypatch):
     assert checkout()[0] == 1
     (checkout.root / "fails").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(checkout.bootstrap, "must", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            checkout.bootstrap, "must", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         assert checkout()[0] == 130
     assert words(checkout()[2]) == MADE
     assert checkout() == (0, "", [])
@@ -206,8 +217,15 @@ LINUX, MAC = ("Linux", "x86_64", "", "2.36"), ("Darwin", "arm64", "15.0", "")
         (*MAC, None),
     ],
 )
-def test_a_platform_that_cannot_work_is_named(checkout, monkeypatch, system, machine, mac, libc, word):
-    for name, value in {"system": system, "machine": machine, "mac_ver": (mac,), "libc_ver": ("glibc", libc)}.items():
+def test_a_platform_that_cannot_work_is_named(
+    checkout, monkeypatch, system, machine, mac, libc, word
+):
+    for name, value in {
+        "system": system,
+        "machine": machine,
+        "mac_ver": (mac,),
+        "libc_ver": ("glibc", libc),
+    }.items():
         monkeypatch.setattr(f"platform.{name}", lambda value=value: value)
     monkeypatch.setattr(checkout.bootstrap, "fails", lambda command: None)
     monkeypatch.setattr(checkout.bootstrap, "read", lambda path: "flags : avx2 fma\n")
@@ -233,11 +251,15 @@ def test_mlx_is_left_out_where_its_wheel_does_not_load(checkout, monkeypatch, li
         ("Darwin", "arm64", "14.6.1", "true", ["macOS 14"]),
     ],
 )
-def test_what_pages_will_lack_is_listed_once(checkout, monkeypatch, system, machine, mac, compiler, words):
+def test_what_pages_will_lack_is_listed_once(
+    checkout, monkeypatch, system, machine, mac, compiler, words
+):
     """And set-up is complete all the same."""
     monkeypatch.setenv("CXX", compiler)
     fails = checkout.bootstrap.fails
-    monkeypatch.setattr(checkout.bootstrap, "fails", lambda it: None if it[0] == "xcode-select" else fails(it))
+    monkeypatch.setattr(
+        checkout.bootstrap, "fails", lambda it: None if it[0] == "xcode-select" else fails(it)
+    )
     for name, value in {"system": system, "machine": machine, "mac_ver": (mac,)}.items():
         monkeypatch.setattr(f"platform.{name}", lambda value=value: value)
     listed = list(checkout.bootstrap.limits())
@@ -249,7 +271,9 @@ def test_what_pages_will_lack_is_listed_once(checkout, monkeypatch, system, mach
 
 def test_all_that_is_missing_is_named_at_once(checkout, monkeypatch):
     """Before anything is downloaded or changed."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 0))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 0)
+    )
     read = checkout.bootstrap.read
     flags = lambda path: "flags : sse2 fma\n" if path == "/proc/cpuinfo" else read(path)
     monkeypatch.setattr(checkout.bootstrap, "read", flags)
@@ -313,7 +337,11 @@ def real(checkout, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(found))
     (checkout.root / "pyproject.toml").write_text(PROJECT)
     script = {"uv-1.0.data/scripts/uv": f'#!/bin/sh\nexec {real} "$@"\n'}
-    return wheel(found, "one", {"one.py": ""}), wheel(found, "two", {"two.py": ""}), wheel(found, "uv", script)
+    return (
+        wheel(found, "one", {"one.py": ""}),
+        wheel(found, "two", {"two.py": ""}),
+        wheel(found, "uv", script),
+    )
 
 
 def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -321,7 +349,9 @@ def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
     code = f"import shutil, sys, runpy; sys.argv[1:] = {arguments!r}; "
     code += "shutil.disk_usage = lambda _: shutil._ntuple_diskusage(0, 0, 2**40); "
     code += f"runpy.run_path({path!r}, run_name='__main__')"
-    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=1800)
+    return subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=1800
+    )
 
 
 def test_a_file_with_another_hash_is_not_installed(checkout, real):
@@ -331,8 +361,12 @@ def test_a_file_with_another_hash_is_not_installed(checkout, real):
     for lock in (one + two + spoilt(uv), spoilt(one) + two + uv, one + two + uv):
         (checkout.root / "lock.txt").write_text(lock)
         done = set_up(checkout.root)
-        outcomes.append((done.returncode, "HASHES" in done.stderr, "Hash mismatch" in done.stderr, done.stderr))
-    assert [outcome[:3] for outcome in outcomes[:2]] == [(1, True, False), (1, False, True)], outcomes
+        outcomes.append(
+            (done.returncode, "HASHES" in done.stderr, "Hash mismatch" in done.stderr, done.stderr)
+        )
+    assert [outcome[:3] for outcome in outcomes[:2]] == [(1, True, False), (1, False, True)], (
+        outcomes
+    )
     assert list((checkout.root / ".venv").rglob("one.py")), outcomes[2]
 
 
@@ -345,7 +379,12 @@ def test_a_stick_is_installed_from_without_a_network(checkout, real, monkeypatch
     stick = tmp_path / "a stick"
     done = set_up(checkout.root, "stick", str(stick))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in stick.iterdir()} == {"utils", "pyproject.toml", "lock.txt", "wheels"}
+    assert {path.name for path in stick.iterdir()} == {
+        "utils",
+        "pyproject.toml",
+        "lock.txt",
+        "wheels",
+    }
     shutil.rmtree(tmp_path / "found")
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name)
@@ -354,5 +393,9 @@ def test_a_stick_is_installed_from_without_a_network(checkout, real, monkeypatch
     installed = {path.name for path in (stick / ".venv").rglob("*.py")}
     libc = checkout.bootstrap.numbers(checkout.bootstrap.platform.libc_ver()[1])
     has_mlx = sys.platform == "darwin" or libc >= (2, 35)
-    assert ("one.py" in installed, "two.py" in installed) == (True, has_mlx), done.stdout + done.stderr
-    assert "metalsim" in done.stderr, "only the checkout itself, which is no package here, is not installed"
+    assert ("one.py" in installed, "two.py" in installed) == (True, has_mlx), (
+        done.stdout + done.stderr
+    )
+    assert "metalsim" in done.stderr, (
+        "only the checkout itself, which is no package here, is not installed"
+    )

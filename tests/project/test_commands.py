@@ -53,7 +53,9 @@ def test_ones():
 
 
 def git(*arguments: str, cwd: Path = ROOT) -> str:
-    return subprocess.run(["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", *arguments], cwd=cwd, check=True, capture_output=True, text=True
+    ).stdout
 
 
 # ---------------------------------------------------------------- the list
@@ -80,10 +82,16 @@ def test_the_list_names_no_command_twice():
 @pytest.mark.parametrize(
     ("text", "commands"),
     [
-        pytest.param("```sh\nmake run  # all\n\nmake \\\n  lab\n```", ["make run", "make lab"], id="a-block"),
+        pytest.param(
+            "```sh\nmake run  # all\n\nmake \\\n  lab\n```", ["make run", "make lab"], id="a-block"
+        ),
         pytest.param('```sh\npython -c "a\nb"\n```', ['python -c "a\nb"'], id="several-lines"),
         pytest.param("```\nmake run\n```", [], id="output"),
-        pytest.param("call `make run ONLY=03` or `make`, see `makefile x`", ["make run ONLY=03"], id="in-a-sentence"),
+        pytest.param(
+            "call `make run ONLY=03` or `make`, see `makefile x`",
+            ["make run ONLY=03"],
+            id="in-a-sentence",
+        ),
         pytest.param("`A=1 make lab` and `A=1`", ["A=1 make lab"], id="with-a-variable"),
     ],
 )
@@ -104,7 +112,9 @@ class Clone:
         self._make_environment()
 
     def _take_over_changes(self) -> None:
-        changed = git("ls-files", "-z", "--modified", "--others", "--deleted", "--exclude-standard").split("\0")
+        changed = git(
+            "ls-files", "-z", "--modified", "--others", "--deleted", "--exclude-standard"
+        ).split("\0")
         for name in filter(None, changed):
             source, target = ROOT / name, self.folder / name
             if source.is_file():
@@ -113,14 +123,31 @@ class Clone:
             else:
                 target.unlink(missing_ok=True)
 
-        identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+        identity = [
+            "-c",
+            "user.name=nobody",
+            "-c",
+            "user.email=nobody@example.org",
+            "-c",
+            "commit.gpgsign=false",
+        ]
         git("add", "--all", cwd=self.folder)
-        git(*identity, "commit", "--quiet", "--allow-empty", "--message", "as it is now", cwd=self.folder)
+        git(
+            *identity,
+            "commit",
+            "--quiet",
+            "--allow-empty",
+            "--message",
+            "as it is now",
+            cwd=self.folder,
+        )
 
     def _make_environment(self) -> None:
         """Make .venv, complete for `make setup`: the clone's sources, then what is installed here."""
         environment = self.folder / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True
+        )
 
         python = f"python{sys.version_info.major}.{sys.version_info.minor}"
         own = [str(self.folder / "utils"), str(self.folder / "metalsim" / "src")]
@@ -183,7 +210,9 @@ class Clone:
         of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MODE", "DEVICE", "ONLY")
         of_us = ("METALLAB_", "PYTEST_", "PYTHONPATH", "VIRTUAL_ENV")
         environment = {
-            name: value for name, value in os.environ.items() if name not in of_make and not name.startswith(of_us)
+            name: value
+            for name, value in os.environ.items()
+            if name not in of_make and not name.startswith(of_us)
         }
         environment["PATH"] = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
         environment["METALLAB_CLASSROOM"] = str(self.folder / "build" / "classroom")

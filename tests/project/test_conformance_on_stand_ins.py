@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conformance import claims, test_converting, test_machines, test_mps, test_mpsgraph, test_profiler, test_shaders
+from conformance import (
+    claims,
+    test_converting,
+    test_machines,
+    test_mps,
+    test_mpsgraph,
+    test_profiler,
+    test_shaders,
+)
 
 from metallab import checks, isolated, machine
 
@@ -111,7 +119,9 @@ def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
             time.sleep(0.01)
 
     monkeypatch.setattr(test_profiler, "time", types.SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("ok"))
+    monkeypatch.setattr(
+        isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("ok")
+    )
     assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
     assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"
     assert "nn.functional.softshrink(x, 0.5)" in worked[0]
@@ -136,13 +146,17 @@ def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
 def test_threads_of_accelerate_are_seen_by_their_time(monkeypatch, busy, outcome):
     asked = []
     monkeypatch.setattr(
-        isolated, "run", lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)()
+        isolated,
+        "run",
+        lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)(),
     )
     assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == outcome
     ((source, threads),) = asked
     assert "torch.set_num_threads(1)" in source
     assert threads is None, "with its variables the question would be another"
-    monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome("timeout", reason="too long"))
+    monkeypatch.setattr(
+        isolated, "run", lambda *_, **__: isolated.Outcome("timeout", reason="too long")
+    )
     assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == "not applicable"
 
 
@@ -154,7 +168,9 @@ def test_the_memory_limit_is_read_in_the_message(monkeypatch):
 
     def empty(size, **_):
         if (sum(given) + size) / gib > 17:
-            raise RuntimeError("MPS backend out of memory (MPS allocated: 16.00 GiB, max allowed: 17.00 GiB). Tried")
+            raise RuntimeError(
+                "MPS backend out of memory (MPS allocated: 16.00 GiB, max allowed: 17.00 GiB). Tried"
+            )
         given.append(size)
 
     monkeypatch.setattr(torch, "empty", empty)
@@ -166,7 +182,9 @@ def test_the_memory_limit_is_read_in_the_message(monkeypatch):
 
 def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
     ask = lambda: judge(test_converting.test_mpsgraphtool_converts, source="small.onnx")
-    monkeypatch.setattr(test_converting, "make", lambda core_ml: np.save("truth.npy", np.ones((1, 10), np.float32)))
+    monkeypatch.setattr(
+        test_converting, "make", lambda core_ml: np.save("truth.npy", np.ones((1, 10), np.float32))
+    )
     monkeypatch.setattr(isolated, "run", well(y=np.ones(10, np.float32)))
     assert ask() == CONFIRMED
     monkeypatch.setattr(isolated, "run", well(y=np.zeros(10, np.float32)))
@@ -176,7 +194,9 @@ def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
     assert ask()[0] == "refuted"
 
 
-@pytest.mark.parametrize(("ended", "outcome"), [("crashed", "confirmed"), ("raised", "refuted"), ("ok", "refuted")])
+@pytest.mark.parametrize(
+    ("ended", "outcome"), [("crashed", "confirmed"), ("raised", "refuted"), ("ok", "refuted")]
+)
 def test_on_a_mac_an_invalid_graph_is_expected_to_crash(monkeypatch, ended, outcome):
     monkeypatch.setattr(isolated, "run", lambda *_, **__: isolated.Outcome(ended))
     for module in (claims, test_mpsgraph):

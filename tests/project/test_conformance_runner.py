@@ -118,10 +118,24 @@ def start(folder: Path, text: str, *options: str) -> subprocess.Popen:
     """Start ``make verify-mac`` on a folder with these claims."""
     (folder / "conftest.py").write_text("from conformance.conftest import *\n")
     (folder / "test_some.py").write_text(text)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(paths.ROOT / "tests"), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "conformance", "--folder", str(folder), "--out", str(folder / "report.md")]
-    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's job in the background does not
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(paths.ROOT / "tests"), os.environ.get("PYTHONPATH")])
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "conformance",
+        "--folder",
+        str(folder),
+        "--out",
+        str(folder / "report.md"),
+    ]
+    heed = lambda: signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # a shell's job in the background does not
     return subprocess.Popen(
         [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True, preexec_fn=heed,
@@ -137,7 +151,10 @@ def finished(folder: Path, text: str, *options: str) -> tuple[int, str]:
 
 def results(folder: Path) -> dict[str, dict]:
     """Return the results of a report by name, without the group."""
-    return {each["name"].partition(".")[2]: each for each in report.read(folder / "report.md")["results"]}
+    return {
+        each["name"].partition(".")[2]: each
+        for each in report.read(folder / "report.md")["results"]
+    }
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +163,11 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("claims")
     code, out = finished(folder, CLAIMS)
     return types.SimpleNamespace(
-        by_name=results(folder), text=(folder / "report.md").read_text(), code=code, out=out, folder=folder
+        by_name=results(folder),
+        text=(folder / "report.md").read_text(),
+        code=code,
+        out=out,
+        folder=folder,
     )
 
 
@@ -173,7 +194,11 @@ def test_outcome_of_a_claim(made, name, outcome, message):
 
 def test_a_report_says_what_was_printed_and_recorded(made):
     right = made.by_name["right"]
-    assert (right["printed"], right["claim"], right["how"]) == ("added\n", "One and one is two.", "By adding.")
+    assert (right["printed"], right["claim"], right["how"]) == (
+        "added\n",
+        "One and one is two.",
+        "By adding.",
+    )
     assert right["values"] == {"total": 2, "odd": ["NaN", "x"]}
     assert "ValueError" in made.by_name["raises"]["detail"]
 
@@ -183,7 +208,9 @@ def test_exit_code_is_1_if_a_claim_is_refuted(made, tmp_path):
     head, *noted = map(json.loads, (made.folder / "report.jsonl").read_text().splitlines())
     fine = [each["nodeid"] for each in noted if each["outcome"] in ("confirmed", "not applicable")]
     head["claims"] = {nodeid: head["claims"][nodeid] for nodeid in fine}
-    (tmp_path / "fine.jsonl").write_text("".join(json.dumps(each) + "\n" for each in (head, *noted)))
+    (tmp_path / "fine.jsonl").write_text(
+        "".join(json.dumps(each) + "\n" for each in (head, *noted))
+    )
     assert main(["--report", str(tmp_path / "fine.jsonl")]) == 0
 
 

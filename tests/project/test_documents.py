@@ -17,9 +17,15 @@ from metallab import paths
 ROOT = paths.ROOT
 PAGES = [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
 NOT_OURS = ("build", "workshop")  # a run's files, a learner's
-FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in NOT_OURS]
+FOLDERS = [
+    path
+    for path in ROOT.iterdir()
+    if path.is_dir() and path.name[0] != "." and path.name not in NOT_OURS
+]
 FILES = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in folder.rglob("*.md"))]
-DOCUMENTS = sorted(path for path in FILES if not path.is_symlink() and "checkpoint" not in path.name)  # made by Jupyter
+DOCUMENTS = sorted(
+    path for path in FILES if not path.is_symlink() and "checkpoint" not in path.name
+)  # made by Jupyter
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"^([A-Z]+) *\?=", MAKEFILE, re.MULTILINE)) | {"BIN"}
@@ -48,7 +54,9 @@ def tokens(path):
 def targets(path):
     """Where its links and pictures lead."""
     return [
-        token.attrs.get("href") or token.attrs["src"] for token in tokens(path) if token.type in ("link_open", "image")
+        token.attrs.get("href") or token.attrs["src"]
+        for token in tokens(path)
+        if token.type in ("link_open", "image")
     ]
 
 
@@ -57,7 +65,9 @@ def anchors(path):
     names, seen, heading = set(), Counter(), False
     for token in tokens(path):
         if heading:
-            text = "".join(part.content for part in token.children if part.type in ("text", "code_inline"))
+            text = "".join(
+                part.content for part in token.children if part.type in ("text", "code_inline")
+            )
             name = text if path.suffix == ".ipynb" else re.sub(r"[^\w\- ]", "", text.lower())
             name = name.replace(" ", "-")
             names.add(f"{name}-{seen[name]}" if seen[name] else name)
@@ -79,12 +89,20 @@ def broken(path):
 
 def programs(path):
     """The Python programs that it shows."""
-    return [token.content for token in tokens(path) if token.type == "fence" and token.info in ("python", "py")]
+    return [
+        token.content
+        for token in tokens(path)
+        if token.type == "fence" and token.info in ("python", "py")
+    ]
 
 
 def commands(path):
     """The words behind each ``make`` that begins a command in its code, settings of the environment aside."""
-    code = (token.content for token in tokens(path) if token.type in ("fence", "code_block", "code_inline"))
+    code = (
+        token.content
+        for token in tokens(path)
+        if token.type in ("fence", "code_block", "code_inline")
+    )
     for line in "\n".join(code).splitlines():
         for command in re.split(r"&&|;|\|", re.sub(r"\s#.*|<.*", "", line)):
             if match := re.fullmatch(r"\s*(?:[A-Z_]+=\S+ +)*make((?: +\S+)*)\s*", command):
@@ -109,7 +127,9 @@ def test_commands_are_targets_of_the_makefile_with_its_variables(path):
     for words in commands(path):
         for word in words:
             name, given, _ = word.partition("=")
-            assert name in (VARIABLES if given else TARGETS), f"make {' '.join(words)}: the Makefile has no {name}"
+            assert name in (VARIABLES if given else TARGETS), (
+                f"make {' '.join(words)}: the Makefile has no {name}"
+            )
 
 
 def test_continuous_integration_and_forms_call_targets():
@@ -118,7 +138,9 @@ def test_continuous_integration_and_forms_call_targets():
         (named(path), target)
         for path in files
         for target in re.findall(
-            r"^\s*(?:- )?(?:run: make|run|.*then run|- make) ([a-z-]+)", path.read_text(), re.MULTILINE
+            r"^\s*(?:- )?(?:run: make|run|.*then run|- make) ([a-z-]+)",
+            path.read_text(),
+            re.MULTILINE,
         )
     }
     assert len(asked) > 10
@@ -143,7 +165,10 @@ def test_every_notebook_has_its_row(path):
 
 def test_each_notebook_leads_to_the_next_and_readme_counts_them():
     texts = [(paths.NOTEBOOKS / page).read_text(encoding="utf-8") for page in PAGES]
-    assert [re.search(r"\*\*Next\*\*[^(]*\(([^)#]+)", text)[1] for text in texts] == [*PAGES[1:], "../README.md"]
+    assert [re.search(r"\*\*Next\*\*[^(]*\(([^)#]+)", text)[1] for text in texts] == [
+        *PAGES[1:],
+        "../README.md",
+    ]
     assert re.search(r"\d+", (ROOT / "README.md").read_text(encoding="utf-8"))[0] == str(len(PAGES))
 
 
@@ -155,7 +180,9 @@ def test_the_citation_follows_its_schema():
     citation = yaml.safe_load(path.read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-    metalsim = tomllib.loads((ROOT / "metalsim" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    metalsim = tomllib.loads((ROOT / "metalsim" / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert metalsim["version"] == project["version"]
     (author,) = citation["authors"]
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
@@ -165,6 +192,8 @@ def test_changelog_begins_with_unreleased_and_dates_versions():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first, *released = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert first == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in released), released
+    assert all(
+        re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in released
+    ), released
     kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
     assert {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

@@ -14,17 +14,39 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-HEADLINE = ("jupyterlab", "torch", "tensorflow-macos", "tensorflow-metal", "jax-metal", "matplotlib", "ultralytics")
+HEADLINE = (
+    "jupyterlab",
+    "torch",
+    "tensorflow-macos",
+    "tensorflow-metal",
+    "jax-metal",
+    "matplotlib",
+    "ultralytics",
+)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"]
 (LAB,) = map(Requirement, EXTRAS["lab"])
 SETUP_EXTRAS = [*sorted(LAB.extras), "mlx", "dev"]
-DEPENDENCIES = PYPROJECT["dependencies"] + [text for extra in SETUP_EXTRAS for text in EXTRAS[extra]]
-LOCKS = {name: (ROOT / name).read_text() for name in ("lock.txt", "lock-jax.txt", "lock-coreai.txt")}
+DEPENDENCIES = PYPROJECT["dependencies"] + [
+    text for extra in SETUP_EXTRAS for text in EXTRAS[extra]
+]
+LOCKS = {
+    name: (ROOT / name).read_text() for name in ("lock.txt", "lock-jax.txt", "lock-coreai.txt")
+}
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 SYSTEMS = {
-    "linux": {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"},
-    "mac": {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64", "os_name": "posix"},
+    "linux": {
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "os_name": "posix",
+    },
+    "mac": {
+        "sys_platform": "darwin",
+        "platform_system": "Darwin",
+        "platform_machine": "arm64",
+        "os_name": "posix",
+    },
 }
 
 
@@ -47,7 +69,11 @@ def environment_yml():
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
     assert conda == ["python=3.11", "pip"]
-    assert pip[:3] == ["--constraint constraints.txt", "--editable ./metalsim", "--editable .[lab,mlx,dev]"]
+    assert pip[:3] == [
+        "--constraint constraints.txt",
+        "--editable ./metalsim",
+        "--editable .[lab,mlx,dev]",
+    ]
     assert dict(locked(LOCKS["lock.txt"])).keys() == {*versions(CONSTRAINTS)}
 
 
@@ -56,14 +82,26 @@ def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
     """As conda asks it to, with no network: whatever is not here already, or does not fit, fails."""
     _, pip = environment_yml()
     listed = tmp_path / "environment.txt"
-    listed.write_text("\n".join(line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip) + "\n")
-    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "-r", str(listed)]
+    listed.write_text(
+        "\n".join(line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip) + "\n"
+    )
+    options = [
+        "--dry-run",
+        "--no-index",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+        "-r",
+        str(listed),
+    ]
     command = [sys.executable, "-m", "pip", "install", *options]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (would,) = re.findall("Would install (.*)", done.stdout)
-    assert set(would.split()) == {f"metal-lab-{PYPROJECT['version']}", f"metalsim-{PYPROJECT['version']}"}
+    assert set(would.split()) == {
+        f"metal-lab-{PYPROJECT['version']}",
+        f"metalsim-{PYPROJECT['version']}",
+    }
 
 
 def test_environment_yml_repeats_the_headline_packages_exactly():
@@ -94,7 +132,9 @@ def test_every_dependency_is_pinned_exactly_on(system, python):
     for dependency in needed:
         name = canonicalize_name(dependency.name)
         assert name in pins, f"{name} is not in constraints.txt"
-        assert dependency.specifier.contains(pins[name]), f"{dependency} does not allow {pins[name]}"
+        assert dependency.specifier.contains(pins[name]), (
+            f"{dependency} does not allow {pins[name]}"
+        )
 
 
 def test_a_lock_names_no_host_and_no_path():
@@ -121,7 +161,10 @@ def versions(text):
 
 def locked(text):
     """[(requirement, its hashes)] of a lock."""
-    logical = [line.split("    --hash") for line in "\n".join(versions(text)).replace(" \\\n", "").splitlines()]
+    logical = [
+        line.split("    --hash")
+        for line in "\n".join(versions(text)).replace(" \\\n", "").splitlines()
+    ]
     return [(pin, [f"--hash{digest}" for digest in hashes]) for pin, *hashes in logical]
 
 
@@ -152,7 +195,11 @@ class Make:
         """(exit status, output, the calls made)"""
         calls = self.folder / "calls.txt"
         calls.write_text("")
-        inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "JOBS")}
+        inherited = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "JOBS")
+        }
         done = subprocess.run(
             ["make", "PYTHON=.venv/bin/python", *arguments],
             cwd=self.folder,
@@ -171,7 +218,9 @@ def make(tmp_path):
 
 
 NAMED = ("A=a", "B=b", "REF=HEAD", "FILE=c", "CLASS=Makefile", "ONLY=03")
-LISTED = re.search(r"^targets := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)[1]
+LISTED = re.search(
+    r"^targets := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL
+)[1]
 TARGETS = LISTED.replace("\\\n", " ").split()
 
 
@@ -189,7 +238,11 @@ def test_help_lists_the_common_targets_and_with_all_every_one(make):
 
 @pytest.mark.parametrize(
     "target",
-    [*TARGETS, "setup COREAI=1", *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab"))],
+    [
+        *TARGETS,
+        "setup COREAI=1",
+        *(f"test SUITE={name}" for name in ("book", "cpu", "fuzz", "hub", "jax", "lab")),
+    ],
 )
 def test_every_target_can_be_made(make, target):
     """Set-up comes first where a target needs what it installs."""
@@ -203,7 +256,14 @@ def test_every_target_can_be_made(make, target):
     "arguments",
     [
         *(["run", "JOBS=2"], ["gate", "JOBS=2", "REF=HEAD"], ["test", "SUITE=no"]),
-        *(["versus", "A=a"], ["gate", "REF=missing"], ["check-results"], ["hub"], ["mutants"], ["stick"]),
+        *(
+            ["versus", "A=a"],
+            ["gate", "REF=missing"],
+            ["check-results"],
+            ["hub"],
+            ["mutants"],
+            ["stick"],
+        ),
     ],
 )
 def test_what_is_missing_or_parallel_is_refused(make, arguments):
@@ -211,7 +271,9 @@ def test_what_is_missing_or_parallel_is_refused(make, arguments):
     assert (status, [call for call in calls if call != SETUP]) == (2, [])
 
 
-@pytest.mark.parametrize("arguments", [["test", "SUITE=foo"], ["test", "ONLY=99"], ["tests", "ONLY=99"]])
+@pytest.mark.parametrize(
+    "arguments", [["test", "SUITE=foo"], ["test", "ONLY=99"], ["tests", "ONLY=99"]]
+)
 def test_what_there_is_not_cannot_be_tested(make, arguments):
     (make.folder / "notebooks").mkdir(exist_ok=True)
     (make.folder / "notebooks" / "03_see.ipynb").touch()
@@ -235,8 +297,18 @@ def test_tests_are_what_test_makes(make):
 
 def test_a_gate_takes_a_revision(make):
     subprocess.run(["git", "init", "--quiet", make.folder], check=True)
-    identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
+    identity = [
+        "-c",
+        "user.name=nobody",
+        "-c",
+        "user.email=nobody@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    subprocess.run(
+        ["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"],
+        check=True,
+    )
     assert make("gate", "REF=HEAD")[2][1].startswith("python -m metallab versus HEAD . ")
     assert make("gate", "REF=HEAD~1")[2] == [SETUP]
 
@@ -260,7 +332,9 @@ def test_test_is_narrowed_to_one_notebook(make, only):
         (make.folder / name).parent.mkdir(exist_ok=True)
         (make.folder / name).touch()
     collected = subprocess.run(
-        command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(".venv/bin/python", sys.executable),
+        command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(
+            ".venv/bin/python", sys.executable
+        ),
         shell=True,
         cwd=make.folder,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
@@ -271,7 +345,10 @@ def test_test_is_narrowed_to_one_notebook(make, only):
 
 
 def test_a_maintainer_s_commands_reach_their_modules(make):
-    assert make("check-results", "ADD=1", "FILE=c")[2][-1] == "python -m metallab.results.check_results --add c"
+    assert (
+        make("check-results", "ADD=1", "FILE=c")[2][-1]
+        == "python -m metallab.results.check_results --add c"
+    )
     assert "python -m metallab.exercises" in make("-n", "format")[1]
 
 
@@ -327,12 +404,19 @@ def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
     programs.mkdir()
     for name in ("clang++-19", "qemu-x86_64"):
         (programs / name).symlink_to(shutil.which("sh"))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     for failing in ("", "x", "xcpu"):
         variables = inherited | {"PATH": f"{programs}:{os.environ['PATH']}", "FAILING": failing}
-        done = subprocess.run([script], cwd="/", env=variables, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            [script], cwd="/", env=variables, capture_output=True, text=True, timeout=600
+        )
         assert (done.returncode != 0) == bool(failing)
-        closing = {f"make {name}: {'FAILED' if failing == suite else 'passed'}" for name, suite in CI_COMMANDS.items()}
+        closing = {
+            f"make {name}: {'FAILED' if failing == suite else 'passed'}"
+            for name, suite in CI_COMMANDS.items()
+        }
         assert {*done.stdout.splitlines()[-2:]} == closing
 
 

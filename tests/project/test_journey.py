@@ -42,15 +42,28 @@ SAVE = (
 def page(name: str, other: str):
     """A page as short as a page can be: it measures, draws, asks one exercise, and saves."""
     cells = [
-        new_markdown_cell(f"# Add it up\n\nThen comes [the other]({other}.ipynb); here is [the code](../README.md)."),
+        new_markdown_cell(
+            f"# Add it up\n\nThen comes [the other]({other}.ipynb); here is [the code](../README.md)."
+        ),
         new_code_cell(SETUP, id="setup"),
-        new_code_cell("def double(x):\n    return ...", id="exercise-1", metadata={"tags": ["exercise"]}),
-        new_code_cell("def double(x):\n    return 2 * x  # hidden", id="solution-1", metadata={"tags": ["solution"]}),
-        new_code_cell('checks.exercise("Exercise 1", double(4), lambda it: it == 8, "twice as much")', id="check-1"),
+        new_code_cell(
+            "def double(x):\n    return ...", id="exercise-1", metadata={"tags": ["exercise"]}
+        ),
+        new_code_cell(
+            "def double(x):\n    return 2 * x  # hidden",
+            id="solution-1",
+            metadata={"tags": ["solution"]},
+        ),
+        new_code_cell(
+            'checks.exercise("Exercise 1", double(4), lambda it: it == 8, "twice as much")',
+            id="check-1",
+        ),
         new_code_cell(SAVE.format(name=name), id="save"),
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"]}})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"]}}
+    )
 
 
 @pytest.fixture
@@ -60,7 +73,10 @@ def checkout(tmp_path, monkeypatch):
     notebooks.mkdir()
     for name, other in (("01_add", "02_more"), ("02_more", "01_add")):
         nbformat.write(page(name, other), notebooks / f"{name}.ipynb")
-    for name, folder in {"METALLAB_NOTEBOOKS": notebooks, "METALLAB_BUILD": tmp_path / "build"}.items():
+    for name, folder in {
+        "METALLAB_NOTEBOOKS": notebooks,
+        "METALLAB_BUILD": tmp_path / "build",
+    }.items():
         monkeypatch.setenv(name, str(folder))
     monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
     return tmp_path
@@ -70,16 +86,22 @@ def links_of(html: str) -> set[str]:
     """The files of this machine that a page of HTML leads to."""
     soup = BeautifulSoup(html, "html.parser")
     found = {each.get("href") or each.get("src") for each in soup.select("[href], [src]")}
-    return {unquote(urlsplit(link).path) for link in found if link and not urlsplit(link).scheme} - {""}
+    return {
+        unquote(urlsplit(link).path) for link in found if link and not urlsplit(link).scheme
+    } - {""}
 
 
 def test_run_report_show_book_workshop(checkout):
     run, report = checkout / "build" / "full-cpu", checkout / "build" / "report" / "index.html"
     for asked in (["metallab.headless", "--device", "cpu", "--only", "02"], ["metallab", "report"]):
-        done = subprocess.run([sys.executable, "-m", *asked], cwd=checkout, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", *asked], cwd=checkout, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((run / "summary.json").read_text())
-    assert [(entry["name"], entry["status"]) for entry in summary["notebooks"]] == [("02_more", "passed")]
+    assert [(entry["name"], entry["status"]) for entry in summary["notebooks"]] == [
+        ("02_more", "passed")
+    ]
     html = report.read_text("utf-8")
     assert "The sum was measured." in html
     assert [link for link in links_of(html) if not (report.parent / link).exists()] == []
@@ -90,12 +112,22 @@ def test_run_report_show_book_workshop(checkout):
     assert refused == {}
     assert f"executed/{folder.name}/02_more.ipynb" in gallery.read_text()
     assert len(records.load(folder / "results" / "02_more.json")) == 1
-    texts = [path.read_text("utf-8") for path in folder.rglob("*.*") if path.suffix in (".json", ".ipynb")]
+    texts = [
+        path.read_text("utf-8")
+        for path in folder.rglob("*.*")
+        if path.suffix in (".json", ".ipynb")
+    ]
     assert private.leaks("\n".join(texts)) == []
 
     book.lay_out(book.read_runs([run]), checkout / "book")
     laid_out = nbformat.read(checkout / "book" / "notebooks" / "02_more.ipynb", 4)
-    assert [cell.execution_count for cell in laid_out.cells if cell.cell_type == "code"] == [1, 2, 3, 4, 5]
+    assert [cell.execution_count for cell in laid_out.cells if cell.cell_type == "code"] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
     assert "Add it up" in laid_out.cells[0].source
 
     copies, _ = workshop.make(sorted(paths.NOTEBOOKS.glob("*.ipynb")), checkout / "workshop")
@@ -119,7 +151,9 @@ class Student:
         """Run a cell, with something else typed into it; everything that it shows, as text."""
         (cell,) = (cell for cell in self.page.cells if cell.id == name)
         cell.source, shown = typed or cell.source, []
-        self.kernel.execute_interactive(cell.source, timeout=600, output_hook=lambda m: shown.append(str(m["content"])))
+        self.kernel.execute_interactive(
+            cell.source, timeout=600, output_hook=lambda m: shown.append(str(m["content"]))
+        )
         return "".join(shown)
 
     def save(self) -> None:
@@ -163,12 +197,18 @@ def test_a_student_s_hour_with_a_restart(student):
     assert b"# mine" in work
 
 
-DOCUMENTED = re.compile(r"^(?:\.venv/bin/)?((?:metallab|python -m metal\w+(?:\.\w+)*) .*?)(?: +#.*)?$", re.MULTILINE)
+DOCUMENTED = re.compile(
+    r"^(?:\.venv/bin/)?((?:metallab|python -m metal\w+(?:\.\w+)*) .*?)(?: +#.*)?$", re.MULTILINE
+)
 
 
 def test_documented_commands_and_their_options_exist():
     """Of ``metallab`` and this project's modules. Those of make: tests/project/test_documents.py."""
-    lines = {line for name in PAGES for line in DOCUMENTED.findall((paths.ROOT / name).read_text("utf-8"))}
+    lines = {
+        line
+        for name in PAGES
+        for line in DOCUMENTED.findall((paths.ROOT / name).read_text("utf-8"))
+    }
     known = {each.name for each in command.COMMANDS}
     assert {shlex.split(line)[1] for line in lines if line.startswith("metallab ")} == known
     for line in lines:

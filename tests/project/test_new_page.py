@@ -16,7 +16,9 @@ from metallab import exercises, new_page, paths, records
 def checkout(tmp_path, monkeypatch):
     """A copy of what `make page` changes."""
     for name in ("README.md", "docs", "notebooks"):
-        (shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy)(paths.ROOT / name, tmp_path / name)
+        (shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy)(
+            paths.ROOT / name, tmp_path / name
+        )
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     return tmp_path
@@ -54,7 +56,10 @@ def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
     page = v4.new_notebook(cells=[v4.new_code_cell("import metallab", id="setup")])
     for name in "fg":
         page.cells += [tagged(f"{name} = ...", "exercise"), tagged(f"{name} = 1", "solution")]
-        page.cells += [v4.new_code_cell(f"checks.exercise({name})"), tagged(f"{name} = 2\n", "wrong")]
+        page.cells += [
+            v4.new_code_cell(f"checks.exercise({name})"),
+            tagged(f"{name} = 2\n", "wrong"),
+        ]
     path, answers = tmp_path / "03c_do_this.ipynb", tmp_path / "wrong_answers.txt"
     nbformat.write(page, path)
     answers.write_text("== 03_a 1\nx = 0\n== 04_b 1\nx = 0\n")

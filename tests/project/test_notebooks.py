@@ -26,7 +26,17 @@ from nbformat.v4 import new_code_cell
 from one_page import run_notebook
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import headless, isolated, judgement, needs, paths, progress, records, timing, workshop
+from metallab import (
+    headless,
+    isolated,
+    judgement,
+    needs,
+    paths,
+    progress,
+    records,
+    timing,
+    workshop,
+)
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 RAISES = "return ...", 'raise OSError("all\\n" * 40)'  # an answer that raises, in many lines
@@ -35,7 +45,9 @@ LIMITS = {"cell_timeout": 1800, "timeout": 3600}  # seconds, against a hang
 
 def wrong_answers(path):
     """A page's, by the id of the cell with the solution."""
-    assert path.stem in WRONG_ANSWERS, f"give it two in tests/support/wrong_answers.txt, each below '== {path.stem} 1'"
+    assert path.stem in WRONG_ANSWERS, (
+        f"give it two in tests/support/wrong_answers.txt, each below '== {path.stem} 1'"
+    )
     return WRONG_ANSWERS[path.stem]
 
 
@@ -55,8 +67,15 @@ def is_code(cell):
 def global_names(source):
     """The global names that a cell assigns, and those that it uses."""
     top = symtable.symtable(TransformerManager().transform_cell(source), "cell", "exec")
-    assigned = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    used, tables = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}, top.get_children()
+    assigned = {
+        symbol.get_name()
+        for symbol in top.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported()
+    }
+    used, tables = (
+        {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()},
+        top.get_children(),
+    )
     while tables:
         table = tables.pop()
         used |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
@@ -72,12 +91,18 @@ def kind():
 
 def devices_of(page, path, kind):
     """The device that a page runs on, and the other one: a Mac runs all on its GPU."""
-    if "sim" in page.metadata.metallab.get("skip", {}).get("device", []) or sys.platform == "darwin":
+    if (
+        "sim" in page.metadata.metallab.get("skip", {}).get("device", [])
+        or sys.platform == "darwin"
+    ):
         return kind, "sim"
     return ("sim", kind) if path.stem[2] == "_" else (kind, "sim")
 
 
-NIGHTLY = [pytest.mark.nightly, pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")]
+NIGHTLY = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU"),
+]
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=NIGHTLY)], ids=["own", "other"])
@@ -94,39 +119,59 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     for solution, mistakes in wrong_answers(path).items():
         number = solution.removeprefix("solution-")
         stub = cells[f"exercise-{number}"].source
-        mistakes = [*mistakes, *(stub.replace(*each) for each in (("...", "None"), RAISES) if each[0] in stub)]
-        for name, answer in [("untouched", stub), *((f"wrong-{n}", mistake) for n, mistake in enumerate(mistakes))]:
+        mistakes = [
+            *mistakes,
+            *(stub.replace(*each) for each in (("...", "None"), RAISES) if each[0] in stub),
+        ]
+        for name, answer in [
+            ("untouched", stub),
+            *((f"wrong-{n}", mistake) for n, mistake in enumerate(mistakes)),
+        ]:
             page.cells.append(new_code_cell(answer, id=f"{name}-of-{number}"))
-            page.cells.append(new_code_cell(cells[f"check-{number}"].source, id=f"check-{name}-of-{number}"))
+            page.cells.append(
+                new_code_cell(cells[f"check-{number}"].source, id=f"check-{name}-of-{number}")
+            )
         wanted |= {f"check-wrong-{n}-of-{number}": "WrongAnswer" for n, _ in enumerate(mistakes)}
     longer = tmp_path / path.name
     nbformat.write(page, longer)
     result = run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
     if result.lacking:
         warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
-    here = lambda name: needs.TOOLS[name].is_here() if name in needs.TOOLS else importlib.util.find_spec(name)
+    here = lambda name: (
+        needs.TOOLS[name].is_here() if name in needs.TOOLS else importlib.util.find_spec(name)
+    )
     lacking = [name for name in without(page) if not here(name)]
     if lacking or device in skip.get("device", []):
         assert (result.status, result.reason) == ("skipped", skip.reason)
         pytest.skip(result.reason)
     ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
-    assert raised == wanted, f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.notebook}"
+    assert raised == wanted, (
+        f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.notebook}"
+    )
     for name in wanted:
         error = next(output for output in ran[name].outputs if output.output_type == "error")
-        assert error.traceback == [f"WrongAnswer: {error.evalue}"], "a learner sees more than message and hint"
+        assert error.traceback == [f"WrongAnswer: {error.evalue}"], (
+            "a learner sees more than message and hint"
+        )
         assert len(error.evalue.splitlines()) <= 3, f"{name} takes many lines: {error.evalue}"
         if RAISES[1] in ran[name.removeprefix("check-")].source:
-            assert re.search(r"OSError: all .*\nLine \d+ of your cell: raise OSError", error.evalue), error.evalue
+            assert re.search(
+                r"OSError: all .*\nLine \d+ of your cell: raise OSError", error.evalue
+            ), error.evalue
     assert result.executed == result.cells > 0
     assert scope.not_shown(path.stem, ran) == []
-    untouched = [judgement.of_cell(cell) for name, cell in ran.items() if name.startswith("check-untouched-")]
+    untouched = [
+        judgement.of_cell(cell) for name, cell in ran.items() if name.startswith("check-untouched-")
+    ]
     assert {judged and judged.outcome for judged in untouched} == {"not attempted"}
     assert set(progress.of_page({"cells": list(ran.values())})) <= {"right", "not judged"}
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     assert all(record.measurement.mode == "fast" for record in saved)
     told = {name: speed_ups for name, cell in ran.items() if (speed_ups := speed_ups_in(cell))}
-    assert not told, "what the report withholds, as of fast mode or a busy machine, the page withholds"
+    assert not told, (
+        "what the report withholds, as of fast mode or a busy machine, the page withholds"
+    )
     if device != "sim":
         return
     assert "SIMULATED" in "".join(str(cell.outputs) for cell in ran.values() if is_code(cell))
@@ -148,8 +193,12 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
         "timing.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
     )
     path = paths.NOTEBOOKS / "12_compare_machines.ipynb"
-    setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
-    result = run_apart(path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")})
+    setup = next(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
+    )
+    result = run_apart(
+        path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")}
+    )
     assert result.status == "passed", result.reason
     ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     assert "busy machine" in ran["product"].outputs[0].text
@@ -165,15 +214,21 @@ def test_no_page_asks_for_a_speed_up_before_its_sentinel_knows():
         for cell in filter(is_code, nbformat.read(path, as_version=4).cells):
             opened = cell.source.count("timing.sentinel(")
             assert opened == len(
-                re.findall(r"^with timing\.sentinel\(|^    with timing\.sentinel\(", cell.source, re.M)
-            ), f"{path.name}, {cell.id}: write `with timing.sentinel(...) as watch:` in the cell that measures"
+                re.findall(
+                    r"^with timing\.sentinel\(|^    with timing\.sentinel\(", cell.source, re.M
+                )
+            ), (
+                f"{path.name}, {cell.id}: write `with timing.sentinel(...) as watch:` in the cell that measures"
+            )
 
 
 @pytest.mark.nightly
 def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
     """Most of its cells want one, and what they made is used in nearly all of the others."""
     path = paths.NOTEBOOKS / "13_find_the_layer.ipynb"
-    setup = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup")
+    setup = next(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
+    )
     planted = (
         "import dataclasses\nfrom metallab import needs\n"
         "absent = dataclasses.replace(needs.TOOLS['apple-gpu'], is_here=lambda: False, fix=lambda: 'buy one')\n"
@@ -201,7 +256,9 @@ def test_only_its_check_needs_an_exercise(path):
         assigned, _ = global_names(cells[name])
         for other in cells.keys() - own:
             its_own, used = global_names(cells[other])
-            assert not (used - its_own) & assigned, f"{other} uses {(used - its_own) & assigned} of {name}"
+            assert not (used - its_own) & assigned, (
+                f"{other} uses {(used - its_own) & assigned} of {name}"
+            )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
@@ -215,7 +272,9 @@ def test_exercises_need_nothing_that_is_deeper(path):
             continue
         # of an isolated cell the names that it brings back, before its options
         isolated_cell = re.match("%%isolated((?: [a-z_0-9]+)*)", cell.source)
-        assigned, used = (set(isolated_cell[1].split()), set()) if isolated_cell else global_names(cell.source)
+        assigned, used = (
+            (set(isolated_cell[1].split()), set()) if isolated_cell else global_names(cell.source)
+        )
         if deeper:
             made_deeper |= assigned
             continue
@@ -231,7 +290,9 @@ def test_exercises_need_nothing_that_is_deeper(path):
 def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monkeypatch):
     """Exercise 1 of notebook 04 where g++ fails at a part of the device: a right answer is not called wrong."""
     compiler = tmp_path / "g++"
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in *{breaks}*) exit 1;; esac\nexec {shutil.which("g++")} "$@"\n')
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in *{breaks}*) exit 1;; esac\nexec {shutil.which("g++")} "$@"\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
@@ -264,7 +325,9 @@ def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
     changed["right-patterns"] = f"{magic}\n{PLANTED_RELU}{source}"
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
+    outputs = {
+        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
+    }
     assert "WRONG: predict: off by 5" in outputs["idea-read-run"]
     assert "WRONG: a training step: off by" in outputs["idea-check-code"]
     assert "WRONG in graph" in outputs["right-table"]
@@ -281,13 +344,17 @@ def test_keras_gets_no_speed_up_on_a_wrong_device(kind, tmp_path):
     changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
     result = run_apart(path, kind, tmp_path, replace=changed)
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
+    outputs = {
+        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
+    }
     assert "outputs differ: the baseline's is wrong" in outputs["brings-measure"]
 
 
 def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
     """A cell ``%%isolated``: its first line, and what runs in a process of its own."""
-    cells = {cell.id: cell.source for cell in nbformat.read(paths.NOTEBOOKS / page, as_version=4).cells}
+    cells = {
+        cell.id: cell.source for cell in nbformat.read(paths.NOTEBOOKS / page, as_version=4).cells
+    }
     magic, text = cells[cell_id].split("\n", 1)
     return magic, text
 
@@ -322,7 +389,9 @@ def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
 def test_keras_trains_on_an_apple_gpu_through_pytorch():
     """Notebook 06's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
     page = "06_train_tensorflow_with_mixed_precision.ipynb"
-    (_, data), (magic, text) = (magic_and_text(page, cell) for cell in ("mac-torch-data", "mac-torch-code"))
+    (_, data), (magic, text) = (
+        magic_and_text(page, cell) for cell in ("mac-torch-data", "mac-torch-code")
+    )
     assert "--full" in magic
     outcome = isolated.run(f"{data}\n{text}", device="mps", environment={"KERAS_BACKEND": "torch"})
     assert outcome.ok, outcome
@@ -333,7 +402,9 @@ def test_keras_trains_on_an_apple_gpu_through_pytorch():
 @pytest.mark.nightly
 def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
     """Notebook 08 with a film of another shape, whose last picture has nothing to find."""
-    writer = cv2.VideoWriter(str(tmp_path / "mine.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 8.0, (600, 400))
+    writer = cv2.VideoWriter(
+        str(tmp_path / "mine.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 8.0, (600, 400)
+    )
     for picture in [
         *(scenes.still(number, (400, 600)).image for number in range(2)),
         np.zeros((400, 600, 3), np.uint8),
@@ -341,11 +412,15 @@ def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
         writer.write(picture)
     writer.release()
     path = paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb"
-    recipe = next(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "recipe-code")
+    recipe = next(
+        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "recipe-code"
+    )
     mine = recipe.replace("str(detector.FILM)", repr(str(tmp_path / "mine.mp4")))
     result = run_apart(path, kind, tmp_path, replace={"recipe-code": mine})
     assert result.status == "passed", result.reason
-    outputs = {cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells}
+    outputs = {
+        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
+    }
     assert "boxes in 3 frames, the same in both" in outputs["right-code"]
 
 
@@ -355,27 +430,45 @@ def test_is_built_as_every_page_is(path):
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert notebook.metadata.kernelspec.name == "python3"
-    assert not any(cell.outputs or cell.execution_count for cell in code), "with outputs, which make format takes out"
-    assert notebook.metadata.language_info == {"name": "python"}, "names a kernel's language, as no page: make format"
-    headings = [line for cell in notebook.cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+    assert not any(cell.outputs or cell.execution_count for cell in code), (
+        "with outputs, which make format takes out"
+    )
+    assert notebook.metadata.language_info == {"name": "python"}, (
+        "names a kernel's language, as no page: make format"
+    )
+    headings = [
+        line
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+    ]
     assert sum(line.startswith("# ") for line in headings) == 1
     assert code[0].source.startswith("import metallab"), "metallab comes before any framework"
     assert "records.save(" in code[-1].source, "saving the records comes last"
-    tagged = {tag: [c.id for c in code if tag in c.metadata.get("tags", [])] for tag in ("exercise", "solution")}
+    tagged = {
+        tag: [c.id for c in code if tag in c.metadata.get("tags", [])]
+        for tag in ("exercise", "solution")
+    }
     assert 2 <= len(tagged["exercise"]) == len(tagged["solution"]) <= 9
-    assert set(tagged["solution"]) == set(wrong_answers(path)), "each solution has a wrong answer to try"
+    assert set(tagged["solution"]) == set(wrong_answers(path)), (
+        "each solution has a wrong answer to try"
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_links_lead_somewhere(path):
-    text = "\n".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    text = "\n".join(
+        c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
+    )
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
 def run_apart(path, kind, folder, **options):
     """Run a changed notebook into a folder of its own, so that it is never taken for the real one."""
-    return run_notebook(path, device=kind, out=folder / "out", failed=folder / "failed", **LIMITS, **options)
+    return run_notebook(
+        path, device=kind, out=folder / "out", failed=folder / "failed", **LIMITS, **options
+    )
 
 
 def speed_ups_in(cell) -> list[str]:
@@ -383,14 +476,29 @@ def speed_ups_in(cell) -> list[str]:
 
     Those of `records.stored` are another machine's, and begin with its name.
     """
-    told = [str(output.get(part, "")) for output in cell.get("outputs", []) for part in ("text", "data", "metadata")]
+    told = [
+        str(output.get(part, ""))
+        for output in cell.get("outputs", [])
+        for part in ("text", "data", "metadata")
+    ]
     told = [re.sub(r"\n +", " ", text) for text in told]  # as before `units.lines`
     told = [re.sub(r"^Measured before on an .*, .*", "", text, flags=re.M) for text in told]
-    fields = {"times": r"[\d.]+", "ends": r"[\d. to]+", "pairs": r"\d+ pairs?", "as_baseline": " as", "seen": ".*"}
-    says = [timing.WORDS[key].format(fewest="", **fields) for key in ("faster", "slower", "interval", "too few")]
+    fields = {
+        "times": r"[\d.]+",
+        "ends": r"[\d. to]+",
+        "pairs": r"\d+ pairs?",
+        "as_baseline": " as",
+        "seen": ".*",
+    }
+    says = [
+        timing.WORDS[key].format(fewest="", **fields)
+        for key in ("faster", "slower", "interval", "too few")
+    ]
     return re.findall("|".join(says), "\n".join(told))
 
 
 def error_of(cell) -> str | None:
     """The name of the error that a cell ended with."""
-    return next((output.ename for output in cell.get("outputs", []) if output.output_type == "error"), None)
+    return next(
+        (output.ename for output in cell.get("outputs", []) if output.output_type == "error"), None
+    )

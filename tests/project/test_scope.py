@@ -16,7 +16,11 @@ def test_every_row_has_a_cell_that_exists():
         assert any(pages.values()), row
         for number, names in pages.items():
             (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
-            ids = {cell.id for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"}
+            ids = {
+                cell.id
+                for cell in nbformat.read(path, as_version=4).cells
+                if cell.cell_type == "code"
+            }
             assert set(names.split()) <= ids, f"row {row}"
 
 
@@ -24,10 +28,14 @@ def cell(source, *outputs, executed=1, name="find"):
     return new_code_cell(source, id=name, execution_count=executed, outputs=list(outputs))
 
 
-MAC = new_output("stream", text="mpsgraphtool is not on this machine (it comes with Xcode, on a Mac).")
+MAC = new_output(
+    "stream", text="mpsgraphtool is not on this machine (it comes with Xcode, on a Mac)."
+)
 
 
-@pytest.mark.parametrize("lost", [None, cell("1", executed=None), cell("%%isolated x --full"), cell("1", MAC)])
+@pytest.mark.parametrize(
+    "lost", [None, cell("1", executed=None), cell("%%isolated x --full"), cell("1", MAC)]
+)
 def test_a_row_that_is_no_longer_shown_is_named(lost):
     cells = {name: cell("1", name=name) for name in scope.cells_of("13_find_the_layer")}
     assert scope.not_shown("13_find_the_layer", cells) == []

@@ -51,8 +51,20 @@ def test_copies_are_files_and_no_links(served, where):
 def test_dead_links_are_found(tmp_path):
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page", id="first")])
     nbformat.write(page, tmp_path / "page.ipynb")
-    good = ["[a](page.ipynb)", "[b](page.ipynb#cell-id=first)", "[c](#here)", "[d](https://example.org/x)"]
-    bad = ["[e](no.md)", "![f](no.png)", "[g](page.ipynb#A-page)", "[h](#there)", '<img src="no.jpg">', "[i](../x.md)"]
+    good = [
+        "[a](page.ipynb)",
+        "[b](page.ipynb#cell-id=first)",
+        "[c](#here)",
+        "[d](https://example.org/x)",
+    ]
+    bad = [
+        "[e](no.md)",
+        "![f](no.png)",
+        "[g](page.ipynb#A-page)",
+        "[h](#there)",
+        '<img src="no.jpg">',
+        "[i](../x.md)",
+    ]
     (tmp_path.parent / "x.md").touch()
     lines = [*good, *bad, "`[j](code.md)`", '# Here<a id="here"></a>']
     (tmp_path / "text.md").write_text("\n\n".join(lines), encoding="utf-8")
@@ -75,7 +87,9 @@ def test_the_contents_list_each_page_once_with_its_minutes(served):
     listed = re.findall(r"^\| (\w+) \| \[[^]]+\]\(([\w.]+)\) \| (\d+) \|", text, re.MULTILINE)
     assert sorted(file for _, file, _ in listed) == PAGES
     guide = (paths.ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
-    planned = re.findall(r"^\| (\w+) \| \[[^]]+\]\(\.\./notebooks/[^)]+\) \| (\d+) \|", guide, re.MULTILINE)
+    planned = re.findall(
+        r"^\| (\w+) \| \[[^]]+\]\(\.\./notebooks/[^)]+\) \| (\d+) \|", guide, re.MULTILINE
+    )
     assert {(number, minutes) for number, _, minutes in listed} == set(planned)
 
 
@@ -86,7 +100,10 @@ def test_each_page_belongs_to_one_part():
 
 
 def test_a_page_of_no_part_is_listed_last():
-    lessons = [contents.Lesson(number, "A page", f"{number}.ipynb", "it", None, "") for number in ("00", "99")]
+    lessons = [
+        contents.Lesson(number, "A page", f"{number}.ipynb", "it", None, "")
+        for number in ("00", "99")
+    ]
     (first, _), (last, pages) = contents.group(lessons)
     assert first is contents.PARTS[0]
     assert last not in contents.PARTS
@@ -98,24 +115,38 @@ def test_a_page_of_no_part_is_listed_last():
 
 
 def test_each_guide_is_for_learners_or_for_teachers():
-    guides = {path.relative_to(paths.ROOT).as_posix() for path in (paths.ROOT / "docs").glob("*.md")}
+    guides = {
+        path.relative_to(paths.ROOT).as_posix() for path in (paths.ROOT / "docs").glob("*.md")
+    }
     learners = {name for name in documents.FOR_LEARNERS if name.startswith("docs/")}
     assert learners | set(documents.FOR_TEACHERS) == guides
     assert not learners & set(documents.FOR_TEACHERS)
 
 
 def test_teachers_documents_tests_and_pages_as_they_ran_are_not_served(served):
-    names = {path.relative_to(served["lab"]).as_posix() for path in served["lab"].rglob("*") if path.is_file()}
+    names = {
+        path.relative_to(served["lab"]).as_posix()
+        for path in served["lab"].rglob("*")
+        if path.is_file()
+    }
     assert not names & set(documents.FOR_TEACHERS)
     assert {name for name in names if name.endswith(".ipynb")} == set(PAGES)
-    assert {os.path.splitext(name)[1] for name in names if name.startswith("data/executed/")} == {".png"}
+    assert {os.path.splitext(name)[1] for name in names if name.startswith("data/executed/")} == {
+        ".png"
+    }
     assert not [name for name in names if "/tests/" in f"/{name}" or "__pycache__" in name]
 
 
 def test_no_document_holds_a_solution(served):
     """A line of a solution that is in no copy of a page: long ones, since short ones are anybody's."""
-    shown = "\n".join(path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".ipynb")
-    texts = "\n".join(path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".md")
+    shown = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in texts_in(served["lab"])
+        if path.suffix == ".ipynb"
+    )
+    texts = "\n".join(
+        path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".md"
+    )
     solutions = [
         line.strip()
         for page in PAGES
@@ -149,7 +180,9 @@ def test_no_document_holds_a_solution(served):
 )
 def test_links_get_other_targets_and_code_stays(text, changed):
     other = {"gone.md": None, "aside.md": ""}
-    assert documents.relink(text, lambda link: other.get(link.target, link.target.upper())) == changed
+    assert (
+        documents.relink(text, lambda link: other.get(link.target, link.target.upper())) == changed
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in documents.FOR_LEARNERS if name.endswith(".md")])
@@ -159,7 +192,9 @@ def test_all_links_of_the_documents_are_found(name):
     for block in MarkdownIt("commonmark").enable("table").parse(text):
         found = [token for token in block.children or () if token.type in ("link_open", "image")]
         parsed += [token.attrs.get("href") or token.attrs["src"] for token in found]
-    assert Counter(MarkdownIt().normalizeLink(link.target) for link in documents.find_links(text)) == Counter(parsed)
+    assert Counter(
+        MarkdownIt().normalizeLink(link.target) for link in documents.find_links(text)
+    ) == Counter(parsed)
 
 
 def test_a_heading_of_a_page_is_named_by_its_cell(served):
@@ -174,7 +209,10 @@ def test_a_heading_of_a_page_is_named_by_its_cell(served):
 def files_of(folder):
     """What is written in each file below a folder, the record aside, by its path there."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != workshop.RECORD]
-    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace") for path in files}
+    return {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace")
+        for path in files
+    }
 
 
 def test_documents_are_renewed_unless_they_were_changed(tmp_path):
@@ -182,9 +220,14 @@ def test_documents_are_renewed_unless_they_were_changed(tmp_path):
     workshop.give_documents(old, tmp_path)
     (tmp_path / "docs" / "two.md").write_text("my notes")
 
-    outcome = workshop.give_documents({"docs/one.md": b"one, better", "docs/two.md": b"two, better"}, tmp_path)
+    outcome = workshop.give_documents(
+        {"docs/one.md": b"one, better", "docs/two.md": b"two, better"}, tmp_path
+    )
     assert files_of(tmp_path) == {"docs/one.md": "one, better", "docs/two.md": "my notes"}
-    assert (outcome.written, outcome.kept) == ([tmp_path / "docs" / "one.md"], [tmp_path / "docs" / "two.md"])
+    assert (outcome.written, outcome.kept) == (
+        [tmp_path / "docs" / "one.md"],
+        [tmp_path / "docs" / "two.md"],
+    )
 
 
 def test_what_is_up_to_date_is_not_written_again(tmp_path):
@@ -252,7 +295,9 @@ def test_links_of_an_earlier_version_become_copies_and_the_checkout_stays(tmp_pa
     (folder / "mine.ipynb").write_text("mine")
     for name in workshop.OLD_LINKS:
         (folder / name).symlink_to(f"../{name}")
-    checkout = {name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")}
+    checkout = {
+        name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")
+    }
 
     outcome, replaced = workshop.make_documents(folder)
     assert replaced == list(workshop.OLD_LINKS)
@@ -260,7 +305,9 @@ def test_links_of_an_earlier_version_become_copies_and_the_checkout_stays(tmp_pa
     assert not any((folder / name).is_symlink() for name in workshop.OLD_LINKS)
     assert (folder / "mine.ipynb").read_text() == "mine"
     assert "the checkout's" not in (folder / "docs" / "questions.md").read_text(encoding="utf-8")
-    assert {name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")} == checkout
+    assert {
+        name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")
+    } == checkout
 
 
 def test_a_students_own_link_of_such_a_name_stays(tmp_path):

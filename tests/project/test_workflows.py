@@ -24,9 +24,13 @@ SCHEMAS = {
     "dependabot": "dependabot.yml",
     "github-issue-forms": "ISSUE_TEMPLATE/*.yml",
 }
-WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("workflows/*.yml"))}
+WORKFLOWS = {
+    path.name: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("workflows/*.yml"))
+}
 JOBS = {
-    f"{file} {name}": (job, {*each[True]}) for file, each in WORKFLOWS.items() for name, job in each["jobs"].items()
+    f"{file} {name}": (job, {*each[True]})
+    for file, each in WORKFLOWS.items()
+    for name, job in each["jobs"].items()
 }
 """Each job, with the events that start it: YAML makes True of the word "on"."""
 MAKE_STEP = re.compile(r"make( --keep-going)?(?P<targets>( [a-z]+(-[a-z]+)*)+)( [A-Z]+=[\w./-]+)*")
@@ -57,7 +61,11 @@ def test_zizmor_finds_nothing_unsafe(tmp_path):
     done = subprocess.run([*zizmor, *files], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     unsafe = tmp_path / "linux.yml"
-    unsafe.write_text((FOLDER / "workflows" / "linux.yml").read_text().replace("contents: read", "contents: write"))
+    unsafe.write_text(
+        (FOLDER / "workflows" / "linux.yml")
+        .read_text()
+        .replace("contents: read", "contents: write")
+    )
     assert subprocess.run([*zizmor, unsafe], capture_output=True, timeout=600).returncode != 0
 
 

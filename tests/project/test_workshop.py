@@ -24,7 +24,9 @@ def lesson(*tags):
 def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
     original = lesson("exercise", "solution")
     copy = workshop.student_copy(original)
-    assert [cell.get("metadata", {}).get("tags") for cell in copy.cells if cell.cell_type == "code"] == [["exercise"]]
+    assert [
+        cell.get("metadata", {}).get("tags") for cell in copy.cells if cell.cell_type == "code"
+    ] == [["exercise"]]
     assert not copy.cells[1].outputs
     assert len(original.cells) == 3, "the original was changed"
     assert original.cells[1].outputs
@@ -39,7 +41,9 @@ def test_a_worked_example_stays_as_text_to_unfold():
     assert "print('solution')" in worked.source
 
 
-@pytest.mark.parametrize("tag", ["solution", "exercise", "solution,exercise", "exercise,exercise", "exercise solution"])
+@pytest.mark.parametrize(
+    "tag", ["solution", "exercise", "solution,exercise", "exercise,exercise", "exercise solution"]
+)
 def test_exercises_and_solutions_must_pair_up(tag):
     with pytest.raises(workshop.Unpaired, match="must be followed"):
         workshop.student_copy(lesson(*tag.split(",")))
@@ -110,7 +114,9 @@ def run(path):
     nbformat.write(page, path)
 
 
-@pytest.mark.parametrize("work", [edit, run, lambda path: path.write_text("my work"), lambda path: path.write_text("")])
+@pytest.mark.parametrize(
+    "work", [edit, run, lambda path: path.write_text("my work"), lambda path: path.write_text("")]
+)
 def test_work_is_never_overwritten(tmp_path, work):
     page, out = write_page(tmp_path / "01_do_it.ipynb"), tmp_path / "out"
     (made,), _ = workshop.make([page], out)
@@ -154,7 +160,9 @@ def test_a_hint_is_folded_before_its_folded_check(hint):
 
 def saved(*outputs):
     """A page of which each check left one of these outputs."""
-    cells = [nbformat.v4.new_code_cell("", id=f"check-{number}") for number in range(1, len(outputs) + 1)]
+    cells = [
+        nbformat.v4.new_code_cell("", id=f"check-{number}") for number in range(1, len(outputs) + 1)
+    ]
     for cell, output in zip(cells, outputs, strict=True):
         cell.outputs = [output] if output else []
     return nbformat.v4.new_notebook(cells=cells)
@@ -162,11 +170,18 @@ def saved(*outputs):
 
 def said(exercise, outcome, sentence):
     """What a check leaves in its cell."""
-    return nbformat.v4.new_output("execute_result", Judgement(exercise, outcome, sentence)._repr_mimebundle_())
+    return nbformat.v4.new_output(
+        "execute_result", Judgement(exercise, outcome, sentence)._repr_mimebundle_()
+    )
 
 
-RIGHT, OPEN = said("Exercise 1", "right", "right"), said("Exercise 1", "not attempted", "not attempted yet")
-WRONG = nbformat.v4.new_output("error", ename="WrongAnswer", evalue="Exercise 1: 3 is not it. Hint: get it right")
+RIGHT, OPEN = (
+    said("Exercise 1", "right", "right"),
+    said("Exercise 1", "not attempted", "not attempted yet"),
+)
+WRONG = nbformat.v4.new_output(
+    "error", ename="WrongAnswer", evalue="Exercise 1: 3 is not it. Hint: get it right"
+)
 
 
 @pytest.fixture
@@ -192,17 +207,25 @@ def test_progress_reads_saved_outputs(a_class, capsys):
 @pytest.mark.parametrize(
     ("output", "mark"),
     [
-        pytest.param(said("map", "right", "right: 1 read and 1 write for each result."), "+", id="a-puzzle"),
+        pytest.param(
+            said("map", "right", "right: 1 read and 1 write for each result."), "+", id="a-puzzle"
+        ),
         pytest.param(said("map", "wrong", "thread 7 reads a[8]."), "x", id="a-wrong-puzzle"),
         pytest.param(said("Step 1", "right", "right"), "+", id="a-step-of-ones-own-project"),
         pytest.param(said("Exercise 1", "not judged", "not judged. No GPU."), "-", id="not-judged"),
-        pytest.param(nbformat.v4.new_output("stream", text="Exercise 1: right"), ".", id="printed-text"),
+        pytest.param(
+            nbformat.v4.new_output("stream", text="Exercise 1: right"), ".", id="printed-text"
+        ),
     ],
 )
 def test_progress_reads_what_a_check_left_and_no_text(output, mark, tmp_path, capsys):
     nbformat.write(saved(RIGHT, output), tmp_path / "01_do_it.ipynb")
     assert progress.main([str(tmp_path)]) == 0
-    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(tmp_path.name))
+    (row,) = (
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(tmp_path.name)
+    )
     assert row[1] == f"+{mark}"
 
 
@@ -214,7 +237,9 @@ def test_progress_runs_no_student_s_code(a_class, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"cells": [{"id": "check-1", "outputs": 3}]}', '{"cells": [1]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"cells": [{"id": "check-1", "outputs": 3}]}', '{"cells": [1]}']
+)
 def test_progress_goes_on_after_a_damaged_page(a_class, text, capsys):
     (a_class / "bob" / "01_do_it.ipynb").write_text(text)
     (a_class / "cy" / "01_do_it.ipynb").unlink()
@@ -231,7 +256,9 @@ def test_progress_without_pages_is_refused(tmp_path):
 
 def test_links_of_copies_lead_to_what_lies_beside_them(tmp_path):
     original = lesson("exercise", "solution")
-    original.cells[0].source = "# Do it\n\nSee [the list](../README.md) and [the next page](02_next.ipynb)."
+    original.cells[
+        0
+    ].source = "# Do it\n\nSee [the list](../README.md) and [the next page](02_next.ipynb)."
     source = tmp_path / "01_do_it.ipynb"
     nbformat.write(original, source)
     (made,), _ = workshop.make([source], tmp_path / "some" / "where")
@@ -240,10 +267,30 @@ def test_links_of_copies_lead_to_what_lies_beside_them(tmp_path):
 
 
 def test_other_accounts_read_no_solutions(tmp_path):
-    files = ["notebooks/01.ipynb", "data/executed/cpu/01.ipynb", "tests/project/test_notebooks.py", "docs/teaching.md"]
-    files += [".git/HEAD", "workshop/01.ipynb", "build/full-cpu/01.ipynb", "build/book/01.html", "my_answers.ipynb"]
-    needed = ["utils/metallab/__init__.py", "data/results/a.json", ".venv/bin/python", "pyproject.toml"]
-    needed += ["lessons/01.ipynb", "classroom/student_server.py", "metalsim/src/metalsim/__init__.py"]
+    files = [
+        "notebooks/01.ipynb",
+        "data/executed/cpu/01.ipynb",
+        "tests/project/test_notebooks.py",
+        "docs/teaching.md",
+    ]
+    files += [
+        ".git/HEAD",
+        "workshop/01.ipynb",
+        "build/full-cpu/01.ipynb",
+        "build/book/01.html",
+        "my_answers.ipynb",
+    ]
+    needed = [
+        "utils/metallab/__init__.py",
+        "data/results/a.json",
+        ".venv/bin/python",
+        "pyproject.toml",
+    ]
+    needed += [
+        "lessons/01.ipynb",
+        "classroom/student_server.py",
+        "metalsim/src/metalsim/__init__.py",
+    ]
     needed += [".venv-coreai/lib/main.pth"]
     for name in [*files, *needed]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -262,4 +309,6 @@ def test_other_accounts_read_no_solutions(tmp_path):
     assert [name for name in files if is_open(name)] == []
     assert [name for name in needed if not is_open(name)] == []
     assert outside.stat().st_mode & 0o777 == 0o755
-    assert all((tmp_path / name).stat().st_mode & 0o700 == 0o700 for name in files), "the owner keeps all rights"
+    assert all((tmp_path / name).stat().st_mode & 0o700 == 0o700 for name in files), (
+        "the owner keeps all rights"
+    )

@@ -46,7 +46,12 @@ def outcomes():
 
 on_simulated = children.Session(outcomes)
 # one thread: more wait for each other in work so small
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT / "utils"),
+    "METALLAB_DEVICE": "sim",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 class After(nn.Module):
@@ -98,7 +103,11 @@ def test_a_convolution_wrong_on_a_transposed_input_is_found():
     torch.manual_seed(0)
     verdict = shown("conv2d, non-contiguous input", Turned(), torch.randn(2, 3, 9, 8))
     found = verdict.culprit
-    assert (found.operator, found.module, found.direction) == ("aten::convolution", "second", "forward")
+    assert (found.operator, found.module, found.direction) == (
+        "aten::convolution",
+        "second",
+        "forward",
+    )
     assert verdict.conditions == ("input is not contiguous (a permuted view)",)
     first, second = verdict.layers
     assert first.forward < 1e-5 < 1e-2 < second.forward
@@ -114,7 +123,10 @@ def test_a_gradient_that_is_wrong_above_32768_elements_is_found():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 2))
     verdict = shown("ReLU's gradient, above 32768 elements", model, torch.randn(128, 4))
-    assert (verdict.culprit.operator, verdict.culprit.direction) == ("aten::threshold_backward", "backward")
+    assert (verdict.culprit.operator, verdict.culprit.direction) == (
+        "aten::threshold_backward",
+        "backward",
+    )
     assert verdict.conditions == ("32769 elements or more",), verdict
 
 
@@ -123,7 +135,10 @@ def test_a_gradient_that_is_wrong_beside_one_of_zeros_is_found():
     """That by BatchNorm2d's bias, whose sum is 0 but for rounding."""
     x = torch.randn(4, 3, 5, 6).to(memory_format=torch.channels_last)
     verdict = shown("BatchNorm2d's gradient, channels last", nn.BatchNorm2d(3), x)
-    assert (verdict.culprit.operator, verdict.culprit.direction) == ("aten::native_batch_norm_backward", "backward")
+    assert (verdict.culprit.operator, verdict.culprit.direction) == (
+        "aten::native_batch_norm_backward",
+        "backward",
+    )
     assert verdict.conditions == ("input is not contiguous (a permuted view)",)
 
 
@@ -138,7 +153,9 @@ def test_addcdiv_that_is_wrong_at_an_odd_offset_is_found():
 def test_a_step_that_leaves_a_transposed_weight_is_found():
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     model[0].weight = nn.Parameter(torch.randn(8, 16).t())
-    verdict = shown("addcdiv_, non-contiguous result", model, torch.randn(5, 8), optimizer=torch.optim.AdamW)
+    verdict = shown(
+        "addcdiv_, non-contiguous result", model, torch.randn(5, 8), optimizer=torch.optim.AdamW
+    )
     assert (verdict.culprit.operator, verdict.culprit.direction) == ("aten::addcdiv_", "step")
     assert verdict.conditions == ("self is not contiguous (a permuted view)",)
     assert "weight.data.contiguous()" in verdict.advice
@@ -152,7 +169,9 @@ def test_each_program_fails_only_where_its_fault_is_planted():
     for name, program in PROGRAMS.items():
         text += f"exec({program!r}, {{}})\nwith metalsim.plant({name!r}):\n    try:\n        exec({program!r}, {{}})\n"
         text += f"    except AssertionError as error:\n        print({name!r}, '|', 'not close' in str(error))\n"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=1800)
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=1800
+    )
     assert done.stdout.splitlines() == [f"{name} | True" for name in PROGRAMS], done.stderr
 
 
@@ -212,9 +231,19 @@ def test_conditions_are_claimed_if_seen_on_both_sides():
 def test_small_gradients_are_judged_by_their_size():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 64)).bfloat16()
     x = torch.randn(16, 8).bfloat16()
-    planted("threshold_backward", lambda right, *a: 0 * right(*a), model, x, loss=lambda y: 1e-6 * y.sum())
     planted(
-        "tanh_backward", lambda right, *a: 2 * right(*a), After(torch.tanh), x.float(), loss=lambda y: 1e-9 * y.sum()
+        "threshold_backward",
+        lambda right, *a: 0 * right(*a),
+        model,
+        x,
+        loss=lambda y: 1e-6 * y.sum(),
+    )
+    planted(
+        "tanh_backward",
+        lambda right, *a: 2 * right(*a),
+        After(torch.tanh),
+        x.float(),
+        loss=lambda y: 1e-9 * y.sum(),
     )
 
 
@@ -222,12 +251,21 @@ def test_small_gradients_are_judged_by_their_size():
 def test_one_overflow_explains_no_other_error():
     scale = torch.tensor([6e4, 1.0, 1.0, 1.0], dtype=torch.float16)
     model = After(lambda y: y * scale.to(y.device)).half()
-    verdict = planted("mul.Tensor", lambda right, *a: right(*a) + 5, model, 10 * torch.randn(16, 8).half())
+    verdict = planted(
+        "mul.Tensor", lambda right, *a: right(*a) + 5, model, 10 * torch.randn(16, 8).half()
+    )
     assert verdict.culprit.direction == "forward"
-    planted("tanh", lambda right, x: right(x) + torch.inf * (x > 1), After(torch.tanh), 9 * torch.randn(16, 8))
+    planted(
+        "tanh",
+        lambda right, x: right(x) + torch.inf * (x > 1),
+        After(torch.tanh),
+        9 * torch.randn(16, 8),
+    )
     for wrong in (torch.nan, -torch.inf):  # the CPU has inf there
         other = lambda right, x, wrong=wrong: right(x).masked_fill(x > 90, wrong)
-        planted("exp", other, After(lambda y: torch.exp(50 * y).clamp(0, 9)), 9 * torch.randn(16, 8))
+        planted(
+            "exp", other, After(lambda y: torch.exp(50 * y).clamp(0, 9)), 9 * torch.randn(16, 8)
+        )
 
 
 @on_simulated
@@ -245,10 +283,17 @@ def test_positions_are_compared_by_the_values_that_they_point_at():
     other = lambda right, *a, **k: (lambda values, at: (values, at.flip(-1)))(*right(*a, **k))
     planted("max_pool2d_with_indices", other, pooled, torch.randn(2, 3, 10, 10))
     planted("topk", other, After(lambda y: y.topk(3).values), torch.randn(16, 8))
-    tied = lambda right, x, *a, **named: (lambda values, at: (values, 7 - at))(*right(x.flip(1), *a, **named))
+    tied = lambda right, x, *a, **named: (lambda values, at: (values, 7 - at))(
+        *right(x.flip(1), *a, **named)
+    )
     model = After(lambda y: y.gather(1, y.sign().sort(stable=True, dim=1).indices), 8)
     planted("sort.stable", tied, model, torch.randn(16, 8))
-    planted("argmax", lambda right, *a: 3 - right(*a), After(lambda y: y + y.argmax(1)[:, None]), torch.randn(16, 8))
+    planted(
+        "argmax",
+        lambda right, *a: 3 - right(*a),
+        After(lambda y: y + y.argmax(1)[:, None]),
+        torch.randn(16, 8),
+    )
     tied = wrong_calls.Call(torch.ops.aten.topk.default, (torch.ones(5), 2), {})
     for at, wrong in (([4, 1], False), ([4, 9], True), ([4, 4], True)):
         compared = agreement.Comparison.of(tied, tied, [torch.ones(2), torch.tensor(at)])
@@ -269,21 +314,40 @@ def test_memory_that_is_not_to_be_written_is_compared():
 
     model, x = After(torch.tanh), torch.randn(16, 8)
     assert "self" in planted("tanh", zeroing, model, x).culprit.difference
-    assert "self" in planted("add_.Tensor", beyond, After(lambda y: (y[2:4].add_(1.0), y)[1]), x).culprit.difference
+    assert (
+        "self"
+        in planted(
+            "add_.Tensor", beyond, After(lambda y: (y[2:4].add_(1.0), y)[1]), x
+        ).culprit.difference
+    )
 
 
 @on_simulated
 def test_a_result_of_another_dtype_is_wrong():
-    verdict = planted("tanh", lambda right, x: right(x).bfloat16(), After(torch.tanh), torch.randn(16, 8))
+    verdict = planted(
+        "tanh", lambda right, x: right(x).bfloat16(), After(torch.tanh), torch.randn(16, 8)
+    )
     assert "bfloat16" in verdict.culprit.difference
-    planted("gt.Scalar", lambda right, *a: right(*a).byte(), After(lambda y: y * (y > 0)), torch.randn(16, 8))
-    planted("gelu", lambda right, *a, **b: right(*a, **b).float(), After(nn.GELU()).half(), torch.randn(16, 8).half())
+    planted(
+        "gt.Scalar",
+        lambda right, *a: right(*a).byte(),
+        After(lambda y: y * (y > 0)),
+        torch.randn(16, 8),
+    )
+    planted(
+        "gelu",
+        lambda right, *a, **b: right(*a, **b).float(),
+        After(nn.GELU()).half(),
+        torch.randn(16, 8).half(),
+    )
 
 
 @on_simulated
 def test_a_number_is_compared():
     model = After(lambda y: y * y.max().item())
-    assert planted("_local_scalar_dense", lambda right, x: 2 * right(x), model, torch.randn(16, 8)).program
+    assert planted(
+        "_local_scalar_dense", lambda right, x: 2 * right(x), model, torch.randn(16, 8)
+    ).program
 
 
 @on_simulated
@@ -309,7 +373,9 @@ def test_no_sound_model_is_blamed():
     torch.manual_seed(0)
     block = networks.transformer(batch=2, steps=16)
     made = [networks.lstm(batch=2), block, networks.talk_mlp(8)]
-    half = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 3))
+    half = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(3600, 3)
+    )
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         image = torch.randn(2, 3, 32, 32).to(dtype)
         made.append(networks.Network(str(dtype), copy.deepcopy(half).to(dtype), (image,)))
@@ -319,7 +385,9 @@ def test_no_sound_model_is_blamed():
         verdict = blame.find(network.model, network.inputs, optimizer=optimizer, on=on)
         assert verdict.kind == "agrees", f"{network.name}: {verdict}"
         assert verdict.judged > 10, network.name
-        assert all("lstm" in name or "rnn" in name for name in verdict.unjudged), f"{network.name}: {verdict}"
+        assert all("lstm" in name or "rnn" in name for name in verdict.unjudged), (
+            f"{network.name}: {verdict}"
+        )
         assert len(verdict.layers) > 1 or "layers" in verdict.unjudged, network.name
 
 
@@ -333,11 +401,17 @@ def test_another_order_of_adding_is_not_blamed():
         return first.flip(0), *others
 
     metalsim.FAULTS["sum"] = planting.Fault("sum", "", ("sum.dim_IntList",), reversed_sum)
-    metalsim.FAULTS["batch"] = planting.Fault("batch", "", ("native_batch_norm_backward",), reversed_batch)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Function(lambda x: x.sum((2, 3))), nn.LayerNorm(8))
+    metalsim.FAULTS["batch"] = planting.Fault(
+        "batch", "", ("native_batch_norm_backward",), reversed_batch
+    )
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Function(lambda x: x.sum((2, 3))), nn.LayerNorm(8)
+    )
     for dtype in (torch.float32, torch.bfloat16):
         with warnings.catch_warnings(action="ignore"), metalsim.plant("sum", "batch"):
-            verdict = blame.find(model.to(dtype), (torch.randn(4, 3, 9, 9).to(dtype),), on=device.pick())
+            verdict = blame.find(
+                model.to(dtype), (torch.randn(4, 3, 9, 9).to(dtype),), on=device.pick()
+            )
         assert verdict.kind == "agrees", verdict
 
 
@@ -350,7 +424,10 @@ def test_dropout_is_random_and_not_wrong():
     assert (verdict.kind, len(verdict.random)) == ("agrees", 1), verdict
     assert "native_dropout" in verdict.random[0]
     planted(
-        "native_dropout", lambda right, x, *more: (x, torch.ones_like(x, dtype=torch.bool)), model, torch.randn(99, 8)
+        "native_dropout",
+        lambda right, x, *more: (x, torch.ones_like(x, dtype=torch.bool)),
+        model,
+        torch.randn(99, 8),
     )
 
 
@@ -415,7 +492,9 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
         def forward(self, x, *, scale):
             return self.norm(self.layer(x).to(self.norm.weight.dtype)) * scale
 
-    given = UserDict(x=torch.randn(4, 8).bfloat16(), scale=torch.tensor(2.0))  # as a tokenizer returns
+    given = UserDict(
+        x=torch.randn(4, 8).bfloat16(), scale=torch.tensor(2.0)
+    )  # as a tokenizer returns
     verdict = blame.find(Mixed(), given, on=device.cpu())
     assert verdict.kind == "agrees", verdict
     assert [layer.module for layer in verdict.layers] == ["layer", "norm"]
@@ -423,7 +502,9 @@ def test_arguments_may_have_names_and_dtypes_may_be_mixed():
 
 
 def test_operators_are_compared_where_the_model_has_no_float64():
-    verdict = blame.find(After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu())
+    verdict = blame.find(
+        After(lambda y: y @ torch.ones(4, 2)), (torch.randn(5, 8),), on=device.cpu()
+    )
     assert (verdict.kind, verdict.layers, "layers" in verdict.unjudged) == ("agrees", (), True)
     assert verdict.judged > 2
 
@@ -452,7 +533,11 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="nothing"):
         blame.find(nn.Identity(), (torch.ones(2, dtype=torch.int64),), on=device.cpu())
     with pytest.raises(ValueError, match="float64"):
-        blame.find(nn.Linear(2, 2).double(), (torch.ones(1, 2).double(),), on=PyTorchDevice("mps", "Apple M2 GPU"))
+        blame.find(
+            nn.Linear(2, 2).double(),
+            (torch.ones(1, 2).double(),),
+            on=PyTorchDevice("mps", "Apple M2 GPU"),
+        )
 
 
 def test_the_model_stays_as_it_is():
@@ -463,7 +548,9 @@ def test_the_model_stays_as_it_is():
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("tensor", [torch.arange(8.0)[1:], torch.rand(3, 4, 5).mT[1:], torch.zeros(3, 0)[1:]])
+@pytest.mark.parametrize(
+    "tensor", [torch.arange(8.0)[1:], torch.rand(3, 4, 5).mT[1:], torch.zeros(3, 0)[1:]]
+)
 def test_an_input_is_moved_with_its_offset(tensor):
     """To another device, be it one without numbers."""
     there = blame._moved(tensor, "meta")

@@ -34,7 +34,9 @@ NATIVE = [
 
 
 def of(covered, operator):
-    return next(use for use in covered.uses if use.operator.split("::")[1].split(".")[0] == operator)
+    return next(
+        use for use in covered.uses if use.operator.split("::")[1].split(".")[0] == operator
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,9 @@ def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
 
 
 def test_the_backward_pass_is_asked_as_well():
-    covered = mps_coverage(nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True)
+    covered = mps_coverage(
+        nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True
+    )
     assert {use.operator.split("::")[1].split(".")[0] for use in covered.having("refused")} == {
         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
     }  # fmt: skip
@@ -95,7 +99,8 @@ TIMM = ("vit_tiny_patch16_224",)
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization")
 @pytest.mark.parametrize(
-    ("package", "name"), [*(("torchvision", name) for name in TORCHVISION), *(("timm", name) for name in TIMM)]
+    ("package", "name"),
+    [*(("torchvision", name) for name in TORCHVISION), *(("timm", name) for name in TIMM)],
 )
 def test_nothing_is_called_refused_in_sound_networks(package, name):
     package = pytest.importorskip(package)
@@ -159,7 +164,9 @@ def test_a_tensor_left_on_the_cpu_is_found():
     assert of(covered, "sin"), "the trace ended there"
     twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
     assert [each.operator for each in twice.problems] == ["aten::add.Tensor", "aten::mul.Tensor"]
-    assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, "a number without dimensions is allowed"
+    assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, (
+        "a number without dimensions is allowed"
+    )
 
 
 def test_float64_is_reported_only_where_it_is_made():
@@ -185,7 +192,9 @@ def test_float64_is_reported_only_where_it_is_made():
         lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device), torch.ones(2).double()
     ).problems
     assert (given.kind, "input 0 is" in given.text) == ("float64", True)
-    (held,) = mps_coverage(nn.Linear(2, 2, dtype=torch.complex128), torch.ones(2, dtype=torch.complex128)).problems
+    (held,) = mps_coverage(
+        nn.Linear(2, 2, dtype=torch.complex128), torch.ones(2, dtype=torch.complex128)
+    ).problems
     assert (held.kind, "input 0, weight, bias" in held.text) == ("complex128", True)
     assert "torch.complex64" in held.way_out
 
@@ -315,7 +324,9 @@ def test_indices_may_stay_on_the_cpu():
         return x
 
     assert mps_coverage(lambda x: x[torch.tensor([0, 1])], torch.ones(3)).runs
-    assert [each.operator for each in mps_coverage(write, torch.ones(3)).problems] == ["aten::index_put_"]
+    assert [each.operator for each in mps_coverage(write, torch.ones(3)).problems] == [
+        "aten::index_put_"
+    ]
 
 
 class Graph(nn.Module):
@@ -404,7 +415,9 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("asks", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_model_that_asks_for_its_device_is_told_a_mac_s(asks):
-    covered = mps_coverage(lambda x: nn.functional.rrelu(x) if asks(x) else x.sin(), torch.randn(2, 2))
+    covered = mps_coverage(
+        lambda x: nn.functional.rrelu(x) if asks(x) else x.sin(), torch.randn(2, 2)
+    )
     assert covered.traced_on == "meta"
     assert of(covered, "rrelu_with_noise"), "it went the way that it goes elsewhere"
     assert not covered.runs
@@ -421,12 +434,16 @@ def test_whatever_a_model_raises_is_told():
 
 
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
-    covered = mps_coverage(lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5))
+    covered = mps_coverage(
+        lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5)
+    )
     assert (covered.traced_on, of(covered, "nms").status) == ("cpu", "native")
     assert "Traced on the CPU" in covered.answer, "what it does on mps alone is not seen"
 
 
-@pytest.mark.parametrize("make", [networks.mlp, networks.cnn, networks.resnet, networks.transformer, networks.lstm])
+@pytest.mark.parametrize(
+    "make", [networks.mlp, networks.cnn, networks.resnet, networks.transformer, networks.lstm]
+)
 def test_the_collection_s_networks_run(make):
     network = make()
     covered = mps_coverage(network.model.train(), *network.inputs, training=True)
@@ -440,12 +457,22 @@ def test_command_line(monkeypatch, capsys):
     factories.good = lambda: (nn.Linear(2, 2), (torch.randn(1, 2),))
     factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))  # one input needs no tuple
     factories.bad = lambda: (nn.Sequential(nn.Linear(2, 2), nn.RReLU()), (torch.randn(1, 2),))
-    factories.named = lambda: (nn.RReLU(), {"input": torch.ones(2)}, torch.sum)  # what the doctor takes
+    factories.named = lambda: (
+        nn.RReLU(),
+        {"input": torch.ones(2)},
+        torch.sum,
+    )  # what the doctor takes
     factories.odd = lambda: 3
     factories.failing = lambda: (nn.Linear(2, 2), torch.ones(3))
     for code, name, *more in ((0, "good"), (0, "bare"), (1, "bad", "--training"), (1, "named")):
         assert command(["coverage", f"factories:{name}", *more]) == code, name
     assert "rrelu_with_noise" in capsys.readouterr().out
-    for misuse in ("factories:odd", "factories:none", "nowhere:x", "factories", "factories:failing"):
+    for misuse in (
+        "factories:odd",
+        "factories:none",
+        "nowhere:x",
+        "factories",
+        "factories:failing",
+    ):
         assert command(["coverage", misuse]) == 2
         assert capsys.readouterr().err.count("\n") == 1

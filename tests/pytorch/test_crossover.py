@@ -25,12 +25,21 @@ LUCKY = (  # a win at 2; at 8 nothing may be said
 def curve(module, outcomes, gpu="cuda", **changes):
     """A curve at the sizes 1, 2, 4, ..., with a verdict or a doubt at each."""
     measured = record(gpu, 2.0).measurement
-    measurements = {"CPU, 1 thread": measured, "CPU, 16 threads": dataclasses.replace(measured, device=CPU)}
+    measurements = {
+        "CPU, 1 thread": measured,
+        "CPU, 16 threads": dataclasses.replace(measured, device=CPU),
+    }
     if gpu:
         measurements[gpu] = measured
     ends = {"faster": (2.0, 2.0), "slower": (0.5, 0.5), "inconclusive": (0.5, 2.0)}
-    told = {word: timing.Answer(gpu, timing.Ratio(gpu, "", 1.0, *each, 9)) for word, each in ends.items()}
-    by_size = {2**k: told.get(outcome) or timing.Answer(gpu, None, outcome) for k, outcome in enumerate(outcomes)}
+    told = {
+        word: timing.Answer(gpu, timing.Ratio(gpu, "", 1.0, *each, 9))
+        for word, each in ends.items()
+    }
+    by_size = {
+        2**k: told.get(outcome) or timing.Answer(gpu, None, outcome)
+        for k, outcome in enumerate(outcomes)
+    }
     times = {name: dict.fromkeys(by_size, measured) for name, measured in measurements.items()}
     return module.Curve("work", "CPU, 16 threads", times, by_size, **changes)
 
@@ -49,7 +58,9 @@ def test_a_curve_says_who_wins_from_where_on():
     gap = said("slower", "faster", DRIFTED, "faster", left_out="Left out: n = 16.")
     assert "wins from n = 2 on (" in gap
     assert "n = 4). Left" in gap
-    assert "not shown to win from any size on, of 1 to 4" in said("faster", "faster", "inconclusive")
+    assert "not shown to win from any size on, of 1 to 4" in said(
+        "faster", "faster", "inconclusive"
+    )
     assert "wins at every size that counts, 2 to 4 (" in said(DRIFTED, "faster", "faster")
     assert BUSY.words in said(BUSY, stored=True)
 
@@ -59,7 +70,9 @@ def test_a_curve_is_drawn_with_its_crossover_and_its_gaps():
     words = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
     assert words == ["CPU, 1 thread", "CPU, 16 threads", GPU, "the GPU wins from n = 2 on"]
     assert "n = 1)" in curve(crossover, (DRIFTED,), stored=True).draw().get_suptitle()
-    assert [len(line.get_xdata()) for line in with_a_gap(crossover).draw().axes[0].lines[:3]] == [4] * 3
+    assert [len(line.get_xdata()) for line in with_a_gap(crossover).draw().axes[0].lines[:3]] == [
+        4
+    ] * 3
     everywhere = curve(crossover, ("faster", "faster")).draw().axes[0].get_legend().get_texts()
     assert len(everywhere) == 3, "the smallest size is no crossover"
 
@@ -70,7 +83,10 @@ def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
     for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
         busy = {"others": others} | lesson
         work, other = ({"series": f"{w}, n", "size": timing.Size(n)} for w in ("work", "other"))
-        made += [on_cpu(f"work, n = {n}", **busy, **work), record("cuda", speed_up, f"work, n = {n}", **busy, **work)]
+        made += [
+            on_cpu(f"work, n = {n}", **busy, **work),
+            record("cuda", speed_up, f"work, n = {n}", **busy, **work),
+        ]
         made += [
             on_cpu(f"other, n = {n}", **lesson, **other),
             record("cuda", 3.0, f"other, n = {n}", **lesson, **other),
@@ -78,8 +94,15 @@ def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
     busy = {"run": 1, "others": 3.0, "series": "work, n", "size": timing.Size(8)} | lesson
     again = [on_cpu("work, n = 8", **busy), record("cuda", 0.5, "work, n = 8", **busy)]
     made = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in made]
-    made = [one if one.comparison.outcome == "baseline" or one.comparison.median > 1 else slower(one) for one in made]
-    monkeypatch.setattr(crossover, "STORED", records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])))
+    made = [
+        one if one.comparison.outcome == "baseline" or one.comparison.median > 1 else slower(one)
+        for one in made
+    ]
+    monkeypatch.setattr(
+        crossover,
+        "STORED",
+        records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])),
+    )
     shown = crossover.stored("work")
     assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
     assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
@@ -111,7 +134,9 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
     # not by assignment, which another test may have forbidden for the process
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
         timed = allowance.Allowance
-        monkeypatch.setattr(crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0]))
+        monkeypatch.setattr(
+            crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0])
+        )
 
         def work(n, device):
             now[0] += n / 2  # once for each of two devices
@@ -124,7 +149,11 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
         measured = crossover.measure("work", work, [1, 2, 4, 8], on=device.cpu(), seconds=8)
         assert list(measured.times["CPU, 1 thread"]) == [1, 2, 4]
         assert "n = 8 (the last one, 4, took 4 s)" in measured.left_out
-        assert [compared.name for compared in measured.comparisons] == ["work, n = 1", "work, n = 2", "work, n = 4"]
+        assert [compared.name for compared in measured.comparisons] == [
+            "work, n = 1",
+            "work, n = 2",
+            "work, n = 4",
+        ]
         assert [measured.answers[n].doubt.kind for n in (1, 2)] == ["fast mode", "outputs differ"]
         assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each device"
         assert not any(tf32 for *_, tf32 in seen)

@@ -61,7 +61,10 @@ on_simulated = children.Session(outcomes)
 
 def layers(**named):
     """Layers and functions, one after the other, by name."""
-    modules = {name: each if isinstance(each, nn.Module) else Function(each) for name, each in named.items()}
+    modules = {
+        name: each if isinstance(each, nn.Module) else Function(each)
+        for name, each in named.items()
+    }
     return nn.Sequential(OrderedDict(modules))
 
 
@@ -177,7 +180,11 @@ def sound():
         conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4), relu=nn.ReLU(), mean=lambda x: x.mean((2, 3)),
         drop=nn.Dropout(0.1), head=nn.Linear(4, 10),
     )  # fmt: skip
-    return subject_of(model, torch.randn(4, 3, 6, 6), loss=lambda output: nn.functional.cross_entropy(output, target))
+    return subject_of(
+        model,
+        torch.randn(4, 3, 6, 6),
+        loss=lambda output: nn.functional.cross_entropy(output, target),
+    )
 
 
 class Keeping(nn.Module):
@@ -185,7 +192,11 @@ class Keeping(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.words, self.scores, self.kept = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False), SimpleNamespace()
+        self.words, self.scores, self.kept = (
+            nn.Embedding(9, 4),
+            nn.Linear(4, 9, bias=False),
+            SimpleNamespace(),
+        )
         self.scores.weight = self.words.weight
         self.register_buffer("mean", self.words.weight.mean(0))
         self(torch.ones(1, dtype=torch.long))
@@ -198,7 +209,11 @@ class Keeping(nn.Module):
 def around():
     layer = nn.Linear(4, 4)
     target = layer(torch.ones(3, 4))  # a result
-    return layer, torch.ones(3, 4, requires_grad=True) * 2, lambda output: (output - target).square().mean()
+    return (
+        layer,
+        torch.ones(3, 4, requires_grad=True) * 2,
+        lambda output: (output - target).square().mean(),
+    )
 
 
 UNUSUAL = {
@@ -244,8 +259,12 @@ def blinded(x):
 
 @on_simulated
 def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
-    answer = right.right(subject_of(layers(scores=blinded, head=nn.Linear(4, 2)), torch.randn(4, 4)), LIMITS)
-    assert (answer.outcome, "aten::_softmax in scores" in answer.sentence) == ("attention", True), answer
+    answer = right.right(
+        subject_of(layers(scores=blinded, head=nn.Linear(4, 2)), torch.randn(4, 4)), LIMITS
+    )
+    assert (answer.outcome, "aten::_softmax in scores" in answer.sentence) == ("attention", True), (
+        answer
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -279,19 +298,32 @@ class Distance:
 def test_tensors_of_a_loss_move_with_the_model():
     target = torch.zeros(2, 3)
     around = lambda output: (output - target).square().mean()
-    for loss in (around, Distance(target), functools.partial(nn.functional.mse_loss, target=target)):
+    for loss in (
+        around,
+        Distance(target),
+        functools.partial(nn.functional.mse_loss, target=target),
+    ):
         each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
-        assert (each.to("meta").value().device.type, each.value().device.type) == ("meta", "cpu"), loss
+        assert (each.to("meta").value().device.type, each.value().device.type) == ("meta", "cpu"), (
+            loss
+        )
     target = target.double()
     answer = runs.runs(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
-    assert (answer.outcome, "the loss" in answer.sentence, "input" in answer.sentence) == ("bad", True, False)
+    assert (answer.outcome, "the loss" in answer.sentence, "input" in answer.sentence) == (
+        "bad",
+        True,
+        False,
+    )
 
 
 def test_a_loss_in_float64_is_narrowed_with_its_model():
     weighted = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
     model, x = nn.Linear(2, 3).double(), torch.ones(2, 2, dtype=torch.float64)
     each = subject_of(model, x, loss=lambda output: weighted(output, torch.tensor([0, 1])))
-    assert (each.value().dtype, each.without_float64().value().dtype) == (torch.float64, torch.float32)
+    assert (each.value().dtype, each.without_float64().value().dtype) == (
+        torch.float64,
+        torch.float32,
+    )
 
 
 @on_simulated
@@ -309,7 +341,9 @@ def test_a_missing_operator_is_named_with_module_and_line():
     model = layers(conv=nn.Conv3d(1, 2, 3), pool=lambda x: nn.functional.adaptive_avg_pool3d(x, 2))
     volumes = subject_of(model, torch.randn(1, 1, 6, 6, 6))
     answer, compared, traced = (asking.answered(number, volumes, LIMITS) for number in (1, 2, 4))
-    ((operator, how, module, line, way_out),) = (row for row in answer.evidence[0].table.rows if "pool3d." in row[0])
+    ((operator, how, module, line, way_out),) = (
+        row for row in answer.evidence[0].table.rows if "pool3d." in row[0]
+    )
     assert (operator, how, module) == ("aten::_adaptive_avg_pool3d.default", "missing", "pool")
     assert line == row_of("pool=lambda x: nn.functional.adaptive_avg_pool3d")
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
@@ -339,13 +373,20 @@ def test_an_error_of_evaluation_alone_is_found():
 
 @on_simulated
 def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
-    lines = {True: row_of("return x + torch.linspace(0, 1, 8)"), False: row_of("return x * self.scales[0]")}
+    lines = {
+        True: row_of("return x + torch.linspace(0, 1, 8)"),
+        False: row_of("return x * self.scales[0]"),
+    }
     for adds, line in lines.items():
         model = layers(enter=nn.Linear(8, 8), positions=Positions(adds), head=nn.Linear(8, 2))
         each = subject_of(model, torch.randn(3, 8))
         tried, compared, traced = (asking.answered(number, each, LIMITS) for number in (1, 2, 4))
         ((operator, _, module, at, way_out),) = tried.evidence[0].table.rows
-        assert (operator, module, at) == ("aten::add.Tensor" if adds else "aten::mul.Tensor", "positions", line)
+        assert (operator, module, at) == (
+            "aten::add.Tensor" if adds else "aten::mul.Tensor",
+            "positions",
+            line,
+        )
         assert "register_buffer" in way_out
         assert (tried.outcome, compared.ended, traced.outcome) == ("bad", "raised", "attention")
         assert all("see answer 1" in other.sentence for other in (compared, traced))
@@ -360,10 +401,21 @@ def test_copies_are_named_as_people_write_them():
 
     answer = spent.spent(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
     ((operator, _, module, line, calls, *_),) = answer.evidence[-1].table.rows
-    assert (operator, module, line, calls) == (".item()", "cut", row_of("x = x * row.max().item()"), "3")
+    assert (operator, module, line, calls) == (
+        ".item()",
+        "cut",
+        row_of("x = x * row.max().item()"),
+        "3",
+    )
     answer = spent.spent(examined(doctor_models.hidden_copy), LIMITS)
     ((operator, way, module, _, calls, size, time),) = answer.evidence[-1].table.rows
-    assert (answer.outcome, operator, way, module, calls) == ("attention", "_to_copy", "to host", "1", "1")
+    assert (answer.outcome, operator, way, module, calls) == (
+        "attention",
+        "_to_copy",
+        "to host",
+        "1",
+        "1",
+    )
     assert (size, time) == ("4 B", "not known here"), "no simulated time"
     assert answer.on.startswith(device.cpu().label)
 
@@ -371,11 +423,17 @@ def test_copies_are_named_as_people_write_them():
 @on_simulated
 def test_a_kernel_that_is_wrong_in_another_layout_is_named():
     conv, norm = ("conv2d, non-contiguous input", "BatchNorm2d's gradient, channels last")
-    for fault, operator, way in ((conv, "convolution in conv", "swapped"), (norm, "backward in norm", "channels last")):
+    for fault, operator, way in (
+        (conv, "convolution in conv", "swapped"),
+        (norm, "backward in norm", "channels last"),
+    ):
         with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
             answer = right.right(sound(), LIMITS)
         evidence = {each.title: each for each in answer.evidence}
-        assert (answer.outcome, operator in evidence["The first wrong operator"].text) == ("bad", True)
+        assert (answer.outcome, operator in evidence["The first wrong operator"].text) == (
+            "bad",
+            True,
+        )
         assert way in evidence["Compared"].table.rows[-1][0]
         assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
@@ -395,24 +453,42 @@ def test_weights_without_a_gradient_are_named():
 @on_simulated
 def test_float64_on_the_way_is_named_once_with_its_line():
     lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
-    answer = runs.runs(subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), LIMITS)
+    answer = runs.runs(
+        subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), LIMITS
+    )
     assert (answer.outcome, lines[0] in answer.sentence) == ("bad", True)
     assert [tuple(row) for row in answer.evidence[0].table.rows] == [
-        ("aten::arange", "raises: makes float64", "waves", lines[0], "write torch.arange(..., dtype=torch.float32)"),
-        ("aten::_to_copy", "raises: makes complex128", "waves", lines[1], "write .to(torch.complex64)"),
+        (
+            "aten::arange",
+            "raises: makes float64",
+            "waves",
+            lines[0],
+            "write torch.arange(..., dtype=torch.float32)",
+        ),
+        (
+            "aten::_to_copy",
+            "raises: makes complex128",
+            "waves",
+            lines[1],
+            "write .to(torch.complex64)",
+        ),
     ]
 
 
 @on_simulated
 def test_the_rest_is_asked_without_float64():
     each = examined(doctor_models.double)
-    tried, compared, traced = (question(each, LIMITS) for question in (runs.runs, right.right, spent.spent))
+    tried, compared, traced = (
+        question(each, LIMITS) for question in (runs.runs, right.right, spent.spent)
+    )
     assert (tried.outcome, compared.outcome, traced.outcome) == ("bad", "good", "good")
     assert "scale" in tried.sentence
     assert right.NO_FLOAT64 in compared.sentence
     assert each.model.scale.dtype == torch.float64
     target = torch.zeros(2, 3, dtype=torch.float64)
-    regression = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=lambda y: (y - target).square().mean())
+    regression = subject_of(
+        nn.Linear(4, 3), torch.ones(2, 4), loss=lambda y: (y - target).square().mean()
+    )
     assert right.right(regression, LIMITS).outcome == "good"
 
 
@@ -420,7 +496,9 @@ def test_the_rest_is_asked_without_float64():
 def test_copies_of_an_installed_package_are_no_fault():
     from torchvision.ops import batched_nms  # takes a number to the GPU in each call
 
-    kept = lambda boxes, scores: boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
+    kept = lambda boxes, scores: boxes[
+        batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)
+    ]
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
     each = subject_of(Function(kept), boxes, torch.ones(2))
     answer = spent.spent(each, LIMITS)
@@ -444,33 +522,55 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     monkeypatch.setattr(fast, "second_call", lambda run: 1e-4)
     answer = fast.fast(sound(), LIMITS)
     titles = [each.title for each in answer.evidence]
-    assert (answer.outcome, titles) == ("attention", ["Measured, inference", "Over batches", "Measured, training step"])
+    assert (answer.outcome, titles) == (
+        "attention",
+        ["Measured, inference", "Over batches", "Measured, training step"],
+    )
     torch.manual_seed(0)
     dropping = subject_of(nn.Sequential(nn.Linear(4, 64), nn.Dropout()), torch.ones(8, 4))
-    assert [formats.is_random(dropping, task) for task in ("inference", "training_step")] == [False, True]
+    assert [formats.is_random(dropping, task) for task in ("inference", "training_step")] == [
+        False,
+        True,
+    ]
 
 
 def test_memory_is_counted_and_so_is_the_largest_batch():
-    each = subject_of(nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100))
+    each = subject_of(
+        nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100)
+    )
     weights, gradients, activations = fits.counted(each)
     assert weights == gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
-    row = 4 * (100 + 200 + 10)  # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
+    row = 4 * (
+        100 + 200 + 10
+    )  # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
     assert activations == 8 * row
-    assert [fits.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == ["100", "99"]
-    assert (fits.largest_batch(-1, activations, 8), fits.largest_batch(12345 * row, 8 * row, 8)) == ("0", "12,000")
+    assert [fits.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == [
+        "100",
+        "99",
+    ]
+    assert (
+        fits.largest_batch(-1, activations, 8),
+        fits.largest_batch(12345 * row, 8 * row, 8),
+    ) == ("0", "12,000")
 
 
 def test_float32_is_computed_in_full_on_nvidia_too():
     seen = []
-    each = subject_of(Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2))
+    each = subject_of(
+        Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2)
+    )
     assert torch.backends.cudnn.allow_tf32
     asking.answered(6, each, asking.Limits(5))
     assert set(seen) == {False}
 
 
 def test_what_does_not_fit_is_said_and_is_not_run(monkeypatch):
-    each = subject_of(nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000))
-    answer, roomy = (fits.fits(each, asking.Limits(target=target)) for target in (10**7, 16 * 2**30))
+    each = subject_of(
+        nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000)
+    )
+    answer, roomy = (
+        fits.fits(each, asking.Limits(target=target)) for target in (10**7, 16 * 2**30)
+    )
     assert (answer.outcome, roomy.outcome) == ("bad", "good")
     assert "DOES NOT FIT into the 6.36 MiB" in answer.sentence, "on macOS 15"
     assert "No peak" in answer.evidence[0].table.note
@@ -480,7 +580,9 @@ def test_what_does_not_fit_is_said_and_is_not_run(monkeypatch):
 
 
 def test_the_peak_has_every_tensor_that_lives_at_a_time():
-    model = nn.Sequential(nn.Linear(100, 1000, bias=False), nn.ReLU(), nn.Linear(1000, 100, bias=False))
+    model = nn.Sequential(
+        nn.Linear(100, 1000, bias=False), nn.ReLU(), nn.Linear(1000, 100, bias=False)
+    )
     each = subject_of(model, torch.randn(512, 100))
     inference, step = map(fits.allocated_peak, (each.inference(), each.training_step()))
     hidden, weights = 4 * 512 * 1000, 4 * 2 * 100 * 1000
@@ -513,20 +615,31 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
     assert answer.outcome == "attention"
     assert all("first in 1, " in cells[name] for name in ("float16, autocast", "float16, cast"))
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, autocast"]) < 0.1
-    assert "the model itself, mul" in in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))[1]["float16, cast"]
-    model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))  # ends in finite numbers
+    assert (
+        "the model itself, mul"
+        in in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))[1]["float16, cast"]
+    )
+    model = layers(
+        enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3)
+    )  # ends in finite numbers
     expected = f"OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}"
     cells = in_formats(model, torch.randn(2, 4) + 20)[1]
     assert {cells[name] for name in ("float16, autocast", "float16, cast")} == {expected}
     nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))
-    assert "float16, cast MAKES NaN, first in the model itself, div" in formats.formats(nothing, LIMITS).sentence
+    assert (
+        "float16, cast MAKES NaN, first in the model itself, div"
+        in formats.formats(nothing, LIMITS).sentence
+    )
     large = layers(up=nn.Linear(2, 2))
     nn.init.constant_(large.up.weight, 1e6)  # not infinite before it is cast
     assert "first in up, " in in_formats(large, torch.ones(1, 2))[1]["float16, cast"]
 
 
 def test_a_constant_infinity_is_no_overflow():
-    bounds = layers(least=lambda x: x.clamp(min=-torch.inf), fill=lambda x: torch.full_like(x, -torch.inf).exp() + x)
+    bounds = layers(
+        least=lambda x: x.clamp(min=-torch.inf),
+        fill=lambda x: torch.full_like(x, -torch.inf).exp() + x,
+    )
     assert in_formats(bounds, torch.ones(2, 4))[0] == "good"
     assert in_formats(Attending(), torch.randn(2, 4, 8))[0] == "good"
     assert in_formats(Function(around_nothing), torch.randn(2, 4))[0] == "good"
@@ -548,22 +661,35 @@ def test_a_model_of_whole_numbers_has_nothing_to_train():
     assert "Training" not in runs.runs(each, LIMITS).sentence
     assert each.value() == 0
     timed = fast.fast(each, asking.Limits(1e-9))
-    assert (timed.outcome, [each.title for each in timed.evidence]) == ("attention", ["Measured, inference"])
+    assert (timed.outcome, [each.title for each in timed.evidence]) == (
+        "attention",
+        ["Measured, inference"],
+    )
     nothing = spent.spent(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
     assert (nothing.outcome, nothing.evidence[0].table.rows) == ("good", [])
 
 
 def test_other_batches_are_left_to_models_that_take_them():
     stack = lambda pictures: torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
-    add = lambda x, rows: x.index_add(0, rows, x[rows])  # rows that are named by number, of which there must be so many
+    add = lambda x, rows: x.index_add(
+        0, rows, x[rows]
+    )  # rows that are named by number, of which there must be so many
     every = (
         subject_of(Function(stack), [torch.ones(3, 4, 4)]),
         subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4)),
         subject_of(nn.ReLU(), torch.ones(3, 4)),
         subject_of(Function(add), torch.ones(3, 4), torch.tensor([0, 2])),
-        subject_of(Function(lambda x: x.squeeze()), torch.ones(3, 4)),  # of a batch of one comes something else
+        subject_of(
+            Function(lambda x: x.squeeze()), torch.ones(3, 4)
+        ),  # of a batch of one comes something else
     )
-    assert [(each.batch, each.scales) for each in every] == [(0, False), (3, False), (3, True), (3, False), (3, False)]
+    assert [(each.batch, each.scales) for each in every] == [
+        (0, False),
+        (3, False),
+        (3, True),
+        (3, False),
+        (3, False),
+    ]
 
 
 def test_operators_belong_to_modules_of_the_model():
@@ -573,7 +699,10 @@ def test_operators_belong_to_modules_of_the_model():
     assert modules("embedding_dense_backward") == {"user", "item"}
     assert modules("mm") == {"score"}
     assert modules("nll_loss_forward") == modules("add_") == {""}
-    pool = subject_of(layers(model=layers(pool=nn.AdaptiveAvgPool3d(2))), torch.ones(1, 1, 4, 4, 4, requires_grad=True))
+    pool = subject_of(
+        layers(model=layers(pool=nn.AdaptiveAvgPool3d(2))),
+        torch.ones(1, 1, 4, 4, 4, requires_grad=True),
+    )
     rows = runs.runs(pool, LIMITS).evidence[0].table.rows  # of the forward and of the backward pass
     assert [row[2] for row in rows] == ["model.pool"] * 2
 
@@ -582,7 +711,9 @@ def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
     each = subject_of(layers(words=Words()), torch.ones(2))
     told = f"KeyError: 'words' (in words, at {row_of('return {')})"
     monkeypatch.setattr(asking, "made", lambda factory: each)
-    monkeypatch.setattr(asking, "hold_memory", lambda most: None)  # its thread would outlive this test
+    monkeypatch.setattr(
+        asking, "hold_memory", lambda most: None
+    )  # its thread would outlive this test
     with pytest.raises(subject.NotAModel, match=re.escape(told)):
         asking.look("tests:example", 2**40)
     assert told in asking.answered(3, each, LIMITS).sentence
@@ -627,7 +758,10 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
     [
         (lambda output: output.square(), "(4, 10)"),
         (lambda output: output.detach().mean(), "detached"),
-        (lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()), row_of("output, torch.zeros(7)")),
+        (
+            lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()),
+            row_of("output, torch.zeros(7)"),
+        ),
     ],
 )
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
@@ -636,7 +770,9 @@ def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
 
 
 def test_named_inputs_may_be_any_mapping():
-    each = subject.checked((Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example")  # a tokenizer's
+    each = subject.checked(
+        (Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example"
+    )  # a tokenizer's
     assert (each.batch, each.to("meta").outputs().device.type) == (3, "meta")
 
 
@@ -645,7 +781,13 @@ def test_named_inputs_may_be_any_mapping():
 
 def answered(number):
     table = Table(["a", "b"], [["<1>", 2]], "a note")
-    return Answer(QUESTIONS[number - 1], "passed", f"Answer {number} & more.", "a CPU", (Evidence("Seen", table),))
+    return Answer(
+        QUESTIONS[number - 1],
+        "passed",
+        f"Answer {number} & more.",
+        "a CPU",
+        (Evidence("Seen", table),),
+    )
 
 
 def pretended(monkeypatch, **ends):
@@ -657,9 +799,13 @@ def pretended(monkeypatch, **ends):
         if source == "import torch":
             return ends.get("built", isolated.Outcome("ok"))
         if "look(" in source:
-            return ends.get("look", isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")}))
+            return ends.get(
+                "look", isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")})
+            )
         number = int(source.partition("ask(")[2][0])
-        return ends.get(f"ask{number}", isolated.Outcome("ok", results={"result": answered(number)}))
+        return ends.get(
+            f"ask{number}", isolated.Outcome("ok", results={"result": answered(number)})
+        )
 
     monkeypatch.setattr(isolated, "run", run)
     return calls
@@ -670,7 +816,9 @@ def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
     detail = 'File "<isolated>", line 3, in <module>\nKeyError: labels'
     calls = pretended(
         monkeypatch,
-        ask2=isolated.Outcome("crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"),
+        ask2=isolated.Outcome(
+            "crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"
+        ),
         ask3=isolated.Outcome("timeout", reason="took longer than 9 s and was stopped"),
         ask5=isolated.Outcome("crashed", reason="the process ended with 77", detail=limit),
         ask6=isolated.Outcome("raised", reason="KeyError: labels", detail=detail),
@@ -681,10 +829,20 @@ def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
         ("unanswered", "crashed"), ("unanswered", "raised"),
     ]  # fmt: skip
     words = ("", "SIGABRT", "more minutes", "", "--process-memory", "labels")
-    assert all(word in answer.sentence for answer, word in zip(examined.answers, words, strict=True))
-    assert ("dyld: gone" in str(examined), "<isolated>" in str(examined)) == (True, False), "our own lines"
-    asked = {source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source}
-    assert {number for number, settings in asked.items() if settings["device"] == "mps"} == {"1", "2", "4"}
+    assert all(
+        word in answer.sentence for answer, word in zip(examined.answers, words, strict=True)
+    )
+    assert ("dyld: gone" in str(examined), "<isolated>" in str(examined)) == (True, False), (
+        "our own lines"
+    )
+    asked = {
+        source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source
+    }
+    assert {number for number, settings in asked.items() if settings["device"] == "mps"} == {
+        "1",
+        "2",
+        "4",
+    }
     assert "PYTORCH_ENABLE_MPS_FALLBACK" not in asked["1"]["environment"]
     assert asked["2"]["environment"]["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
 
@@ -707,7 +865,9 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
 
 
 def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
-    gone = isolated.Outcome("raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError"))
+    gone = isolated.Outcome(
+        "raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError")
+    )
     calls = pretended(monkeypatch, built=gone)
     assert doctor.examine("mine:example", progress=str).answers[0].outcome == "good"
     assert not any(settings.get("device") for source, settings in calls if "ask(" in source)
@@ -720,11 +880,18 @@ def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path
     for number, question in enumerate(QUESTIONS, 1):
         assert question in text
         assert f"Answer {number} &amp; more." in text
-    assert ("&lt;1&gt;" in text, "<1>" in text, "http" in text, "<html" in text) == (True, False, False, True)
+    assert ("&lt;1&gt;" in text, "<1>" in text, "http" in text, "<html" in text) == (
+        True,
+        False,
+        False,
+        True,
+    )
     assert "<html" not in examined._repr_html_()
     told = json.loads((tmp_path / "new" / "doctor.json").read_text())
     assert (told["outcome"], told["headline"]) == ("good", examined.headline)
-    assert [(each["question"], each["ended"]) for each in told["answers"]] == [(each, "well") for each in QUESTIONS]
+    assert [(each["question"], each["ended"]) for each in told["answers"]] == [
+        (each, "well") for each in QUESTIONS
+    ]
     assert told["answers"][0]["evidence"] == [
         {"title": "Seen", "headings": ["a", "b"], "rows": [["<1>", "2"]], "note": "a note"}
     ]
@@ -732,10 +899,17 @@ def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path
 
 @pytest.mark.parametrize(
     ("statuses", "numbers"),
-    [({5: "failed"}, "5"), ({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6"), ({4: "skipped"}, "4")],
+    [
+        ({5: "failed"}, "5"),
+        ({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6"),
+        ({4: "skipped"}, "4"),
+    ],
 )
 def test_the_headline_names_the_worst_first(statuses, numbers):
-    answers = (Answer(question, statuses.get(n, "passed"), "So.") for n, question in enumerate(QUESTIONS, 1))
+    answers = (
+        Answer(question, statuses.get(n, "passed"), "So.")
+        for n, question in enumerate(QUESTIONS, 1)
+    )
     headline = doctor.Report("mine:example", "Net, 3 weights", tuple(answers), "2").headline
     assert ", ".join(re.findall(r"\d", headline)) == numbers
 
@@ -759,16 +933,32 @@ CRASHED = isolated.Outcome("crashed", reason="it ended")
         (1, {"ask2": Answer(QUESTIONS[1], "failed", "No."), "ask1": CRASHED}),
         (2, {"ask1": CRASHED}),
         (2, {"ask2": Answer(QUESTIONS[1], "skipped", "There is no Apple GPU.")}),
-        (2, {"look": isolated.Outcome("raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError"))}),
+        (
+            2,
+            {
+                "look": isolated.Outcome(
+                    "raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError")
+                )
+            },
+        ),
     ],
 )
 def test_the_exit_code_is_the_worst_of_the_answers(code, ends, monkeypatch, tmp_path, capsys):
-    whole = {name: isolated.Outcome("ok", results={"result": e}) for name, e in ends.items() if isinstance(e, Answer)}
+    whole = {
+        name: isolated.Outcome("ok", results={"result": e})
+        for name, e in ends.items()
+        if isinstance(e, Answer)
+    }
     calls = pretended(monkeypatch, **{**ends, **whole})
     assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == code
     told = capsys.readouterr()
-    assert (str(tmp_path / "doctor.html") in told.out, "give one" in told.err) == ("look" not in ends, "look" in ends)
-    assert ("look" in ends) != any("ask(5" in source and f", {16 * 2**30})" in source for source, _ in calls)
+    assert (str(tmp_path / "doctor.html") in told.out, "give one" in told.err) == (
+        "look" not in ends,
+        "look" in ends,
+    )
+    assert ("look" in ends) != any(
+        "ask(5" in source and f", {16 * 2**30})" in source for source, _ in calls
+    )
 
 
 @pytest.mark.parametrize("count", [2, 0])
@@ -799,7 +989,11 @@ def test_a_folder_that_takes_no_files_is_refused_first(monkeypatch, tmp_path, ca
 
 def test_the_example_of_the_docs_is_one(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "your_own_code.md").read_text()
-    (code,) = (block.partition("```")[0] for block in text.split("```py\n") if block.startswith("# my_model.py"))
+    (code,) = (
+        block.partition("```")[0]
+        for block in text.split("```py\n")
+        if block.startswith("# my_model.py")
+    )
     (tmp_path / "my_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     each = subject.made("my_model:example")

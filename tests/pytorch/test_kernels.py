@@ -32,7 +32,9 @@ def numbers(dtype: torch.dtype, n: int = 22 * 14) -> torch.Tensor:
 
 
 def one_by_one(function, lambd: float, *tensors: torch.Tensor) -> torch.Tensor:
-    return torch.cat([function(*given, lambd) for given in zip(*(t.split(1) for t in tensors), strict=True)])
+    return torch.cat(
+        [function(*given, lambd) for given in zip(*(t.split(1) for t in tensors), strict=True)]
+    )
 
 
 # ---- the rule --------------------------------------------------------------------------------------------------------
@@ -82,7 +84,10 @@ def test_an_answer_is_right_wrong_or_not_judged(monkeypatch):
 
 def assert_follows_the_rule(x: torch.Tensor, lambd: float) -> None:
     """Value and gradient of the operator, bits and strides."""
-    leaf, grad = x.detach().requires_grad_(), numbers(x.dtype, x.numel()).flip(0).reshape(x.shape).to(x.device)
+    leaf, grad = (
+        x.detach().requires_grad_(),
+        numbers(x.dtype, x.numel()).flip(0).reshape(x.shape).to(x.device),
+    )
     out = softshrink.softshrink(leaf, lambd)
     assert rule.same_bits(out, rule.softshrink(x, lambd))
     assert out.stride() == F.softshrink(x, lambd).stride()
@@ -164,7 +169,10 @@ def assert_text_follows_the_rule(text: str) -> None:
     for dtype in DTYPES.values():
         for n in (1, 4, 1003):
             for begin in (0, 1):
-                x, grad = numbers(dtype, n + begin)[begin:], numbers(dtype, n + begin).flip(0)[begin:]
+                x, grad = (
+                    numbers(dtype, n + begin)[begin:],
+                    numbers(dtype, n + begin).flip(0)[begin:],
+                )
                 out = torch.full((n + begin,), 7.0, dtype=dtype)[begin:]
                 route.softshrink_forward(out, x, 0.1)
                 assert rule.same_bits(out, rule.softshrink(x, 0.1))
@@ -211,11 +219,15 @@ def test_what_is_missing_is_told(monkeypatch):
     monkeypatch.setattr(cpp_extension, "load", lambda **_: None)
     with monkeypatch.context() as patch:
         patch.setattr(cpp_extension, "is_ninja_available", lambda: False)
-        with pytest.raises(extension.CannotBuild, match=r"softshrink.cpp cannot be built: ninja.*pip install ninja"):
+        with pytest.raises(
+            extension.CannotBuild, match=r"softshrink.cpp cannot be built: ninja.*pip install ninja"
+        ):
             load("softshrink.cpp")
     with monkeypatch.context() as patch:
         patch.setenv("CXX", "no-such-compiler -m64")
-        with pytest.raises(extension.CannotBuild, match=r"no C\+\+ compiler \(no-such-compiler\)\. `.+`"):
+        with pytest.raises(
+            extension.CannotBuild, match=r"no C\+\+ compiler \(no-such-compiler\)\. `.+`"
+        ):
             load("softshrink.cpp")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(extension.CannotBuild, match=r"Apple GPU.*%%isolated --device mps"):
@@ -226,7 +238,9 @@ def test_a_source_that_does_not_compile_is_a_line(monkeypatch, tmp_path):
     (tmp_path / "wrong.cpp").write_text("int f() {\n  return nonsense;\n}\n")
     monkeypatch.setattr(extension.kernels, "FOLDER", tmp_path)
     monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
-    with pytest.raises(extension.CannotBuild, match=r"wrong.cpp cannot be built.*wrong.cpp:2.*error:.*nonsense"):
+    with pytest.raises(
+        extension.CannotBuild, match=r"wrong.cpp cannot be built.*wrong.cpp:2.*error:.*nonsense"
+    ):
         extension.load("wrong.cpp")
 
 
@@ -248,7 +262,9 @@ def test_the_metal_text_compiles_for_nvidia(architecture):
     translated = nvrtc.translate(kernels.source(name))
     code, names = nvrtc.compile_cuda(translated, architecture)
     assert code.startswith(b"\x7fELF")
-    assert sorted(names) == sorted(kernel.name for kernel in shader.compiler.msl.find_kernels(kernels.source(name)))
+    assert sorted(names) == sorted(
+        kernel.name for kernel in shader.compiler.msl.find_kernels(kernels.source(name))
+    )
     assert all(lowered.encode() in code for lowered in names.values())
 
 
@@ -300,7 +316,9 @@ def test_what_is_not_understood_is_refused():
 def test_a_call_is_a_launch(monkeypatch):
     launched = []
     (scale,) = nvrtc.translate(KERNEL).entries
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 5}))
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: type("Stream", (), {"cuda_stream": 5})
+    )
     here = torch.device("cpu")  # stands for the GPU
     run = nvrtc.Kernel(scale, here, lambda *how: launched.append(how))
     out, x = (torch.zeros(600, dtype=torch.half) for _ in range(2))
@@ -316,7 +334,13 @@ def test_a_call_is_a_launch(monkeypatch):
         (1, 1, 1, 256, 1, 1, 0, 5, ((*start, 10, 1), types), 0),
         (2, 3, 1, 8, 4, 1, 0, 5, ((*start, 9, 12), types), 0),
     ]
-    for by, memory, *n in ((2, x, 7), (2.0, x, 7.0), (2.0, x.float(), 7), (2.0, x[::2], 7), (2.0, x)):
+    for by, memory, *n in (
+        (2, x, 7),
+        (2.0, x, 7.0),
+        (2.0, x.float(), 7),
+        (2.0, x[::2], 7),
+        (2.0, x),
+    ):
         with pytest.raises(TypeError):
             run(out, by, memory, *n)
     (entry,) = nvrtc.translate("kernel void k(constant float& by, device float* x) {}").entries

@@ -56,7 +56,9 @@ def test_a_log_becomes_entries():
     assert mps_log.parse("nothing of this\nis a log\n") == []
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac's log has Metal's names; the page shows it")
+@pytest.mark.skipif(
+    sys.platform == "darwin", reason="a Mac's log has Metal's names; the page shows it"
+)
 def test_the_simulated_profiler_s_log_is_understood():
     """Of a process of its own, as on the page: what ran, what was copied, what fell back, live and at the end."""
     code = (
@@ -67,13 +69,22 @@ def test_the_simulated_profiler_s_log_is_understood():
     outcome = isolated.run(code, device="mps", environment=settings, timeout=1800)
     assert outcome.printed == "64.0\n", outcome.detail
     entries = mps_log.parse(outcome.detail)
-    exit_rows = {(entry.kind, entry.name): (entry.runs, entry.bytes) for entry in entries if entry.part == "exit"}
-    assert exit_rows["fallback", "aten::rrelu_with_noise"] == (3, 3 * 4 * 256)  # the noise is written and comes back
+    exit_rows = {
+        (entry.kind, entry.name): (entry.runs, entry.bytes)
+        for entry in entries
+        if entry.part == "exit"
+    }
+    assert exit_rows["fallback", "aten::rrelu_with_noise"] == (
+        3,
+        3 * 4 * 256,
+    )  # the noise is written and comes back
     assert exit_rows["copy", "CPU to MPS"] == (1, 256)
     assert exit_rows["copy", "MPS to CPU"] == (1, 4)
     assert exit_rows["op", "aten::sum"] == (1, None)
     live = [(entry.kind, entry.name) for entry in entries if entry.part == "live"]
-    assert {key: live.count(key) for key in exit_rows} == {key: runs for key, (runs, _) in exit_rows.items()}
+    assert {key: live.count(key) for key in exit_rows} == {
+        key: runs for key, (runs, _) in exit_rows.items()
+    }
     assert not any(entry.milliseconds for entry in entries), "the simulation knows no times"
 
 
@@ -83,7 +94,9 @@ def test_notebook_03_tells_the_bits_that_pytorch_s_header_does():
     bits = {2 ** int(power): name for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", body)}
     page = next(paths.NOTEBOOKS.glob("03_*.ipynb")).read_text(encoding="utf-8")
     told = dict(re.findall(r"\| ((?:\d+, )*\d+) \| ([^|]+) \|", page))
-    words = {number: text for numbers, text in told.items() for number in map(int, numbers.split(", "))}
+    words = {
+        number: text for numbers, text in told.items() for number in map(int, numbers.split(", "))
+    }
     assert words.keys() == bits.keys()
     about = {
         "OPERATION": "operations",

@@ -7,8 +7,15 @@ import torch
 
 from metallab.pytorch import networks
 
-MAKERS = [getattr(networks, name) for name in ("mlp", "cnn", "resnet", "transformer", "lstm", "talk_mlp")]
-SHAPES = {"MLP": (256, 10), "CNN": (32, 10), "ResNet-18": (8, 1000), "Transformer block": (8, 64, 128)}
+MAKERS = [
+    getattr(networks, name) for name in ("mlp", "cnn", "resnet", "transformer", "lstm", "talk_mlp")
+]
+SHAPES = {
+    "MLP": (256, 10),
+    "CNN": (32, 10),
+    "ResNet-18": (8, 1000),
+    "Transformer block": (8, 64, 128),
+}
 SHAPES |= {"LSTM": (16, 10), "Softshrink MLP": (256, 10)}
 
 
@@ -50,4 +57,7 @@ def test_a_batch_is_not_learned_by_heart_while_it_is_timed(make):
 
 
 def test_the_talk_s_network_has_seven_layers():
-    assert [type(layer).__name__ for layer in networks.talk_mlp().model] == ["Linear", "Softshrink"] * 3 + ["Linear"]
+    assert [type(layer).__name__ for layer in networks.talk_mlp().model] == [
+        "Linear",
+        "Softshrink",
+    ] * 3 + ["Linear"]

@@ -25,6 +25,11 @@ def test_what_is_kept_is_counted_once_and_without_the_weights():
 def test_digits_are_scikit_learns_and_split_once():
     data = precision.digits()
     pixels, classes = load_digits(return_X_y=True)
-    assert np.array_equal(torch.cat([data.train[0], data.test[0]]).flatten(1).numpy(), (pixels / 16).astype("float32"))
+    assert np.array_equal(
+        torch.cat([data.train[0], data.test[0]]).flatten(1).numpy(), (pixels / 16).astype("float32")
+    )
     assert np.array_equal(torch.cat([data.train[1], data.test[1]]).numpy(), classes)
-    assert [tuple(part[0].shape) for part in (data.train, data.test)] == [(1257, 1, 8, 8), (540, 1, 8, 8)]
+    assert [tuple(part[0].shape) for part in (data.train, data.test)] == [
+        (1257, 1, 8, 8),
+        (540, 1, 8, 8),
+    ]

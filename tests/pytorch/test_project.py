@@ -58,7 +58,10 @@ def examined(factory, questions=range(1, 7), **_):
     """A doctor who finds everything good, and the factory `bad` not."""
     status = "failed" if factory.endswith("bad") else "passed"
     said, rows = {3: "no speed-up is given"}, {4: (LONGEST,), 6: (FORMATS,)}
-    answers = [Answer(QUESTIONS[n - 1], status, said.get(n, f"Answer {n}"), "here", rows.get(n, ())) for n in questions]
+    answers = [
+        Answer(QUESTIONS[n - 1], status, said.get(n, f"Answer {n}"), "here", rows.get(n, ()))
+        for n in questions
+    ]
     return Report(factory, "step, 0 weights", tuple(answers), torch.__version__)
 
 
@@ -68,7 +71,9 @@ def work(tmp_path, monkeypatch):
     (tmp_path / "heat.py").write_text(SCRIPT)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(project.doctor, "examine", examined)
-    monkeypatch.setenv("METALLAB_MODE", "fast")  # which withholds each speed-up, however busy the machine is
+    monkeypatch.setenv(
+        "METALLAB_MODE", "fast"
+    )  # which withholds each speed-up, however busy the machine is
     subject.forget("heat")
     return project.Project(tmp_path / "out", on=device.cpu())
 
@@ -91,14 +96,31 @@ def refusal(work, number, given):
 def test_a_function_of_tensors_goes_through_all_steps(work, capsys):
     begun(work)
     found = "The heat is the same."
-    given = ["float32", lambda heat: (1e6 * heat,), "roll", "inference", ["float32", 1e-3], 8, found]
+    given = [
+        "float32",
+        lambda heat: (1e6 * heat,),
+        "roll",
+        "inference",
+        ["float32", 1e-3],
+        8,
+        found,
+    ]
     for number, each in enumerate(given, 3):
         assert work.step(number)(each) is True
-    assert [row["words"] for row in work.rows] == [*["done"] * 5, "done without a verdict", *["done"] * 3]
+    assert [row["words"] for row in work.rows] == [
+        *["done"] * 5,
+        "done without a verdict",
+        *["done"] * 3,
+    ]
     assert "60%" in capsys.readouterr().out
     page = work.save()
     text = page.with_suffix(".md").read_text("utf-8")
-    for words in ("heat:example, moved: heat:moved", found, "No Mac has run it", "operators of here"):
+    for words in (
+        "heat:example, moved: heat:moved",
+        found,
+        "No Mac has run it",
+        "operators of here",
+    ):
         assert words in text
         assert words in page.read_text("utf-8")
     assert len(text.partition("## Details")[0].split()) < 450
@@ -125,7 +147,9 @@ def test_steps_want_those_before_them(work):
     assert "step 2" in refusal(work, 3, "float32")
 
 
-@pytest.mark.parametrize("given", [["heat:bad", "one pass"], ["heat:moved", ""], ["heat:moved", "it is faster"], None])
+@pytest.mark.parametrize(
+    "given", [["heat:bad", "one pass"], ["heat:moved", ""], ["heat:moved", "it is faster"], None]
+)
 def test_a_move_wants_a_model_that_runs_and_a_change(work, given):
     begun(work)
     refusal(work, 2, given)
@@ -147,10 +171,21 @@ def test_what_was_not_compared_is_named(work):
     work.step(1)("heat:root")
     work.step(2)(["heat:renamed", "another name"])
     second = work.kept["examined"]["moved"]["answers"][1]
-    second["sentence"] = "3 of 4 calls of operators (1 of the root mean square). Not compared: aten::lstm.\nTo do: all."
+    second["sentence"] = (
+        "3 of 4 calls of operators (1 of the root mean square). Not compared: aten::lstm.\nTo do: all."
+    )
     assert work.step(3)("float32") is True
-    assert "3 calls of operators, one by one, agree with float64. Not all was compared" in work.rows[2]["found"][0]
-    assert [u.split()[2] for u in work.unknown[-5:]] == ["what", "gradients", "1", "aten::lstm.", "all."]
+    assert (
+        "3 calls of operators, one by one, agree with float64. Not all was compared"
+        in work.rows[2]["found"][0]
+    )
+    assert [u.split()[2] for u in work.unknown[-5:]] == [
+        "what",
+        "gradients",
+        "1",
+        "aten::lstm.",
+        "all.",
+    ]
     second["sentence"] = "No Apple GPU."
     work.step(3)("float32")
     assert "Not compared: operators, one by one. No Apple GPU." in work.unknown
@@ -204,12 +239,18 @@ def test_a_sentence_that_no_result_supports_is_refused(work, sentence):
     refusal(work, 9, sentence)
 
 
-@pytest.mark.parametrize(("found", "supported"), [("faster", True), ("slower", False), ("withheld", False)])
+@pytest.mark.parametrize(
+    ("found", "supported"), [("faster", True), ("slower", False), ("withheld", False)]
+)
 def test_faster_wants_a_speed_up_that_was_established(work, found, supported, monkeypatch):
     begun(work)
     monkeypatch.setattr(work, "_verdicts", lambda: {"moved takes half the time of script": found})
     sentence = "The moved step is faster than the script."
-    assert (work.step(9)(sentence) is True) if supported else "takes half the time" in refusal(work, 9, sentence)
+    assert (
+        (work.step(9)(sentence) is True)
+        if supported
+        else "takes half the time" in refusal(work, 9, sentence)
+    )
     assert work.step(9)("Whether it is faster is not known here.")
 
 

@@ -50,19 +50,25 @@ def test_each_answer_gets_its_verdict(defined, name):
         verdict = puzzle.grade(source)
         assert verdict.kind == "right", verdict
         assert verdict.score.reads >= puzzle.best[0], "better than the best known"
-    assert puzzle.grade(defined[f"{name}_source"]).score == puzzles.Score(*puzzle.best), "the page shows another score"
+    assert puzzle.grade(defined[f"{name}_source"]).score == puzzles.Score(*puzzle.best), (
+        "the page shows another score"
+    )
     for kind, source in puzzle_answers.WRONG[name]:
         verdict = puzzle.grade(source)
         assert verdict.kind == kind, f"{source}\n{verdict}"
         assert re.fullmatch(".{,299}", verdict.sentence), "it is one line"
 
 
-HEAD = "kernel void k(device float* out, device const float* a, uint i [[thread_position_in_grid]]) { "
+HEAD = (
+    "kernel void k(device float* out, device const float* a, uint i [[thread_position_in_grid]]) { "
+)
 
 
 @pytest.fixture
 def puzzle():
-    return puzzles.Puzzle("k", lambda a: a + 1, lambda n: [torch.arange(n).float()], sizes=[(4,), (40,)])
+    return puzzles.Puzzle(
+        "k", lambda a: a + 1, lambda n: [torch.arange(n).float()], sizes=[(4,), (40,)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,19 +98,29 @@ def test_other_faults_are_named(puzzle, source, kind, sentence, monkeypatch):
 def test_a_check_is_an_exercise(puzzle):
     assert puzzle.check(HEAD + "// your code here\n}") == "k: not attempted yet"
     right = puzzle.check(HEAD + "out[i] = a[i] + 1; }")
-    said = "k: right: 1 read and 1 write for each result, 0 barriers, 0 bytes of threadgroup memory."
+    said = (
+        "k: right: 1 read and 1 write for each result, 0 barriers, 0 bytes of threadgroup memory."
+    )
     assert (right.outcome, right) == ("right", said)
-    with pytest.raises(checks.WrongAnswer, match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"):
+    with pytest.raises(
+        checks.WrongAnswer,
+        match=r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$",
+    ):
         puzzle.check(HEAD + "out[i] = a[i]; }")
     about_memory = replace(puzzle, best=(1, 1, 1, 64))
-    assert "no thread reads in threadgroup memory" in about_memory.grade(HEAD + "out[i] = a[i] + 1; }").sentence
+    assert (
+        "no thread reads in threadgroup memory"
+        in about_memory.grade(HEAD + "out[i] = a[i] + 1; }").sentence
+    )
 
 
 def test_its_picture_is_described(defined):
     puzzle = defined["reverse_puzzle"]
     figure = puzzle.run(puzzle_answers.RIGHT["reverse"], puzzle.sizes[0]).draw()
     assert len(figure.axes) == 2, "before and after the barrier"
-    assert "thread 0 reads a[0], thread 0 writes shared[0], thread 1 reads a[1]" in figure.get_label()
+    assert (
+        "thread 0 reads a[0], thread 0 writes shared[0], thread 1 reads a[1]" in figure.get_label()
+    )
 
 
 def test_a_mac_runs_it_on_its_gpu(puzzle, monkeypatch):

@@ -74,10 +74,19 @@ def test_an_event_says_what_ran(cpu):
         torch.eye(2).to_sparse() @ torch.ones(2, 2)
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
     events = {event.name: event for event in recorded.events}
-    told = {name: (event.kind, event.dtype, event.shapes, event.bytes, event.module) for name, event in events.items()}
+    told = {
+        name: (event.kind, event.dtype, event.shapes, event.bytes, event.module)
+        for name, event in events.items()
+    }
     assert told["aten::t"] == ("view", "float32", ((2, 3),), 0, "")
     assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "1.0")
-    assert told["aten::cat"] == ("op", "float32", ((2, 3), (2, 3)), 24 + 48, "")  # x is one tensor, given twice
+    assert told["aten::cat"] == (
+        "op",
+        "float32",
+        ((2, 3), (2, 3)),
+        24 + 48,
+        "",
+    )  # x is one tensor, given twice
     assert told["aten::add.out"] == ("op", "float32", ((2, 3), (2, 3), (2, 3)), 48, "")
     assert told["aten::add_.Tensor"][3] == 24
     assert told["aten::arange"] == ("op", "int64", (), 32, "")
@@ -182,12 +191,21 @@ def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
 
 def made(events, **changes):
     """A trace of (kind, name, device, start, duration, more) in milliseconds."""
-    defaults = {"label": "GPU X", "accelerator": "cuda", "simulated": False, "seconds": 0.010} | changes
+    defaults = {
+        "label": "GPU X",
+        "accelerator": "cuda",
+        "simulated": False,
+        "seconds": 0.010,
+    } | changes
     listed = [
-        trace.Event(kind, name, where, "float32", ((2, 3),), size, start / 1e3, duration / 1e3, **more)
+        trace.Event(
+            kind, name, where, "float32", ((2, 3),), size, start / 1e3, duration / 1e3, **more
+        )
         for kind, name, where, start, duration, size, more in events
     ]
-    return lambda module: module.Trace(events=[module.Event(**vars(event)) for event in listed], **defaults)
+    return lambda module: module.Trace(
+        events=[module.Event(**vars(event)) for event in listed], **defaults
+    )
 
 
 DETOUR = made([
@@ -203,7 +221,12 @@ DETOUR = made([
 
 def test_the_accelerator_starves_while_copies_or_the_cpu_work():
     """Not while it works itself, and not while nothing at all goes on."""
-    assert trace._without([(0, 5), (6, 9)], [(-1, 1), (2, 3), (4, 7), (8, 8.5)]) == [(1, 2), (3, 4), (7, 8), (8.5, 9)]
+    assert trace._without([(0, 5), (6, 9)], [(-1, 1), (2, 3), (4, 7), (8, 8.5)]) == [
+        (1, 2),
+        (3, 4),
+        (7, 8),
+        (8.5, 9),
+    ]
     assert trace._without([(0, 1)], [(2, 3)]) == [(0, 1)]
     detour = DETOUR(trace)
     starving = [(round(1e3 * start, 6), round(1e3 * end, 6)) for start, end in detour.starving]
@@ -219,7 +242,12 @@ def test_the_table_adds_up():
     assert table["total [ms]"].sum() == pytest.approx(9)
     rows = {(row.kind, row.operator, row.where): row for row in table.itertuples()}
     products = rows["op", "aten::addmm", "cuda"]
-    assert (products.calls, products.bytes, products.share, products.shapes) == (2, 200, "20%", "2x3")
+    assert (products.calls, products.bytes, products.share, products.shapes) == (
+        2,
+        200,
+        "20%",
+        "2x3",
+    )
     assert {where for kind, _, where in rows if kind == "copy"} == {"to host", "to device"}
     assert ("fallback (inferred)", "aten::mode", "cpu") in rows
 
@@ -238,7 +266,9 @@ def test_its_sentence_says_where_the_time_went():
     sentence = str(DETOUR(trace))
     assert ("20%" in sentence, "55%" in sentence) == (True, True), sentence
     assert "%" not in str(made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace))
-    sentence = str(made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace))
+    sentence = str(
+        made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace)
+    )
     assert sentence.startswith("SIMULATED")
     assert not {"ms", "%"} & set(sentence.replace("%", " % ").split())
 
@@ -246,10 +276,16 @@ def test_its_sentence_says_where_the_time_went():
 def test_the_timeline_has_a_lane_for_each_kind():
     """Every event of a lane is a bar of its length."""
     (axes,) = DETOUR(trace).timeline().axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["cuda", "copies", "CPU, fallbacks"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "cuda",
+        "copies",
+        "CPU, fallbacks",
+    ]
     bars = [path.get_extents() for drawn in axes.collections for path in drawn.get_paths()]
     assert sorted(round(bar.width, 6) for bar in bars) == [1, 1, 1, 1, 2, 2]
-    alone = made([("op", "aten::mm", "cpu", 0, 1, 8, {})], accelerator="", simulated=True)(trace).timeline()
+    alone = made([("op", "aten::mm", "cpu", 0, 1, 8, {})], accelerator="", simulated=True)(
+        trace
+    ).timeline()
     assert "SIMULATED" in alone.get_suptitle()
 
 
@@ -261,15 +297,25 @@ def test_perfetto_can_open_it(tmp_path):
     assert written["otherData"]["simulated"] is True
     events = [event for event in written["traceEvents"] if event["ph"] == "X"]
     assert len(events) == len(recorded.events)
-    names = {e["tid"]: e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"}
-    assert sorted(names.values()) == ["CPU, fallbacks", "copies", "cuda", "cuda (thread 1)", "views (no work)"]
+    names = {
+        e["tid"]: e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"
+    }
+    assert sorted(names.values()) == [
+        "CPU, fallbacks",
+        "copies",
+        "cuda",
+        "cuda (thread 1)",
+        "views (no work)",
+    ]
     ends = collections.defaultdict(float)
     for event, original in zip(events, recorded.events, strict=True):
         assert event.keys() >= {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
         assert (event["name"], event["cat"]) == (original.name, original.kind)
         assert event["ts"] == pytest.approx(1e6 * original.start)
         assert event["dur"] == pytest.approx(1e6 * original.duration)
-        assert event["ts"] >= ends[event["tid"]], "events of a thread may not overlap, or Perfetto nests them"
+        assert event["ts"] >= ends[event["tid"]], (
+            "events of a thread may not overlap, or Perfetto nests them"
+        )
         ends[event["tid"]] = event["ts"] + event["dur"]
 
 
@@ -341,21 +387,34 @@ def simulated():
     )
 
 
-on_the_simulated_gpu = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+on_the_simulated_gpu = pytest.mark.skipif(
+    sys.platform == "darwin", reason="a Mac has a real Apple GPU"
+)
 
 
 @on_the_simulated_gpu
 @pytest.mark.parametrize(
     ("case", "expected"),
-    [("detour", (12, 0)), ("rrelu", (0, 3)), ("moves", (5, 0)), ("whole", (0, 1))],  # a detour, in both passes
+    [
+        ("detour", (12, 0)),
+        ("rrelu", (0, 3)),
+        ("moves", (5, 0)),
+        ("whole", (0, 1)),
+    ],  # a detour, in both passes
 )
 def test_copies_and_fallbacks_are_those_that_the_device_counts(case, expected):
     """Each once, with the bytes that crossed, forward and backward."""
     recorded, counters = simulated()[case]
     copies, fallbacks = recorded.having("copy"), recorded.having("fallback")
     for way in ("to host", "to device"):
-        crossed, name = [event.bytes for event in copies if event.direction == way], way.replace(" ", "_")
-        assert (len(crossed), sum(crossed)) == (counters[f"copies_{name}"], counters[f"bytes_{name}"])
+        crossed, name = (
+            [event.bytes for event in copies if event.direction == way],
+            way.replace(" ", "_"),
+        )
+        assert (len(crossed), sum(crossed)) == (
+            counters[f"copies_{name}"],
+            counters[f"bytes_{name}"],
+        )
     told = sum(event.bytes for event in fallbacks)
     assert (len(fallbacks), told) == (counters["fallbacks"], counters["fallback_bytes"])
     assert (len(copies), len(fallbacks)) == expected
@@ -381,7 +440,9 @@ def test_on_a_mac_fallbacks_are_deduced_and_marked():
     deduced, counters = simulated()["inferred"]
     fallbacks = deduced.having("fallback")
     assert all(event.inferred for event in fallbacks)
-    assert [(e.name, e.bytes) for e in fallbacks] == [(e.name, e.bytes) for e in told.having("fallback")]
+    assert [(e.name, e.bytes) for e in fallbacks] == [
+        (e.name, e.bytes) for e in told.having("fallback")
+    ]
     assert sum(event.bytes for event in fallbacks) == counters["fallback_bytes"] > 0
     assert len(deduced.events) == len(told.events)
 

@@ -33,7 +33,9 @@ def run(page: str, *names: str, **given):
     """What cells of a page define, with ``given`` in place of what comes before them."""
     module = ModuleType(f"page_{page[:3]}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
-    module.__dict__.update({"np": np, "torch": torch, "onnxruntime": onnxruntime, "onnx": onnx, **given})
+    module.__dict__.update(
+        {"np": np, "torch": torch, "onnxruntime": onnxruntime, "onnx": onnx, **given}
+    )
     sources = cells(page)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of dynamo=False
@@ -82,13 +84,19 @@ def test_by_hand_gives_the_whole_numbers_of_onnx_runtime(way):
         kind = "uint8" if made.low == 0 else "int8"
         text = f"(float[n] x, float s, {kind} z) => ({kind}[n] q) {{ q = QuantizeLinear(x, s, z) }}"
         model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> quantize {text}')
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
         fed = {"x": numbers, "s": np.asarray(made.scale), "z": np.array(made.zero, kind)}
         (theirs,) = session.run(None, fed)
-        assert np.array_equal(np.maximum(theirs, made.low), made.quantize(numbers))  # it uses -128 as well
+        assert np.array_equal(
+            np.maximum(theirs, made.low), made.quantize(numbers)
+        )  # it uses -128 as well
 
 
-@pytest.mark.parametrize(("page", "cell"), [("10_quantize_to_int8", "kept-open"), ("10b_take_int8_apart", "sign-code")])
+@pytest.mark.parametrize(
+    ("page", "cell"), [("10_quantize_to_int8", "kept-open"), ("10b_take_int8_apart", "sign-code")]
+)
 def test_sqnr_is_in_decibels(page, cell):
     sqnr = run(page, cell, **vars(by_hand), metallab=metallab).sqnr
     x = np.float32([3, -4, 0])
@@ -110,7 +118,11 @@ def test_sums_that_saturate_by_hand():
 
 def test_traffic_is_what_layers_read_and_write():
     network = nn.Sequential(
-        nn.Conv2d(1, 2, 3, bias=False, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 5, bias=False)
+        nn.Conv2d(1, 2, 3, bias=False, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8, 5, bias=False),
     )
     x, rest = torch.zeros(3, 1, 4, 4), 3 * ((32 + 8) + (8 + 5))
     traffic = run("10b_take_int8_apart", "moves-code", network=network, pictures=x).traffic
@@ -125,7 +137,9 @@ def trained():
     network, pictures = digits.classifier(8), digits.load()[1].images[:32]
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            layer.momentum = None  # one pass is enough: the running statistics are those of these pictures
+            layer.momentum = (
+                None  # one pass is enough: the running statistics are those of these pictures
+            )
     with torch.no_grad():
         network(pictures)
     return network.eval().requires_grad_(False), pictures
@@ -147,8 +161,12 @@ def test_the_cells_to_paste_need_nothing_else(trained, tmp_path):
     assert page.kept["accuracy"]["float32"] == 1
     assert page.kept["SQNR [dB]"].max() == np.inf
     assert max(page.kept["SQNR [dB]"].iloc[1:]) > 25
-    torch.testing.assert_close(torch.from_numpy(page.networks["float32"](pictures)), network(pictures))
-    wrong = page.judge({"a": lambda x: np.eye(2)[[0, 1] * 16] * 4, "b": lambda x: np.eye(2)[[0, 0] * 16] * 4})
+    torch.testing.assert_close(
+        torch.from_numpy(page.networks["float32"](pictures)), network(pictures)
+    )
+    wrong = page.judge(
+        {"a": lambda x: np.eye(2)[[0, 1] * 16] * 4, "b": lambda x: np.eye(2)[[0, 0] * 16] * 4}
+    )
     assert wrong["other answers"].tolist() == [0, 16]
     assert wrong["SQNR [dB]"]["b"] == pytest.approx(0)
 
@@ -185,11 +203,19 @@ def test_a_network_is_quantised_and_fused(trained, tmp_path, monkeypatch):
     assert page.pair in (64770, 2**15 - 1)
     quantised = run("10b_take_int8_apart", *names[:2])
     for name in given_names["names"]:
-        quantised.quantize("float32.onnx", pictures, f"{name}.onnx", name == "symmetric", seven_bits=True)
-        held = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(f"{name}.onnx").graph.initializer]
+        quantised.quantize(
+            "float32.onnx", pictures, f"{name}.onnx", name == "symmetric", seven_bits=True
+        )
+        held = [
+            onnx.numpy_helper.to_array(tensor)
+            for tensor in onnx.load(f"{name}.onnx").graph.initializer
+        ]
         weights = [each for each in held if each.ndim > 1 and each.dtype == np.int8]
         assert max(int(np.abs(weight.astype(int)).max()) for weight in weights) == 64
     kinds = ["Conv", "QLinearConv", "QuantizeLinear", "DequantizeLinear", "Relu"]
     counted = run("10b_take_int8_apart", *names[2:], **given_names).counts
-    shown = {name: counts.reindex(kinds).fillna(0).astype(int).tolist() for name, counts in counted.items()}
+    shown = {
+        name: counts.reindex(kinds).fillna(0).astype(int).tolist()
+        for name, counts in counted.items()
+    }
     assert shown == {"asymmetric": [1, 3, 1, 0, 0], "symmetric": [1, 3, 4, 3, 3]}

@@ -17,7 +17,9 @@ from test_records import pages
 from metallab import machine, paths, records, timing
 from metallab.results import check_results
 
-HERE = dataclasses.replace(machine.describe(), chip="Apple M2 Max", os_name="macOS", os_version="15.1", git_dirty=False)
+HERE = dataclasses.replace(
+    machine.describe(), chip="Apple M2 Max", os_name="macOS", os_version="15.1", git_dirty=False
+)
 GPU, CPU = "Apple M2 Max GPU", "Apple M2 Max CPU, 12 threads"
 
 
@@ -29,14 +31,30 @@ def contribution(processes: int = 3, **changes) -> list[records.Record]:
             "CPU": [chance.uniform(3.9, 4.1) for _ in range(20)],
             "mps": [chance.uniform(0.9, 1.1) for _ in range(20)],
         }
-        place = {"CPU": {"device": CPU, "kind": "cpu", "threads": 12}, "mps": {"device": GPU, "kind": "mps"}}
-        fields = {"question": "latency", "first_call": 9.0, "block": 1, "warmup_calls": 3, "stop_reason": "quiet"}
+        place = {
+            "CPU": {"device": CPU, "kind": "cpu", "threads": 12},
+            "mps": {"device": GPU, "kind": "mps"},
+        }
+        fields = {
+            "question": "latency",
+            "first_call": 9.0,
+            "block": 1,
+            "warmup_calls": 3,
+            "stop_reason": "quiet",
+        }
         fields |= {"mode": "full", "simulated": False} | changes
-        measured = {k: timing.Measurement(k, samples=tuple(v), **place[k] | fields) for k, v in times.items()}
-        compared = timing.compare_samples(measured, baseline="CPU", name="product, n = 64", parity="compared")
+        measured = {
+            k: timing.Measurement(k, samples=tuple(v), **place[k] | fields)
+            for k, v in times.items()
+        }
+        compared = timing.compare_samples(
+            measured, baseline="CPU", name="product, n = 64", parity="compared"
+        )
         for name, measurement, comparison, _ in records._rows("02b_compare", compared):
             taken = f"2026-11-20T10:00:{number:02}+00:00"
-            made.append(records.Record("02b_compare", name, taken, measurement, comparison, 0.01, HERE))
+            made.append(
+                records.Record("02b_compare", name, taken, measurement, comparison, 0.01, HERE)
+            )
     return made
 
 
@@ -50,7 +68,14 @@ def test_of_a_good_file_is_told_what_would_be_shown(write, capsys):
     assert check_results.main([str(write(contribution()))]) == 0
     printed = capsys.readouterr().out
     good = "GOOD: it can be shown, as data/results/apple_m2_max_gpu.json"
-    for words in (good, "Chip: Apple M2 Max", "processes for each: 3", "3.93", "(1 faster)", "Settings that go along"):
+    for words in (
+        good,
+        "Chip: Apple M2 Max",
+        "processes for each: 3",
+        "3.93",
+        "(1 faster)",
+        "Settings that go along",
+    ):
         assert words in printed
     assert "Note:" not in printed
     busy = contribution(processes=1, others=2.0)
@@ -63,12 +88,21 @@ def test_of_a_good_file_is_told_what_would_be_shown(write, capsys):
 
 def test_what_a_file_claims_must_follow_from_its_numbers(write):
     good = contribution()
-    unknown, other = dataclasses.replace(HERE, chip=None), dataclasses.replace(HERE, gpu="Another GPU")
+    unknown, other = (
+        dataclasses.replace(HERE, chip=None),
+        dataclasses.replace(HERE, gpu="Another GPU"),
+    )
     for made, message in (
         (contribution(simulated=True), "only real times of full mode"),
         (contribution(mode="fast"), "only real times of full mode"),
-        ([dataclasses.replace(record, machine=unknown) for record in good], "chip or operating system is unknown"),
-        ([*good[:-2], *(dataclasses.replace(record, machine=other) for record in good[-2:])], "of another machine"),
+        (
+            [dataclasses.replace(record, machine=unknown) for record in good],
+            "chip or operating system is unknown",
+        ),
+        (
+            [*good[:-2], *(dataclasses.replace(record, machine=other) for record in good[-2:])],
+            "of another machine",
+        ),
     ):
         with pytest.raises(records.RecordError, match=f"mine.json: 02b_compare/.*{message}"):
             check_results.check(write(made))
@@ -96,7 +130,9 @@ def test_what_we_would_not_write_is_refused_and_not_shown(write):
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
-    for number, content in enumerate((b"", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}', b"{}", b"\x1b[2J")):
+    for number, content in enumerate(
+        (b"", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN}', b"{}", b"\x1b[2J")
+    ):
         path = tmp_path / f"{number}.json"
         path.write_bytes(content)
         assert check_results.main([str(path)]) == 1
@@ -112,10 +148,18 @@ def test_a_good_file_joins_the_stored_ones(write, tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     shutil.copy(paths.ROOT / "data" / "README.md", readme)
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    before, target, link = readme.read_text(), folder / "apple_m2_max_gpu.json", tmp_path / "link.json"
-    sent = lambda **of: write([dataclasses.replace(r, machine=dataclasses.replace(HERE, **of)) for r in contribution()])
+    before, target, link = (
+        readme.read_text(),
+        folder / "apple_m2_max_gpu.json",
+        tmp_path / "link.json",
+    )
+    sent = lambda **of: write(
+        [dataclasses.replace(r, machine=dataclasses.replace(HERE, **of)) for r in contribution()]
+    )
     link.symlink_to(sent())
-    refused = lambda path: (check_results.main(["--add", str(path)]), readme.read_text()) == (1, before)
+    refused = lambda path: (
+        (check_results.main(["--add", str(path)]), readme.read_text()) == (1, before)
+    )
     assert refused(link)
     assert refused(write(contribution(mode="fast")))
     assert refused(write(contribution(device="...")))
@@ -128,9 +172,14 @@ def test_a_good_file_joins_the_stored_ones(write, tmp_path, monkeypatch):
     good = sent(chip="Apple | M2\u2028 <b>[x](y)`")
     assert check_results.main(["--add", str(good)]) == 0
     assert ([*folder.iterdir()], target.read_bytes()) == ([target], good.read_bytes())
-    row, digest = sorted(set(readme.read_text().splitlines()) - set(before.splitlines()), reverse=True)
+    row, digest = sorted(
+        set(readme.read_text().splitlines()) - set(before.splitlines()), reverse=True
+    )
     assert row.startswith(f"| `results/{target.name}` | Apple M2 b x (y) macOS 15.1 Python ")
-    assert (row.count("|"), digest) == (4, f"{hashlib.sha256(good.read_bytes()).hexdigest()}  results/{target.name}")
+    assert (row.count("|"), digest) == (
+        4,
+        f"{hashlib.sha256(good.read_bytes()).hexdigest()}  results/{target.name}",
+    )
     assert check_results.main(["--add", str(good)]) == 1, "there is one of this machine"
 
 
@@ -153,7 +202,9 @@ def validator(part: str):
 def test_what_we_write_is_as_the_published_schema_says(tmp_path, made):
     data = json.loads(records.write(tmp_path / "any.json", made).read_text())
     validator("file").validate(data)
-    machines = {text for metadata, key in texts(data) if key == "machine" for text in [metadata[key]]}
+    machines = {
+        text for metadata, key in texts(data) if key == "machine" for text in [metadata[key]]
+    }
     assert machines
     for text in machines:
         validator("machine").validate({k: v for k, v in json.loads(text).items() if k != "schema"})
@@ -168,6 +219,8 @@ def test_the_command_prints_the_schema(capsys):
     assert measurement["first_call"]["exclusiveMinimum"] == 1e-18
 
 
-@pytest.mark.parametrize("path", sorted((paths.ROOT / "data" / "results").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((paths.ROOT / "data" / "results").glob("*.json")), ids=lambda path: path.stem
+)
 def test_the_reference_results_are_good(path):
     assert check_results.check(path)

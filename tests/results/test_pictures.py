@@ -60,7 +60,9 @@ class Images(HTMLParser):
 def executed() -> nbformat.NotebookNode:
     """A page with plots, as a kernel ran it."""
     page = v4.new_notebook(cells=[v4.new_code_cell(source) for source in CELLS])
-    nbclient.NotebookClient(page, timeout=600, resources={"metadata": {"path": str(paths.NOTEBOOKS)}}).execute()
+    nbclient.NotebookClient(
+        page, timeout=600, resources={"metadata": {"path": str(paths.NOTEBOOKS)}}
+    ).execute()
     return page
 
 
@@ -136,7 +138,9 @@ _ONE_PIXEL = base64.b64decode(
 _SOURCE = f"data:image/png;base64,{base64.b64encode(_ONE_PIXEL).decode()}"
 
 
-@pytest.mark.parametrize("words", ["a line", 'of "a" & <b>', "a\nb"], ids=["plain", "signs", "lines"])
+@pytest.mark.parametrize(
+    "words", ["a line", 'of "a" & <b>', "a\nb"], ids=["plain", "signs", "lines"]
+)
 def test_html_that_is_the_picture_beside_it_goes(words):
     (kept,) = plain_output(f'<img alt="{html.escape(words)}" src="{_SOURCE}">', words)
     assert list(kept.data) == ["image/png"]

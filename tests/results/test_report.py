@@ -22,7 +22,9 @@ from metallab.device import Device
 from metallab.results import findings, report
 from metallab.timing import Measurement, Ratio
 
-HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
+HOSTILE = (
+    "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
+)
 
 
 def png(width: int = 3, height: int = 2) -> bytes:
@@ -34,7 +36,10 @@ def png(width: int = 3, height: int = 2) -> bytes:
 
 def shown(data: bytes) -> dict:
     """An output with a picture."""
-    return v4.new_output("display_data", data={"image/png": base64.b64encode(data).decode(), "text/plain": "<Figure>"})
+    return v4.new_output(
+        "display_data",
+        data={"image/png": base64.b64encode(data).decode(), "text/plain": "<Figure>"},
+    )
 
 
 def code(source: str, *outputs: dict) -> dict:
@@ -42,12 +47,17 @@ def code(source: str, *outputs: dict) -> dict:
 
 
 def error(*traceback: str) -> dict:
-    return v4.new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=list(traceback))
+    return v4.new_output(
+        "error", ename="ZeroDivisionError", evalue="division by zero", traceback=list(traceback)
+    )
 
 
 def notebook(*cells: dict):
     """A notebook of the given cells; by default one with a heading and a picture."""
-    cells = cells or (v4.new_markdown_cell("# Title\n\n## How `fast`?"), code("plot()", shown(png())))
+    cells = cells or (
+        v4.new_markdown_cell("# Title\n\n## How `fast`?"),
+        code("plot()", shown(png())),
+    )
     return v4.new_notebook(
         cells=list(cells),
         metadata={
@@ -59,11 +69,23 @@ def notebook(*cells: dict):
 
 def entry(name: str, **changes) -> dict:
     """A notebook's entry in summary.json."""
-    known = {"name": name, "title": f"Title of {name}", "status": "passed", "seconds": 12.0, "reason": ""}
-    return known | {"cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20, "failed_copy": None} | changes
+    known = {
+        "name": name,
+        "title": f"Title of {name}",
+        "status": "passed",
+        "seconds": 12.0,
+        "reason": "",
+    }
+    return (
+        known
+        | {"cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20, "failed_copy": None}
+        | changes
+    )
 
 
-def record(name: str, ratio=None, *, outcome="faster", doubt=None, withheld="", **changes) -> records.Record:
+def record(
+    name: str, ratio=None, *, outcome="faster", doubt=None, withheld="", **changes
+) -> records.Record:
     """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given."""
     compared = None
     if ratio or doubt or withheld or outcome == "baseline":
@@ -71,11 +93,24 @@ def record(name: str, ratio=None, *, outcome="faster", doubt=None, withheld="", 
         compared = records.Compared(
             "matmul", name, "eager", outcome, median, low, high, doubt, withheld, "outputs agree"
         )
-    known = {"question": "latency", "samples": (0.001, 0.00101, 0.00102) * 8, "first_call": 0.5, "block": 1}
-    known |= {"warmup_calls": 3, "stop_reason": "quiet", "mode": "full", "device": "Some CPU", "simulated": False}
+    known = {
+        "question": "latency",
+        "samples": (0.001, 0.00101, 0.00102) * 8,
+        "first_call": 0.5,
+        "block": 1,
+    }
+    known |= {
+        "warmup_calls": 3,
+        "stop_reason": "quiet",
+        "mode": "full",
+        "device": "Some CPU",
+        "simulated": False,
+    }
     measured = Measurement(name=name, **known | changes)
     full = f"01_a/matmul/{name}" if compared else f"01_a/{name}"
-    return records.Record("01_a", full, "2026-11-20T10:00:00+00:00", measured, compared, None, machine.describe())
+    return records.Record(
+        "01_a", full, "2026-11-20T10:00:00+00:00", measured, compared, None, machine.describe()
+    )
 
 
 class Run:
@@ -88,7 +123,11 @@ class Run:
 
     def summary(self, *entries: dict, **changes) -> None:
         known = {"mode": "full", "device": "cpu", "label": "Some CPU", "simulated": False}
-        known |= {"started": "2026-11-20T10:00:00+00:00", "seconds": 187.2, "notebooks": list(entries)}
+        known |= {
+            "started": "2026-11-20T10:00:00+00:00",
+            "seconds": 187.2,
+            "notebooks": list(entries),
+        }
         (self.folder / "summary.json").write_text(json.dumps(known | changes))
 
     def notebook(self, name: str, *cells: dict, folder: str = ".") -> None:
@@ -107,7 +146,12 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Iterator[Run]:
-    for name, path in {"ROOT": ".", "BUILD": "build", "FAILED": "build/failed", "REPORT": "build/report"}.items():
+    for name, path in {
+        "ROOT": ".",
+        "BUILD": "build",
+        "FAILED": "build/failed",
+        "REPORT": "build/report",
+    }.items():
         monkeypatch.setattr(paths, name, (tmp_path / path).resolve())
     monkeypatch.setattr(findings, "REFERENCES", tmp_path.resolve() / "data" / "results")
     monkeypatch.setenv("TZ", "UTC")
@@ -127,30 +171,52 @@ def text_of(element) -> str:
 def test_the_page_shows_a_run_with_its_failures(run):
     run.summary(
         entry("01_a"),
-        entry("02_b", status="failed", reason="cell 2: division by zero", failed_copy="failed/02_b.ipynb"),
+        entry(
+            "02_b",
+            status="failed",
+            reason="cell 2: division by zero",
+            failed_copy="failed/02_b.ipynb",
+        ),
         entry("03_c", status="skipped", reason="needs a Mac", seconds=0, executed=0),
     )
     run.notebook("01_a")
-    lines = ["\x1b[31mTraceback\x1b[0m", *map(str, range(report.TRACEBACK_LINES)), "ZeroDivisionError: <b>"]
+    lines = [
+        "\x1b[31mTraceback\x1b[0m",
+        *map(str, range(report.TRACEBACK_LINES)),
+        "ZeroDivisionError: <b>",
+    ]
     run.notebook("02_b", code("1/0", error(*lines)), folder="failed")
-    run.records(record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone"))
+    run.records(
+        record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone")
+    )
     page = run.page()
     assert page.header.find_next_sibling().name == "main"
     head = text_of(page.header)
-    assert all(word in head for word in ("Some CPU", "full mode", "2026-11-20 10:00 UTC", "3 min 7 s", "1 failed"))
+    assert all(
+        word in head
+        for word in ("Some CPU", "full mode", "2026-11-20 10:00 UTC", "3 min 7 s", "1 failed")
+    )
     assert all(word in head for word in ("make run ONLY=02", "Skipped (needs a Mac): 03"))
     verdicts = text_of(page.find(id="verdicts"))
-    assert all(word in verdicts for word in ("matmul", "fused", "1.83×", "1.75 to 1.90", "faster", "against eager"))
+    assert all(
+        word in verdicts
+        for word in ("matmul", "fused", "1.83×", "1.75 to 1.90", "faster", "against eager")
+    )
     assert "alone" not in verdicts
     assert machine.describe().python in text_of(page.find(id="machine"))
     links = [card.h3.a and card.h3.a["href"] for card in page.select("#notebooks article")]
     assert links == ["../full-cpu/01_a.ipynb", "../full-cpu/failed/02_b.ipynb", None]
     failures = page.find(id="failures")
-    assert all(word in text_of(failures) for word in ("cell 2: division by zero", "needs a Mac", "failed/02_b.ipynb"))
+    assert all(
+        word in text_of(failures)
+        for word in ("cell 2: division by zero", "needs a Mac", "failed/02_b.ipynb")
+    )
     shown = failures.pre.get_text().splitlines()
     assert (shown[0], shown[1], shown[-1]) == ("...", "1", "ZeroDivisionError: <b>")
     rows = [text_of(row) for row in page.select("#measurements details tbody tr")]
-    assert [("1.01 ms" in row, "500 ms" in row and "24" in row) for row in rows].count((True, True)) == 2
+    assert [("1.01 ms" in row, "500 ms" in row and "24" in row) for row in rows].count(
+        (True, True)
+    ) == 2
     assert "552 µs" in rows[1], "1.01 ms in 1.83 times"
 
 
@@ -172,7 +238,11 @@ def test_an_incomplete_notebook_shows_what_would_fix_it(run):
 def test_an_exercise_that_was_not_judged_is_on_the_card(run):
     judged = [
         {"exercise": "Exercise 1", "outcome": "right", "sentence": "right"},
-        {"exercise": "Exercise 2", "outcome": "not judged", "sentence": "not judged. There is no <compiler>."},
+        {
+            "exercise": "Exercise 2",
+            "outcome": "not judged",
+            "sentence": "not judged. There is no <compiler>.",
+        },
     ]
     run.summary(entry("01_a", judgements=judged))
     (card,) = run.page().select("#notebooks article")
@@ -186,7 +256,9 @@ def test_a_headline_is_shown_with_its_picture(run):
     headline = records.Headline(["It is <b>right</b>.", "Nothing is lost."], file, "a grey picture")
     run.summary(entry("01_a"))
     made = Measurement("m", "latency", (1.0,) * 10, 1.0, 1, 3, "quiet", "full", "Some CPU", False)
-    records.save("01_a", made, on=Device("cpu", "Some CPU"), folder=run.folder / "results", headline=headline)
+    records.save(
+        "01_a", made, on=Device("cpu", "Some CPU"), folder=run.folder / "results", headline=headline
+    )
     card = run.page().select_one("#notebooks article")
     picture = card.select_one("img.headline")
     assert (picture["alt"], picture["src"][:22]) == ("a grey picture", "data:image/png;base64,")
@@ -219,14 +291,22 @@ GIVEN = str(Ratio("fused", "eager", 1.83, 1.75, 1.9, 24))
 )
 def test_a_sentence_is_kept_if_the_samples_support_it(run, sentences, kept):
     found = records.Headline(sentences)
-    made = [dataclasses.replace(one, headline=found) for one in honest([record("fused", (1.75, 1.83, 1.9))])]
+    made = [
+        dataclasses.replace(one, headline=found)
+        for one in honest([record("fused", (1.75, 1.83, 1.9))])
+    ]
     assert records.headline_of(made).sentences == tuple(sentences[each] for each in kept)
 
 
 def test_the_samples_speak_where_no_sentence_is_kept(run):
     alone, false = record("alone"), records.Headline(("It is 9 times as fast.",))
-    for made, given in ((honest([record("fused", (1.75, 1.83, 1.9))]), f"matmul: {GIVEN}"), ([alone], "1.01 ms")):
-        (sentence,) = records.headline_of([dataclasses.replace(one, headline=false) for one in made]).sentences
+    for made, given in (
+        (honest([record("fused", (1.75, 1.83, 1.9))]), f"matmul: {GIVEN}"),
+        ([alone], "1.01 ms"),
+    ):
+        (sentence,) = records.headline_of(
+            [dataclasses.replace(one, headline=false) for one in made]
+        ).sentences
         assert given in sentence
     assert records.headline_of([alone]) is None
 
@@ -240,11 +320,31 @@ def test_the_samples_speak_where_no_sentence_is_kept(run):
         (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as"),
         (record("v", (0.4, 0.5, 0.6), outcome="slower"), "slower", "2.00 times as"),
         (record("v", (0.995, 1.0, 1.005), outcome="same"), "same", "within 1%"),
-        (record("v", (0.9, 1.0, 1.1), outcome="inconclusive"), "inconclusive", "it may be slower or faster"),
-        (record("v", (0.9, 1.5, 2.1), outcome="faster"), "inconclusive", "it may be slower or faster"),  # a false claim
-        (record("v", (0.4, 0.5, 1.0), outcome="slower"), "inconclusive", "it may be slower, or as fast within 1%"),
-        (record("v", (0.0, 1.5, None), outcome="faster"), "inconclusive", "too few for a 95 % interval, which needs 6"),
-        (record("v", doubt="outputs differ", withheld="by 3", outcome="withheld"), "differ", "by 3"),
+        (
+            record("v", (0.9, 1.0, 1.1), outcome="inconclusive"),
+            "inconclusive",
+            "it may be slower or faster",
+        ),
+        (
+            record("v", (0.9, 1.5, 2.1), outcome="faster"),
+            "inconclusive",
+            "it may be slower or faster",
+        ),  # a false claim
+        (
+            record("v", (0.4, 0.5, 1.0), outcome="slower"),
+            "inconclusive",
+            "it may be slower, or as fast within 1%",
+        ),
+        (
+            record("v", (0.0, 1.5, None), outcome="faster"),
+            "inconclusive",
+            "too few for a 95 % interval, which needs 6",
+        ),
+        (
+            record("v", doubt="outputs differ", withheld="by 3", outcome="withheld"),
+            "differ",
+            "by 3",
+        ),
         (record("v", withheld="no reason", outcome="withheld"), "withheld", "no reason"),
         (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "its times"),
         (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
@@ -253,7 +353,9 @@ def test_the_samples_speak_where_no_sentence_is_kept(run):
 def test_verdicts(made, kind, reason):
     conclusion = findings.conclusion_of([made])
     assert (conclusion.outcome, reason in conclusion.reason) == (kind, True)
-    assert bool(conclusion.speed_up) == (kind in ("faster", "slower", "same") or "it may be" in reason)
+    assert bool(conclusion.speed_up) == (
+        kind in ("faster", "slower", "same") or "it may be" in reason
+    )
 
 
 def test_a_false_speed_up_is_never_shown(run, capsys):
@@ -281,7 +383,10 @@ def test_machines_stand_side_by_side_by_ratios_only(run):
     heads = [text_of(head) for head in table.select("thead th")]
     assert heads == ["◌ simulated here, Some CPU", "Another CPU, 2 threads (stored)", "Apple GPU"]
     (row,) = table.select("tbody tr")
-    assert text_of(row) == "01 matmul: v over eager 3.30× faster (3.20 to 3.40) 1.30× faster (1.20 to 1.40) –"
+    assert (
+        text_of(row)
+        == "01 matmul: v over eager 3.30× faster (3.20 to 3.40) 1.30× faster (1.20 to 1.40) –"
+    )
     shown = text_of(section)
     assert findings.WANTED in shown
     assert "12.3 ms" not in shown
@@ -292,7 +397,10 @@ def test_machines_stand_side_by_side_by_ratios_only(run):
 def test_the_first_line_says_whether_the_run_may_be_believed(run):
     run.summary()
     for changes, style in (({"others": 0.9}, ["trust", "doubted"]), ({}, ["trust"])):
-        run.records(record("eager", outcome="baseline", **changes), record("v", (1.2, 1.3, 1.4), **changes, block=2))
+        run.records(
+            record("eager", outcome="baseline", **changes),
+            record("v", (1.2, 1.3, 1.4), **changes, block=2),
+        )
         page = run.page()
         first = page.select_one(".lead").find_next_sibling()
         assert (first["class"], "make run ONLY=01" in text_of(first)) == (style, bool(changes))
@@ -304,7 +412,12 @@ def test_the_first_line_says_whether_the_run_may_be_believed(run):
 
 def test_simulated_times_are_never_metal_times(run):
     run.summary(entry("01_a"), simulated=True)
-    refused = {"outcome": "withheld", "doubt": "simulated", "withheld": "not of a Mac", "simulated": True}
+    refused = {
+        "outcome": "withheld",
+        "doubt": "simulated",
+        "withheld": "not of a Mac",
+        "simulated": True,
+    }
     run.records(record("v", **refused), record("alone", simulated=True))
     page = run.page()
     assert text_of(page.select_one(".banner.simulated")) == report.SIMULATED
@@ -319,14 +432,20 @@ def test_simulated_times_are_never_metal_times(run):
 
 
 def test_hostile_values_stay_text(run):
-    described = dataclasses.replace(machine.describe(), chip=HOSTILE, environment={"OMP_X": HOSTILE})
+    described = dataclasses.replace(
+        machine.describe(), chip=HOSTILE, environment={"OMP_X": HOSTILE}
+    )
     made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
-    compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=f"the old {HOSTILE}", parity=HOSTILE)
+    compared = dataclasses.replace(
+        made.comparison, name=HOSTILE, baseline=f"the old {HOSTILE}", parity=HOSTILE
+    )
     made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}")
     run.records(dataclasses.replace(made, machine=described, comparison=compared))
     run.summary(
         entry("01_a", title=HOSTILE),
-        entry("02_b", status="failed", title=HOSTILE, reason=HOSTILE, failed_copy="failed/02_b.ipynb"),
+        entry(
+            "02_b", status="failed", title=HOSTILE, reason=HOSTILE, failed_copy="failed/02_b.ipynb"
+        ),
         mode=HOSTILE,
         device=HOSTILE,
         label=HOSTILE,
@@ -334,21 +453,35 @@ def test_hostile_values_stay_text(run):
     run.notebook("02_b", code(HOSTILE, error(HOSTILE)), folder="failed")
     page = run.page()
     assert not page.find_all(["img", "script", "iframe", "object", "link"])
-    assert not [each for each in page.find_all(True) if any(name.startswith("on") for name in each.attrs)]
+    assert not [
+        each for each in page.find_all(True) if any(name.startswith("on") for name in each.attrs)
+    ]
     assert not [link for link in page.find_all("a") if "script" in link["href"]]
-    for place in ("header", "#verdicts", "#machine", "#machines", "#notebooks", "#failures", "#measurements"):
+    for place in (
+        "header",
+        "#verdicts",
+        "#machine",
+        "#machines",
+        "#notebooks",
+        "#failures",
+        "#measurements",
+    ):
         assert text_of(page.select_one(place)).count("<script>alert(1)</script>") >= 1
     assert "{{ 7*7 }}" in page.h3.get_text()
 
 
 def test_the_page_forbids_the_network(run):
     run.summary()
-    policy = run.page().head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})["content"]
+    policy = run.page().head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})[
+        "content"
+    ]
     assert policy.startswith("default-src 'none'")
     assert "http" not in policy
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", '{"mode": "full"}', '{"mode": 3, "device": "cpu"}'])
+@pytest.mark.parametrize(
+    "text", [None, "{", "[]", '{"mode": "full"}', '{"mode": 3, "device": "cpu"}']
+)
 def test_a_summary_that_cannot_be_read_is_an_error(run, text, capsys):
     if text is not None:
         (run.folder / "summary.json").write_text(text)
@@ -375,7 +508,11 @@ def test_nothing_to_report_on_is_an_error(run, capsys):
 
 def test_the_run_that_started_last_is_reported_on(run, capsys):
     """Not the one written last: runs may overlap, and files get copied."""
-    times = {"full-mps": "2026-11-20T11:00:00+00:00", "fast-cpu": "2026-11-20T12:00:00+02:00", "full-cpu": None}
+    times = {
+        "full-mps": "2026-11-20T11:00:00+00:00",
+        "fast-cpu": "2026-11-20T12:00:00+02:00",
+        "full-cpu": None,
+    }
     for name, started in times.items():
         run.folder = paths.BUILD / name
         run.folder.mkdir(exist_ok=True)

@@ -55,7 +55,11 @@ def test_stored_pages_are_whole_and_name_no_machine():
     stored, faults = show.read_sets(), []
     for each in stored:
         files = [path for path in each.folder.rglob("*") if path.is_file()]
-        texts = [path for path in files if path.suffix == ".json" and private.leaks(path.read_text(encoding="utf-8"))]
+        texts = [
+            path
+            for path in files
+            if path.suffix == ".json" and private.leaks(path.read_text(encoding="utf-8"))
+        ]
         faults += [f"{path}: it names a machine" for path in texts]
         if sum(path.stat().st_size for path in files) > MOST_BYTES:
             faults.append(f"{each.folder}: it is too large")
@@ -67,7 +71,9 @@ def test_stored_pages_are_whole_and_name_no_machine():
 def test_readme_lists_each_page_and_links_one_that_ran_whole():
     learned = show.lessons()
     assert [*learned] == [path.name for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
-    linked = re.findall(r"\(data/executed/(\w+)/(\w+)\.ipynb\)", show.README.read_text(encoding="utf-8"))
+    linked = re.findall(
+        r"\(data/executed/(\w+)/(\w+)\.ipynb\)", show.README.read_text(encoding="utf-8")
+    )
     pages = {each.folder.name: each.pages for each in show.read_sets()}
     assert [name for folder, name in linked if pages[folder][name].entry.not_run] == []
     assert len(linked) == len(learned)
@@ -104,10 +110,18 @@ def cells(*outputs: dict) -> list[dict]:
 def measured(name: str, revision: str | None = REVISION, env=(), **changes) -> list[records.Record]:
     """A page's records, with a headline."""
     digest = hashlib.sha256(png()).hexdigest()
-    headline = records.Headline(("GPU | CPU: equal losses.",), f"{name}.png", "bars; [a] and b", digest)
+    headline = records.Headline(
+        ("GPU | CPU: equal losses.",), f"{name}.png", "bars; [a] and b", digest
+    )
     one = record("eager", outcome="", **changes)
-    described = dataclasses.replace(one.machine, git_revision=revision, git_dirty=False, environment=dict(env))
-    return [dataclasses.replace(one, lesson=name, name=f"{name}/eager", machine=described, headline=headline)]
+    described = dataclasses.replace(
+        one.machine, git_revision=revision, git_dirty=False, environment=dict(env)
+    )
+    return [
+        dataclasses.replace(
+            one, lesson=name, name=f"{name}/eager", machine=described, headline=headline
+        )
+    ]
 
 
 class Finished(Run):
@@ -115,7 +129,11 @@ class Finished(Run):
 
     def __init__(self, root, patch):
         super().__init__(root)
-        self.notebooks, self.executed, self.gallery = root / "notebooks", root / "data/executed", root / "gallery.md"
+        self.notebooks, self.executed, self.gallery = (
+            root / "notebooks",
+            root / "data/executed",
+            root / "gallery.md",
+        )
         self.notebooks.mkdir()
         patch.setattr(paths, "NOTEBOOKS", self.notebooks)
         patch.setattr(show, "EXECUTED", self.executed)
@@ -127,8 +145,12 @@ class Finished(Run):
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
             self.results(name)
-            metadata = {"metallab": {"needs": ["torch", "jax-metal"] if name == "01_a" else ["torch"]}}
-            nbformat.write(v4.new_notebook(cells=cells(), metadata=metadata), self.notebooks / f"{name}.ipynb")
+            metadata = {
+                "metallab": {"needs": ["torch", "jax-metal"] if name == "01_a" else ["torch"]}
+            }
+            nbformat.write(
+                v4.new_notebook(cells=cells(), metadata=metadata), self.notebooks / f"{name}.ipynb"
+            )
 
     def page_of(self, name: str, *outputs: dict) -> None:
         self.notebook(name, v4.new_markdown_cell(f"# Title of {name}"), code("measure()", *outputs))
@@ -154,7 +176,10 @@ def test_a_set_reads_like_the_folder_of_a_run(run):
     folder, refused = run.make()
     assert (folder.name, refused) == ("some_cpu", {})
     summary = report.read_summary(folder)
-    assert [(each.name, each.status) for each in summary.notebooks] == [("01_a", "passed"), ("02_b", "passed")]
+    assert [(each.name, each.status) for each in summary.notebooks] == [
+        ("01_a", "passed"),
+        ("02_b", "passed"),
+    ]
     (kept,) = records.load(folder / "results" / "01_a.json")
     assert kept.headline.sentences == ("GPU | CPU: equal losses.",)
     picture = (folder / "results" / kept.headline.picture).read_bytes()
@@ -187,18 +212,37 @@ def test_a_run_is_refused_as_a_whole(run, changes, word, capsys):
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
-        (lambda run: run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b")), "Boom; make run"),
-        (lambda run: run.page_of("01_a", v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")), "'/mnt/disk"),
+        (
+            lambda run: run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b")),
+            "Boom; make run",
+        ),
+        (
+            lambda run: run.page_of(
+                "01_a", v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")
+            ),
+            "'/mnt/disk",
+        ),
         (lambda run: run.page_of("01_a", v4.new_output("display_data", {"x/y": "?"})), "cell 1"),
         (lambda run: run.results("01_a", mode="fast"), "fast"),
         (lambda run: run.results("01_a", env={"XLA_FLAGS": "/mnt/disk/a"}), "'/mnt/disk"),
         (lambda run: run.page_of("01_a", shown(png(500, 500)[:50])), "picture"),
         (lambda run: (run.folder / "results" / "01_a.png").write_bytes(png(4, 4)), "01_a.png"),
         (lambda run: (run.folder / "01_a.ipynb").write_text("{"), "01_a.ipynb"),
-        (lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")), "another page's"),
+        (
+            lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")),
+            "another page's",
+        ),
         (lambda run: run.results("01_a", env={"METALLAB_DEVICE": "cuda"}), "another device"),
-        (lambda run: shutil.copy(run.folder / "02_b.ipynb", run.folder / "01_a.ipynb"), "notebook is another page's"),
-        (lambda run: (run.folder / "01_a.ipynb").unlink() or os.mkfifo(run.folder / "01_a.ipynb"), "regular"),
+        (
+            lambda run: shutil.copy(run.folder / "02_b.ipynb", run.folder / "01_a.ipynb"),
+            "notebook is another page's",
+        ),
+        (
+            lambda run: (
+                (run.folder / "01_a.ipynb").unlink() or os.mkfifo(run.folder / "01_a.ipynb")
+            ),
+            "regular",
+        ),
     ],
 )
 def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
@@ -220,7 +264,11 @@ def test_what_was_swapped_in_a_set_is_refused(run, capsys):
         lambda folder: change(folder / "01_a.ipynb", "aaaaaaa", "bbbbbbb"),
     ):
         damage(run.make()[0])
-        assert (show.main([]), "01_a" in capsys.readouterr().err, run.gallery.exists()) == (2, True, False)
+        assert (show.main([]), "01_a" in capsys.readouterr().err, run.gallery.exists()) == (
+            2,
+            True,
+            False,
+        )
 
 
 def test_a_page_replaces_itself_and_other_pages_stay(run):
@@ -232,7 +280,9 @@ def test_a_page_replaces_itself_and_other_pages_stay(run):
         run.summary(*first, entry("02_b"))
         assert [*run.make()[1]] == ["01_a"] * len(first)
         assert {path.name: path.read_bytes() for path in folder.rglob("01_a.*")} == before
-    picture = base64.b64decode(nbformat.read(folder / "02_b.ipynb", 4).cells[1].outputs[0].data["image/png"])
+    picture = base64.b64decode(
+        nbformat.read(folder / "02_b.ipynb", 4).cells[1].outputs[0].data["image/png"]
+    )
     assert Image.open(io.BytesIO(picture)).size == (5, 5)
     assert [*show.read_sets(run.executed)[0].pages] == ["01_a", "02_b"]
 
@@ -241,27 +291,43 @@ def test_a_stored_page_gets_today_s_text_and_keeps_outputs(run):
     folder, _ = run.make()
     before = nbformat.read(folder / "01_a.ipynb", 4)
     for name, program in (("01_a", "measure()"), ("02_b", "changed()")):
-        new = [v4.new_markdown_cell("# Time it\n\nSee [it](../README.md)."), code(program), v4.new_markdown_cell("So.")]
+        new = [
+            v4.new_markdown_cell("# Time it\n\nSee [it](../README.md)."),
+            code(program),
+            v4.new_markdown_cell("So."),
+        ]
         metadata = {"metallab": {"needs": []}}
-        nbformat.write(v4.new_notebook(cells=new, metadata=metadata), run.notebooks / f"{name}.ipynb")
+        nbformat.write(
+            v4.new_notebook(cells=new, metadata=metadata), run.notebooks / f"{name}.ipynb"
+        )
     other = (folder / "02_b.ipynb").read_text()
     assert show.main([]) == 0
     top, cell, last = nbformat.read(folder / "01_a.ipynb", 4).cells
     caption = before.cells[0].source.split("\n\n")[1]
-    assert (top.source, last.source) == (f"# Time it\n\n{caption}\n\nSee [it](../../../README.md).", "So.")
+    assert (top.source, last.source) == (
+        f"# Time it\n\n{caption}\n\nSee [it](../../../README.md).",
+        "So.",
+    )
     assert cell.outputs == before.cells[1].outputs
     assert (folder / "02_b.ipynb").read_text() == other, "of other code the text stays as well"
 
 
 def test_headings_are_named_as_a_viewer_names_them():
-    text = "# A `b_c` and **d**: [e](f.md)?\n\n```sh\n# no heading\n```\n\nUnderlined &amp; wide\n---"
+    text = (
+        "# A `b_c` and **d**: [e](f.md)?\n\n```sh\n# no heading\n```\n\nUnderlined &amp; wide\n---"
+    )
     jupyter = {"A-b_c-and-d:-e?", "Underlined-&-wide"}
     assert pages.anchors([text], pages.jupyter_anchor) == jupyter
     assert pages.anchors([text], pages.github_anchor) == {"a-b_c-and-d-e", "underlined--wide"}
 
 
 def test_headings_of_one_name_are_numbered():
-    assert pages.anchors(["# A\n\n## B", "## B\n\n## B"], pages.github_anchor) == {"a", "b", "b-1", "b-2"}
+    assert pages.anchors(["# A\n\n## B", "## B\n\n## B"], pages.github_anchor) == {
+        "a",
+        "b",
+        "b-1",
+        "b-2",
+    }
 
 
 @pytest.fixture
@@ -269,7 +335,10 @@ def linking(run):
     """A stored page 01 whose text of today can be given links, and a page 02 that has one heading below its title."""
     text = v4.new_markdown_cell("# Measure it\n\n## Part: `two`")
     metadata = {"metallab": {"needs": []}}
-    nbformat.write(v4.new_notebook(cells=[text, code("measure()")], metadata=metadata), run.notebooks / "02_b.ipynb")
+    nbformat.write(
+        v4.new_notebook(cells=[text, code("measure()")], metadata=metadata),
+        run.notebooks / "02_b.ipynb",
+    )
     run.make()
     shutil.copy(run.notebooks / "02_b.ipynb", run.notebooks / "03_c.ipynb")  # which did not run
     guide = run.notebooks.parent / "docs" / "guide.md"
@@ -278,7 +347,9 @@ def linking(run):
     (guide.parent / "a.py").touch()
 
     def shown_with(link: str) -> str:
-        page = v4.new_notebook(cells=[v4.new_markdown_cell(f"# A\n\n[x]({link})"), code("measure()")])
+        page = v4.new_notebook(
+            cells=[v4.new_markdown_cell(f"# A\n\n[x]({link})"), code("measure()")]
+        )
         page.metadata = metadata
         nbformat.write(page, run.notebooks / "01_a.ipynb")
         assert show.main([]) == 0
@@ -293,13 +364,27 @@ def linking(run):
     [
         pytest.param("02_b.ipynb#Part:-two", "02_b.ipynb#Part:-two", id="a heading that is there"),
         pytest.param("02_b.ipynb#Newer", "02_b.ipynb", id="a heading that the stored page lacks"),
-        pytest.param("03_c.ipynb", "../../../notebooks/03_c.ipynb", id="a page that the machine lacks"),
-        pytest.param("03_c.ipynb#Part:-two", "../../../notebooks/03_c.ipynb#Part:-two", id="and its heading"),
-        pytest.param("03_c.ipynb#Newer", "../../../notebooks/03_c.ipynb", id="and a heading that is not there"),
+        pytest.param(
+            "03_c.ipynb", "../../../notebooks/03_c.ipynb", id="a page that the machine lacks"
+        ),
+        pytest.param(
+            "03_c.ipynb#Part:-two", "../../../notebooks/03_c.ipynb#Part:-two", id="and its heading"
+        ),
+        pytest.param(
+            "03_c.ipynb#Newer",
+            "../../../notebooks/03_c.ipynb",
+            id="and a heading that is not there",
+        ),
         pytest.param("04_gone.ipynb", "04_gone.ipynb", id="a page that no longer is"),
-        pytest.param("../docs/guide.md#part-two", "../../../docs/guide.md#part-two", id="a guide's heading"),
-        pytest.param("../docs/guide.md#gone", "../../../docs/guide.md", id="a heading that the guide lacks"),
-        pytest.param("../docs/gone.md#gone", "../../../docs/gone.md#gone", id="a file that is not there"),
+        pytest.param(
+            "../docs/guide.md#part-two", "../../../docs/guide.md#part-two", id="a guide's heading"
+        ),
+        pytest.param(
+            "../docs/guide.md#gone", "../../../docs/guide.md", id="a heading that the guide lacks"
+        ),
+        pytest.param(
+            "../docs/gone.md#gone", "../../../docs/gone.md#gone", id="a file that is not there"
+        ),
         pytest.param("../docs/a.py#L1", "../../../docs/a.py#L1", id="a line of a program"),
         pytest.param("https://x.example/a.md#b", "https://x.example/a.md#b", id="another site"),
         pytest.param("#of-its-own", "#of-its-own", id="within the page"),
@@ -345,7 +430,9 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     assert "How long a call takes. *[Some CPU](e/some_cpu/01_a.ipynb), at revision aaaaaaa" in first
     assert "](e/some_cpu/results/01_a.png)](e/some_cpu/01_a.ipynb)" in first
     assert "](e/some_gpu/results/02_b.png)](e/some_gpu/02_b.ipynb)" in second
-    assert second.index("[Some GPU](e/some_gpu/02_b.ipynb)") < second.index("[Some CPU](e/some_cpu/02_b.ipynb)")
+    assert second.index("[Some GPU](e/some_gpu/02_b.ipynb)") < second.index(
+        "[Some CPU](e/some_cpu/02_b.ipynb)"
+    )
     run.results("02_b", others=9.0)
     run.make()
     text = show.gallery(show.read_sets(run.executed), "e")
@@ -368,7 +455,10 @@ def test_the_command_names_what_it_refused(run, capsys):
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
     for _ in range(2):
         linked = "| 01 | [A](notebooks/01_a.ipynb) ([as it ran](data/executed/some_cpu/01_a.ipynb)) | how"
-        assert (linked in show.README.read_text(), show.README.read_text().count("as it ran")) == (True, 1)
+        assert (linked in show.README.read_text(), show.README.read_text().count("as it ran")) == (
+            True,
+            1,
+        )
         assert show.main([]) == 0
 
 
@@ -399,14 +489,19 @@ def test_a_picture_has_few_colours_and_keeps_rare_ones():
     assert len(made.getcolors()) <= plain.COLOURS
     made = made.convert("RGB")
     assert made.getpixel((100, 150)) == (255, 255, 255)
-    assert max(abs(one - two) for one, two in zip(made.getpixel((1, 1)), (250, 40, 40), strict=True)) < 16
+    assert (
+        max(abs(one - two) for one, two in zip(made.getpixel((1, 1)), (250, 40, 40), strict=True))
+        < 16
+    )
     assert Image.open(io.BytesIO(plain.small_png(given.getvalue(), width=150))).size == (150, 100)
 
 
 def test_a_film_becomes_a_short_one_that_takes_as_long():
     frames = [Image.new("RGB", (800, 10), (number * 8, 0, 0)) for number in range(30)]
     given = io.BytesIO()
-    frames[0].save(given, "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True)
+    frames[0].save(
+        given, "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True
+    )
     made = Image.open(io.BytesIO(plain.small_png(given.getvalue())))
     assert (made.format, made.n_frames, made.width) == ("PNG", plain.MOST_FRAMES, plain.FILM_WIDTH)
     lengths = []

@@ -49,7 +49,9 @@ class Session:
         return test
 
 
-def run(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
+def run(
+    file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str
+) -> dict[str, str]:
     """Run a session of a test file in a child; outcomes by name.
 
     If it ended badly, how it ended stands in place of what it had passed and of what it did not reach. Workers share a
@@ -64,17 +66,23 @@ def run(file: str, session: str, names: Iterable[str], environment: Mapping[str,
         return json.loads(kept.read_text())
 
 
-def _ran(file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str) -> dict[str, str]:
+def _ran(
+    file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str
+) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]
         folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT
+        )
         reached = json.loads(out.read_text()) if out.exists() else {}
     ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     if done.returncode:
-        reached = {name: ended if outcome == PASSED else outcome for name, outcome in reached.items()}
+        reached = {
+            name: ended if outcome == PASSED else outcome for name, outcome in reached.items()
+        }
     return {name: reached.get(name, ended) for name in names}
 
 

@@ -10,16 +10,31 @@ import nbformat
 from metallab import isolated, paths
 
 PAGE = paths.NOTEBOOKS / "09c_ship_with_core_ai.ipynb"
-CELLS = {cell.id: cell.source for cell in nbformat.read(PAGE, as_version=4).cells if cell.cell_type == "code"}
+CELLS = {
+    cell.id: cell.source
+    for cell in nbformat.read(PAGE, as_version=4).cells
+    if cell.cell_type == "code"
+}
 
 
-def run(folder: Path, *parts: str, results: Sequence[str], timeout: float = 300) -> isolated.Outcome:
+def run(
+    folder: Path, *parts: str, results: Sequence[str], timeout: float = 300
+) -> isolated.Outcome:
     """Execute the page's set-up, its first cells, and then cells by their ids or other text; files go into a folder."""
-    setup = CELLS["setup"].replace("lab.banner()", f"from pathlib import Path\nfolder = Path({str(folder)!r})")
-    texts = [setup, CELLS["first-code"], CELLS["first-functions"], *(CELLS.get(part, part) for part in parts)]
+    setup = CELLS["setup"].replace(
+        "lab.banner()", f"from pathlib import Path\nfolder = Path({str(folder)!r})"
+    )
+    texts = [
+        setup,
+        CELLS["first-code"],
+        CELLS["first-functions"],
+        *(CELLS.get(part, part) for part in parts),
+    ]
     body = "\n".join(f"    {line}" for text in texts for line in text.splitlines())
     program = (
         f"import asyncio\nasync def page():\n{body}\n    return [{', '.join(results)}]\n"
-            "answers = asyncio.run(page())"
+        "answers = asyncio.run(page())"
     )
-    return isolated.run(program, results=["answers"], environment={"METALLAB_MODE": "fast"}, timeout=timeout)
+    return isolated.run(
+        program, results=["answers"], environment={"METALLAB_MODE": "fast"}, timeout=timeout
+    )

@@ -69,7 +69,9 @@ class Known:
 
     def commands(self) -> list[str]:
         """Return each command that the list names, in its order."""
-        return [each.command for each in self.run] + [each for listed in self.not_run.values() for each in listed]
+        return [each.command for each in self.run] + [
+            each for listed in self.not_run.values() for each in listed
+        ]
 
 
 def read_list(path: Path = LIST) -> Known:

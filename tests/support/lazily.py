@@ -13,6 +13,8 @@ class Lazily:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("_", "pytest")):  # pytest asks each object of a test file whether it is a fixture
+        if name.startswith(
+            ("_", "pytest")
+        ):  # pytest asks each object of a test file whether it is a fixture
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)

@@ -34,7 +34,9 @@ def pretend(
     to = torch.Tensor.to
 
     def copy(tensor, *args, **kwargs):
-        if not (args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == kind):
+        if not (
+            args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == kind
+        ):
             return to(tensor, *args, **kwargs)
         there = to(tensor, "cpu", *args[1:], **kwargs)
         asked.copies.append(there.dtype)
@@ -44,7 +46,9 @@ def pretend(
         asked.waits += 1
 
     monkeypatch.setattr(torch.Tensor, "to", copy)
-    monkeypatch.setattr({"mps": torch.backends.mps, "cuda": torch.cuda}[kind], "is_available", lambda: True)
+    monkeypatch.setattr(
+        {"mps": torch.backends.mps, "cuda": torch.cuda}[kind], "is_available", lambda: True
+    )
     monkeypatch.setattr(getattr(torch, kind), "synchronize", wait)
     if kind == "cuda":
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)

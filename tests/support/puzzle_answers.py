@@ -12,7 +12,9 @@ WRONG: dict[str, list[tuple[str, str]]] = defaultdict(list)
 """Kind of verdict and kernel, by the name of the puzzle."""
 
 _TEXT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-for _name, _kind, _body in re.findall(r"^== (\w+) \| ([\w ]+)\n(.*?)(?=^== |\Z)", _TEXT, re.MULTILINE | re.DOTALL):
+for _name, _kind, _body in re.findall(
+    r"^== (\w+) \| ([\w ]+)\n(.*?)(?=^== |\Z)", _TEXT, re.MULTILINE | re.DOTALL
+):
     if _kind == "right":
         RIGHT[_name] = _body.rstrip() + "\n"
         continue

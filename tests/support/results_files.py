@@ -17,12 +17,17 @@ def honest(made: Iterable[records.Record]) -> list[records.Record]:
     it is there, the variant's samples are made to fit.
     """
     made = list(made)
-    bases = {_page(one): one for one in made if one.comparison and one.comparison.outcome == "baseline"}
+    bases = {
+        _page(one): one for one in made if one.comparison and one.comparison.outcome == "baseline"
+    }
     for one in [one for one in made if one.comparison]:
         if _page(one) not in bases:
             bases[_page(one)] = _baseline(one)
             made.append(bases[_page(one)])
-    return [_following(one, bases[_page(one)]) if one.comparison and one.comparison.median else one for one in made]
+    return [
+        _following(one, bases[_page(one)]) if one.comparison and one.comparison.median else one
+        for one in made
+    ]
 
 
 def claim(path: Path, variant: str, /, **claims) -> Path:
@@ -39,7 +44,11 @@ def claim(path: Path, variant: str, /, **claims) -> Path:
 
 def texts(data: dict) -> Iterator[tuple[dict, str]]:
     """Where a file keeps JSON texts: the metadata and its key."""
-    levels = [data, *data["benchmarks"], *(run for one in data["benchmarks"] for run in one["runs"])]
+    levels = [
+        data,
+        *data["benchmarks"],
+        *(run for one in data["benchmarks"] for run in one["runs"]),
+    ]
     for level in levels:
         for kind in ("metallab", "machine"):
             if kind in level.get("metadata", ()):
@@ -52,16 +61,24 @@ def _page(one: records.Record) -> tuple[str, str, str, str]:
 
 def _baseline(of: records.Record) -> records.Record:
     name = of.comparison.baseline
-    compared = records.Compared(of.comparison.name, name, name, "baseline", parity=of.comparison.parity)
-    samples = tuple(time * ratio for time, ratio in zip(of.measurement.samples, _pairs(of), strict=True))
+    compared = records.Compared(
+        of.comparison.name, name, name, "baseline", parity=of.comparison.parity
+    )
+    samples = tuple(
+        time * ratio for time, ratio in zip(of.measurement.samples, _pairs(of), strict=True)
+    )
     measured = dataclasses.replace(of.measurement, name=name, samples=samples)
     full = f"{of.lesson}/{of.comparison.name}/{name}"
     return dataclasses.replace(of, name=full, measurement=measured, comparison=compared)
 
 
 def _following(one: records.Record, base: records.Record) -> records.Record:
-    samples = tuple(time / ratio for time, ratio in zip(base.measurement.samples, _pairs(one), strict=True))
-    return dataclasses.replace(one, measurement=dataclasses.replace(one.measurement, samples=samples))
+    samples = tuple(
+        time / ratio for time, ratio in zip(base.measurement.samples, _pairs(one), strict=True)
+    )
+    return dataclasses.replace(
+        one, measurement=dataclasses.replace(one.measurement, samples=samples)
+    )
 
 
 def _pairs(one: records.Record) -> list[float]:

@@ -10,22 +10,43 @@ import re
 from metallab import needs
 
 ROWS = {
-    "1 the MPS backend: device, copies, views, memory": {"02": "train moves-measure sharing memory"},
+    "1 the MPS backend: device, copies, views, memory": {
+        "02": "train moves-measure sharing memory"
+    },
     "2 the talks' operators and the community's": {"02c": "talk-table confirm", "04b": "operator"},
     "2b networks that adopted MPS": {"02c": "known", "08": "film-run"},
-    "3 profiler, log of operators, and a portable trace": {"03": "rrelu rrelu-table trace profiler-code log perfetto"},
-    "4 the Softshrink network that falls back": {"03": "detour-network timeline-2023 cost", "04": "first"},
-    "5 a custom operator in four steps": {"04b": "recipe objective-c objective-c-run network-code", "04": "template"},
+    "3 profiler, log of operators, and a portable trace": {
+        "03": "rrelu rrelu-table trace profiler-code log perfetto"
+    },
+    "4 the Softshrink network that falls back": {
+        "03": "detour-network timeline-2023 cost",
+        "04": "first",
+    },
+    "5 a custom operator in four steps": {
+        "04b": "recipe objective-c objective-c-run network-code",
+        "04": "template",
+    },
     "6 automatic mixed precision": {
         "05": "recipe-run scaler-gradients brings-run right-quality-code",
         "05b": "bits-code lists yours-mps-code memory-count",
     },
     "7 events and allocator": {"02": "memory", "15": "message"},
-    "8 times of whole networks, between machines": {"02b": "first-curve networks-measure", "12": "measure gpus"},
-    "9 TensorFlow's remapper": {"06b": "idea-fused right-patterns right-table right-steps-code workaround-effect"},
+    "8 times of whole networks, between machines": {
+        "02b": "first-curve networks-measure",
+        "12": "measure gpus",
+    },
+    "9 TensorFlow's remapper": {
+        "06b": "idea-fused right-patterns right-table right-steps-code workaround-effect"
+    },
     "10 TensorFlow's mixed precision policy": {"06": "build first-training brings-measure scale"},
-    "11 plain pip install of TensorFlow and plug-in": {"00": "versions lessons", "06": "mac-plugin"},
-    "12 JAX: grad, higher derivatives, vmap, jit": {"07": "recipe-code again loop-time", "07b": "race-measure"},
+    "11 plain pip install of TensorFlow and plug-in": {
+        "00": "versions lessons",
+        "06": "mac-plugin",
+    },
+    "12 JAX: grad, higher derivatives, vmap, jit": {
+        "07": "recipe-code again loop-time",
+        "07b": "race-measure",
+    },
     "13 YOLOv5 live, CPU beside MPS": {"08": "film-run player-code live-run"},
     "14 MPSGraph: build, compile, executable": {"09b": "first-code graph-code"},
     "15 MPSGraphPackage: store once, load fast": {"09b": "first-code load-run"},
@@ -80,8 +101,12 @@ def cells_of(stem: str) -> dict[str, str]:
 
 def state(cell) -> str:
     """How an executed cell ended: ``passed``, ``needs a Mac``, ``lacks a tool``, ``not run``, ``failed``."""
-    text = " ".join(str(output.get("text", "")) + str(output.get("data", "")) for output in cell.outputs)
-    if cell.execution_count is None or any(output.output_type == "error" for output in cell.outputs):
+    text = " ".join(
+        str(output.get("text", "")) + str(output.get("data", "")) for output in cell.outputs
+    )
+    if cell.execution_count is None or any(
+        output.output_type == "error" for output in cell.outputs
+    ):
         return "failed"
     if any(needs.MIME in output.get("data", {}) for output in cell.outputs):
         return "lacks a tool" if MAY_LACK in cell.source else "not run"

@@ -25,14 +25,20 @@ def dead_links(folder: Path) -> list[str]:
     """Return the links and pictures of a folder's Markdown and notebooks that lead to no file or heading in it."""
     places = functools.cache(_places)
     return [
-        f"{path.relative_to(folder)}: {target}" for path in texts_in(folder) for target in _dead(path, folder, places)
+        f"{path.relative_to(folder)}: {target}"
+        for path in texts_in(folder)
+        for target in _dead(path, folder, places)
     ]
 
 
 def texts_in(folder: Path) -> list[Path]:
     """Return the Markdown files and notebooks that JupyterLab shows of a folder; hidden ones it does not."""
     found = [path for path in sorted(folder.rglob("*")) if path.suffix in (".md", ".ipynb")]
-    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    return [
+        path
+        for path in found
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
 
 
 def links_of(path: Path) -> list[str]:
@@ -53,7 +59,9 @@ def _dead(path: Path, folder: Path, places: Callable[..., set[str]]) -> Iterator
         name, _, fragment = target.partition("#")
         there = (path.parent / name).resolve() if name else path.resolve()
         is_inside = there.is_relative_to(folder.resolve()) and there.is_file()
-        if not is_inside or (fragment and fragment not in places(there, is_open=there == path.resolve())):
+        if not is_inside or (
+            fragment and fragment not in places(there, is_open=there == path.resolve())
+        ):
             yield target
 
 
@@ -66,7 +74,11 @@ def _places(path: Path, *, is_open: bool) -> set[str]:
     if is_open:
         return names
     cells = nbformat.read(path, 4).cells
-    return {f"cell-id={cell.id}" for cell in cells if cell.cell_type == "markdown" and [*_headings(cell.source)]}
+    return {
+        f"cell-id={cell.id}"
+        for cell in cells
+        if cell.cell_type == "markdown" and [*_headings(cell.source)]
+    }
 
 
 def _headings(text: str) -> Iterator[tuple[str, str]]:
@@ -82,5 +94,7 @@ def _texts(path: Path) -> list[str]:
     if path.suffix == ".md":
         return [path.read_text(encoding="utf-8")]
     if path.suffix == ".ipynb":
-        return [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+        return [
+            cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"
+        ]
     return []

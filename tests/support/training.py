@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 
 
-def losses(loss: Callable[[], torch.Tensor], optimiser: torch.optim.Optimizer, steps: int) -> list[float]:
+def losses(
+    loss: Callable[[], torch.Tensor], optimiser: torch.optim.Optimizer, steps: int
+) -> list[float]:
     """The loss before each step; ``loss`` runs the model and returns a scalar."""
     values = []
     for _ in range(steps):

@@ -14,7 +14,9 @@ ANSWERS = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
 WRONG_ANSWERS: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
 """The answers by page and by the cell with the solution."""
 
-for _page, _number, _answer in re.findall(r"^== (\w+) (\d)\n(.*?\n)(?=== |\Z)", ANSWERS, re.MULTILINE | re.DOTALL):
+for _page, _number, _answer in re.findall(
+    r"^== (\w+) (\d)\n(.*?\n)(?=== |\Z)", ANSWERS, re.MULTILINE | re.DOTALL
+):
     WRONG_ANSWERS[_page][f"solution-{_number}"].append(_answer)
 
 PUZZLES = {"16_solve_metal_puzzles": 7, "16b_share_memory_in_puzzles": 8, "16c_use_simd_groups": 6}
@@ -24,5 +26,7 @@ _names = iter(puzzle_answers.RIGHT)
 for _page, _count in PUZZLES.items():
     for _number in range(1, _count + 1):
         _name = next(_names)
-        _two = [f'{_name}_source = """\n{source}"""' for _, source in puzzle_answers.WRONG[_name][:2]]
+        _two = [
+            f'{_name}_source = """\n{source}"""' for _, source in puzzle_answers.WRONG[_name][:2]
+        ]
         WRONG_ANSWERS[_page][f"solution-{_number}"] += _two

@@ -135,7 +135,9 @@ def versus(arguments: list[str]) -> int:
 
 def side(**variables: str) -> Command:
     """A side in this environment."""
-    return Command(Path(sys.executable), {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables})
+    return Command(
+        Path(sys.executable), {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **variables}
+    )
 
 
 ENDLESS = 1e9
@@ -206,7 +208,18 @@ Items = type("Items", (dict,), {"items": lambda self: {"a": 2}.items()})
 
 @pytest.mark.parametrize(
     "given",
-    [Lazy(), [1.0, Lazy()], Output(Lazy()), Future(), map(abs, [1]), range(3), {1}, print, Liar([1, 2]), Items(a=1)],
+    [
+        Lazy(),
+        [1.0, Lazy()],
+        Output(Lazy()),
+        Future(),
+        map(abs, [1]),
+        range(3),
+        {1},
+        print,
+        Liar([1, 2]),
+        Items(a=1),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_may_not_be_computed_is_refused(given):
@@ -237,12 +250,16 @@ def test_a_folder_of_pythonpath_that_is_not_there_is_refused():
         sides._folders("no_such")
 
 
-@pytest.mark.parametrize(("one", "other"), [(b"\1" + bytes(9), b"\1"), ([2**70, 1], [2**70, 2]), ("a\0", "a")])
+@pytest.mark.parametrize(
+    ("one", "other"), [(b"\1" + bytes(9), b"\1"), ([2**70, 1], [2**70, 2]), ("a\0", "a")]
+)
 def test_what_numpy_would_cut_is_compared_whole(one, other, tmp_path):
     for name, given in (("one", one), ("other", other)):
         worker.save_output(given, tmp_path / f"{name}.npz")
     with pytest.raises(checks.Mismatch):
-        checks.assert_close(*(worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")), "float32")
+        checks.assert_close(
+            *(worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")), "float32"
+        )
 
 
 def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
@@ -251,7 +268,10 @@ def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
     newer = side(PYTHONPATH=str(tmp_path / "newer"))
     compared = outcome(file, "new", side(), newer)
     assert compared.answer == "NEW"
-    assert "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line " in compared.reason
+    assert (
+        "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line "
+        in compared.reason
+    )
     compared = outcome(file, "new", newer, side())
     assert compared.answer == "LOST"
     assert report.exit_code([compared]) == 1
@@ -260,7 +280,9 @@ def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
 def test_processes_keep_their_threads_and_end(file, monkeypatch):
     started, real = [], subprocess.Popen
     monkeypatch.setattr(
-        lockstep.subprocess, "Popen", lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0]
+        lockstep.subprocess,
+        "Popen",
+        lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0],
     )
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
     for _ in range(2):
@@ -268,7 +290,9 @@ def test_processes_keep_their_threads_and_end(file, monkeypatch):
     assert all(process.poll() is not None for process, *_ in started)
     told = [json.loads(arguments[-1]) for _, arguments, _ in started]
     assert len({each["seed"] for each in told}) == 4
-    assert [len(each["cores"]) for each in told] == [1 if hasattr(os, "sched_setaffinity") else 0] * 4
+    assert [len(each["cores"]) for each in told] == [
+        1 if hasattr(os, "sched_setaffinity") else 0
+    ] * 4
     assert told[0]["cores"] == told[1]["cores"]
     environments = [options["env"] for *_, options in started]
     assert {each["OMP_NUM_THREADS"] for each in environments} == {"1"}
@@ -289,7 +313,9 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
     monkeypatch.setattr(lockstep, "_Side", lambda *given: started.append(given) or real(*given))
     every = cases.load(file)
     given = [every[name] for name in ("steady[n=2]", "crashes", "steady[n=3]", "no_function")]
-    compared = lockstep.compare(given, [side(), side(TAKES="2000000")], Settings(file, seconds=ENDLESS), InOrder())
+    compared = lockstep.compare(
+        given, [side(), side(TAKES="2000000")], Settings(file, seconds=ENDLESS), InOrder()
+    )
     got = {outcome.case.name: outcome for outcome in compared}
     assert {name: outcome.answer for name, outcome in got.items()} == {
         "steady[n=2]": "SLOWER", "steady[n=3]": "SLOWER", "crashes": "LOST", "no_function": "NEITHER",
@@ -303,7 +329,10 @@ def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch)
 
 KILLED = lockstep._NoRatioError("B: its process was killed by SIGKILL", "B")
 ALIKE = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
-ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1.0,), (1.6,), 1, (1.0, 1.0))] * 9]
+ONCE_FASTER = [
+    lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)),
+    *[lockstep.Pair((1.0,), (1.6,), 1, (1.0, 1.0))] * 9,
+]
 
 
 @pytest.mark.parametrize(
@@ -312,11 +341,19 @@ ONCE_FASTER = [lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)), *[lockstep.Pair((1
         ([KILLED, *[ALIKE] * 8], True, "SAME", 8, ""),
         ([KILLED, KILLED], True, "LOST", 0, "B: its process was killed by SIGKILL"),
         ([KILLED], False, "LOST", 0, "B: its process was killed by SIGKILL"),
-        ([ALIKE, KILLED, KILLED], True, "UNSURE", 1, "a further pair of processes failed: B: its process was killed"),
+        (
+            [ALIKE, KILLED, KILLED],
+            True,
+            "UNSURE",
+            1,
+            "a further pair of processes failed: B: its process was killed",
+        ),
         ([*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, "a further pair of processes failed"),
     ],
 )
-def test_a_pair_that_fails_is_tried_once_more(file, monkeypatch, came, is_gone, answer, pairs, reason):
+def test_a_pair_that_fails_is_tried_once_more(
+    file, monkeypatch, came, is_gone, answer, pairs, reason
+):
     """A process may be killed where memory is short, and B has done what it is said to lose then."""
     left = iter(came)
 
@@ -345,7 +382,10 @@ def test_a_side_that_hangs_is_told(file, monkeypatch):
         ("x = 1", "mark functions with @case"),
         ("import of_no_package", "import what a case needs inside of its function"),
         ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases"),
-        ("from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...", r"one: .* write {'n': \(1, 2\)}"),
+        (
+            "from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...",
+            r"one: .* write {'n': \(1, 2\)}",
+        ),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
@@ -361,8 +401,17 @@ def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
 
 
 def git(folder: Path, *arguments: str) -> str:
-    named = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True)
+    named = [
+        "-c",
+        "user.name=nobody",
+        "-c",
+        "user.email=nobody@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    done = subprocess.run(
+        ["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -373,7 +422,9 @@ def root(tmp_path, monkeypatch):
     git(tmp_path, "init", "--quiet", str(root))
     monkeypatch.chdir(root)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what imports write is no change of a worktree
+    monkeypatch.delenv(
+        "PYTHONDONTWRITEBYTECODE", raising=False
+    )  # what imports write is no change of a worktree
     return root
 
 
@@ -415,18 +466,35 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 3)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
     out = tmp_path / "out"
-    given = ["HEAD~1", "HEAD", "cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu", "--out", str(out)]
+    given = [
+        "HEAD~1",
+        "HEAD",
+        "cases.py",
+        "--only",
+        "theirs",
+        "--only",
+        "lost",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
     assert versus([*given, "--seconds", "86399"]) == 1
     told = capsys.readouterr().out
     old = sides.parse("HEAD~1", repository).checkout
     assert old.is_relative_to(tmp_path / "cache" / "metallab")
     assert (old / "src" / "theirs" / "__pycache__").is_dir()
     assert f"SLOWER  theirs: {lockstep.intervals.Interval('B', 'A', 0.5, 0.5, 0.5, 8)}; " in told
-    lost = timing.Doubt("only A can do it", "B: AttributeError: module 'theirs' has no attribute 'OLD'")
+    lost = timing.Doubt(
+        "only A can do it", "B: AttributeError: module 'theirs' has no attribute 'OLD'"
+    )
     assert f"LOST    lost: {lost.words}" in told
     assert {"SLOWER", "LOST"} <= set((tmp_path / "job.md").read_text().split())
     kept = records.by_name(records.load(out / "versus.json"))
-    assert {name: len(runs) for name, runs in kept.items()} == {"versus/theirs/A": 8, "versus/theirs/B": 8}
+    assert {name: len(runs) for name, runs in kept.items()} == {
+        "versus/theirs/A": 8,
+        "versus/theirs/B": 8,
+    }
     a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
     assert (a.measurement.median, b.measurement.median) == (0.001, 0.002)
     revisions = [git(repository, "rev-parse", "HEAD~1"), git(repository, "rev-parse", "HEAD")]
@@ -435,14 +503,24 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     answers = json.loads((out / "answers.json").read_text())
     assert [answers["sides"][name]["git_revision"] for name in "AB"] == revisions
     theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
-    assert (theirs["answer"], theirs["low"], theirs["high"]) == ("SLOWER", pytest.approx(0.5), pytest.approx(0.5))
+    assert (theirs["answer"], theirs["low"], theirs["high"]) == (
+        "SLOWER",
+        pytest.approx(0.5),
+        pytest.approx(0.5),
+    )
     assert "revision" in {each["what differs"] for each in answers["differences"]}
 
 
 def test_the_docs_example_runs_as_it_is_printed(root, capsys, monkeypatch, tmp_path):
     text = (paths.ROOT / "docs" / "your_own_code.md").read_text()
-    (code,) = (block.partition("```")[0] for block in text.split("```python\n") if block.startswith("# cases.py"))
-    line = next(line for line in text.splitlines() if line.startswith("metallab versus HEAD~1 . cases.py"))
+    (code,) = (
+        block.partition("```")[0]
+        for block in text.split("```python\n")
+        if block.startswith("# cases.py")
+    )
+    line = next(
+        line for line in text.splitlines() if line.startswith("metallab versus HEAD~1 . cases.py")
+    )
     (root / "cases.py").write_text(code)
     for total in ("sum(numbers) * 1.0", "sum(numbers)"):
         (root / "theirs.py").write_text(f"def total(numbers):\n    return {total}\n")
@@ -496,7 +574,9 @@ def test_a_side_is_its_parts(repository, tmp_path):
 
 def test_what_differs_is_told(repository):
     two = {"A": "HEAD~1", "B": ".,LEVEL=2"}
-    described = {name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()}
+    described = {
+        name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()
+    }
     sides.assert_comparable(described)
     described["A"].packages["torch"] = "2.14.0"
     lines = str(sides.differences(described)).splitlines()
@@ -507,13 +587,20 @@ def test_what_differs_is_told(repository):
 
 
 FIND = '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'
-PACKAGE_DIR = '[tool.setuptools]\npackages = ["model"]\npackage-dir = {"" = "lib", "more" = "lib/more"}\n'
+PACKAGE_DIR = (
+    '[tool.setuptools]\npackages = ["model"]\npackage-dir = {"" = "lib", "more" = "lib/more"}\n'
+)
 
 
 @pytest.mark.parametrize(
     ("files", "project", "source", "modules"),
     [
-        (["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"utils", "model"}),
+        (
+            ["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"],
+            "",
+            ".",
+            {"utils", "model"},
+        ),
         (["utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"model"}),
         (["lib/model/__init__.py", "src/gen.py"], FIND, "lib", {"model"}),
         (["lib/model/__init__.py", "src/gen.py"], PACKAGE_DIR, "lib", {"model"}),
@@ -541,7 +628,9 @@ def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, cap
     with pytest.raises(sides.SideError, match="has no such device"):
         sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="")})
     with pytest.raises(sides.SideError, match="name one device that both have"):
-        sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")})
+        sides.assert_comparable(
+            {"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")}
+        )
 
 
 @pytest.mark.parametrize(
@@ -574,7 +663,8 @@ def test_refusals_are_a_line_and_measure_nothing(root, tmp_path, capsys, monkeyp
 
 def test_a_whole_name_means_no_longer_one():
     every = {
-        name: cases.Case(name, lambda: None, "02") for name in ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
+        name: cases.Case(name, lambda: None, "02")
+        for name in ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
     }
     chosen = lambda *only: [one.name for one in command.choose(every, only)]
     assert chosen("blur") == ["blur"]
@@ -593,7 +683,9 @@ def test_cases_are_listed_by_group_and_name(repository, capsys):
 
 
 @pytest.mark.parametrize(("ends", "code"), [("interrupted", 130), ("expired", 2)])
-def test_what_was_compared_before_an_end_is_kept(repository, tmp_path, capsys, monkeypatch, ends, code):
+def test_what_was_compared_before_an_end_is_kept(
+    repository, tmp_path, capsys, monkeypatch, ends, code
+):
     some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
 
     def compare(given, *_):
@@ -629,7 +721,9 @@ def test_exit_codes(answers, code):
     kinds = {word: kind for kind, word in lockstep.IN_PRINT.items()}
     outcomes = [lockstep.Outcome(cases.Case("one", lambda: None)) for _ in answers]
     for outcome, word in zip(outcomes, answers, strict=True):
-        outcome.pairs = [lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios.get(word, ())]
+        outcome.pairs = [
+            lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios.get(word, ())
+        ]
         outcome.doubt = timing.Doubt() if outcome.pairs else timing.Doubt(kinds[word])
     assert report.exit_code(outcomes) == code
 

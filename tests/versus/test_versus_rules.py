@@ -32,10 +32,14 @@ def of_processes(kind: str, rng: np.random.Generator, size: tuple[int, ...]) -> 
 
 def of_rounds(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
     """What a single sample takes more than its process's others: at times it is interrupted."""
-    return rng.normal(0, 0.04, size) + rng.choice([0, 1.0], size, p=[0.9, 0.1]) * rng.exponential(0.5, size)
+    return rng.normal(0, 0.04, size) + rng.choice([0, 1.0], size, p=[0.9, 0.1]) * rng.exponential(
+        0.5, size
+    )
 
 
-def pairs(module, kind: str, truth: float, rng: np.random.Generator, count: int, rounds: int = 15) -> list:
+def pairs(
+    module, kind: str, truth: float, rng: np.random.Generator, count: int, rounds: int = 15
+) -> list:
     """Pairs of processes; B takes ``truth`` times as long as A."""
     times = np.exp(of_processes(kind, rng, (count, 2, 1)) + of_rounds(rng, (count, 2, rounds)))
     return [module.Pair(tuple(a), tuple(b * truth), 1, (1.0, 1.0)) for a, b in times]
@@ -48,7 +52,9 @@ def test_each_look_is_an_interval_of_99_percent():
     """By trying all signs of noise that is symmetric: enough leave the truth inside, and one rank less does not."""
     for count in (8, 12):
         sizes = np.sqrt(np.arange(2.0, count + 2))
-        walsh = np.array([i * count + j for i, j in itertools.combinations_with_replacement(range(count), 2)])
+        walsh = np.array(
+            [i * count + j for i, j in itertools.combinations_with_replacement(range(count), 2)]
+        )
         inside = narrower = 0
         for signs in itertools.product((-1, 1), repeat=count):
             logs = sizes * signs
@@ -59,7 +65,13 @@ def test_each_look_is_an_interval_of_99_percent():
         assert inside / 2**count >= 0.99 > narrower / 2**count, count
     few = intervals.interval([0.1] * 7)
     assert (few.low, few.high) == (0, math.inf)
-    published = {8: 0, 12: 7, 18: 27, 27: 83, 40: 220}  # the largest sums of ranks that Wilcoxon's test refuses at 1 %
+    published = {
+        8: 0,
+        12: 7,
+        18: 27,
+        27: 83,
+        40: 220,
+    }  # the largest sums of ranks that Wilcoxon's test refuses at 1 %
     assert {count: intervals._rank(count, 0.01) - 1 for count in intervals.LOOKS} == published
     with pytest.raises(ValueError, match="a pair of processes at least"):
         intervals.interval([])
@@ -78,13 +90,17 @@ def test_five_looks_miss_the_truth_in_5_percent_at_most():
         assert missed <= 0.05 * times, f"{kind}: {missed} of {times}"
 
 
-def outcomes(monkeypatch, lockstep, kind: str, truth: float, times: int, seconds: float = 1e9) -> list[str]:
+def outcomes(
+    monkeypatch, lockstep, kind: str, truth: float, times: int, seconds: float = 1e9
+) -> list[str]:
     """The answers of comparisons with such pairs instead of processes."""
     rng = np.random.default_rng(2)
     endless = iter(lambda: pairs(lockstep, kind, truth, rng, 1)[0], None)
     instead(monkeypatch, lockstep, lambda *_, **__: next(endless))
     settings = lockstep.Settings(Path("cases.py"), seconds=seconds)
-    return [next(lockstep.compare([CASE], (), settings, random.Random(0))).answer for _ in range(times)]
+    return [
+        next(lockstep.compare([CASE], (), settings, random.Random(0))).answer for _ in range(times)
+    ]
 
 
 def instead(monkeypatch, lockstep, pair) -> None:
@@ -151,7 +167,11 @@ class Answering:
         self.log += [self.name] if "calls" in what else []
 
     def read(self) -> dict:
-        return {"nanoseconds": 9} if "calls" in self.asked else {"calls": 3, "first_call": 1.0, "dtypes": {}}
+        return (
+            {"nanoseconds": 9}
+            if "calls" in self.asked
+            else {"calls": 3, "first_call": 1.0, "dtypes": {}}
+        )
 
 
 def test_a_round_is_one_sample_of_each_in_random_order(monkeypatch):
@@ -159,7 +179,9 @@ def test_a_round_is_one_sample_of_each_in_random_order(monkeypatch):
     live = {name: Answering(name, log) for name in "AB"}
     monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
     monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
-    pair = lockstep._pair(lockstep.Outcome(CASE), live, lockstep.Settings(Path("cases.py")), random.Random(0))
+    pair = lockstep._pair(
+        lockstep.Outcome(CASE), live, lockstep.Settings(Path("cases.py")), random.Random(0)
+    )
     rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
     assert len(pair.a) == len(pair.b) == 20
     assert set(rounds) == {"AB", "BA"}
@@ -182,7 +204,9 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
     def pair(progress, *_):
         beside_of_pairs.append(progress.beside)
         clock[0] += 5.0
-        return lockstep.Pair((1.0,), (1.0 + 0.2 * (len(beside_of_pairs) // 2 % 3 - 1),), 1, (1.0, 1.0))
+        return lockstep.Pair(
+            (1.0,), (1.0 + 0.2 * (len(beside_of_pairs) // 2 % 3 - 1),), 1, (1.0, 1.0)
+        )
 
     monkeypatch.setattr(lockstep, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(lockstep, "_live_pair", live_pair)
@@ -191,13 +215,22 @@ def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
         context.setattr(lockstep, "_pair", pair)
         for seconds, spent, pairs_taken in ((10.0, 15.0, 2), (55.0, 60.0, 8)):
             beside_of_pairs.clear()
-            outcomes = list(lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=seconds)))
-            assert [(outcome.seconds, len(outcome.pairs)) for outcome in outcomes] == [(spent, pairs_taken)] * 2
+            outcomes = list(
+                lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=seconds))
+            )
+            assert [(outcome.seconds, len(outcome.pairs)) for outcome in outcomes] == [
+                (spent, pairs_taken)
+            ] * 2
     assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
     monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
     live = {name: Answering(name, []) for name in "AB"}
     monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
-    lockstep._pair(lockstep.Outcome(CASE, beside=2.5), live, lockstep.Settings(Path("cases.py")), random.Random(0))
+    lockstep._pair(
+        lockstep.Outcome(CASE, beside=2.5),
+        live,
+        lockstep.Settings(Path("cases.py")),
+        random.Random(0),
+    )
     assert costs == [2.5]
 
 
@@ -220,10 +253,14 @@ class Later:
         self.log.append("ready")
 
 
-def sampled(worker, monkeypatch, device: str, result, calls: int, uncounted: bool = True) -> list[str]:
+def sampled(
+    worker, monkeypatch, device: str, result, calls: int, uncounted: bool = True
+) -> list[str]:
     """What happens during a sample: calls, waiting, readings of the clock."""
     log = getattr(result, "log", [])
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(synchronize=lambda: log.append("wait")))
+    torch = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(synchronize=lambda: log.append("wait"))
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: log.append("clock") or len(log))
     wait = worker.Waiting(result, device)

@@ -49,9 +49,18 @@ COMMANDS = (
         ("torch", "metalsim"),
     ),
     Command(
-        "report", "metallab.results.report", "one page of a run's results", "report build/full-cpu", ("matplotlib",)
+        "report",
+        "metallab.results.report",
+        "one page of a run's results",
+        "report build/full-cpu",
+        ("matplotlib",),
     ),
-    Command("time", "metallab.commands.time_expression", "time an expression", "time 'sorted(a)' --setup 'a = [2, 1]'"),
+    Command(
+        "time",
+        "metallab.commands.time_expression",
+        "time an expression",
+        "time 'sorted(a)' --setup 'a = [2, 1]'",
+    ),
     Command(
         "trace",
         "metallab.pytorch.trace_script",
@@ -95,23 +104,33 @@ def _load(arguments: Sequence[str] | None, commands: Sequence[Command]) -> Calla
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = {command.name: command for command in commands}
-    parser.add_argument("command", choices=names, metavar="COMMAND", help="metallab COMMAND --help tells the rest")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the command takes")
+    parser.add_argument(
+        "command", choices=names, metavar="COMMAND", help="metallab COMMAND --help tells the rest"
+    )
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the command takes"
+    )
     given = parser.parse_args(arguments)
-    if (here := os.getcwd()) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
+    if (
+        here := os.getcwd()
+    ) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
         sys.path.insert(0, here)
     chosen = names[given.command]
     if missing := [name for name in chosen.needs if importlib.util.find_spec(name) is None]:
         extras = ",".join(EXTRAS[name] for name in missing if name in EXTRAS)
-        folders = [f"'path/to/metal-lab[{extras}]'"] * bool(extras) + ["path/to/metal-lab/metalsim"] * (
-            "metalsim" in missing
-        )
+        folders = [f"'path/to/metal-lab[{extras}]'"] * bool(extras) + [
+            "path/to/metal-lab/metalsim"
+        ] * ("metalsim" in missing)
         mend = f"pip install {' '.join(folders)}"
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        print(f"metallab {chosen.name}: {what}: {mend}, or make setup in a checkout", file=sys.stderr)
+        print(
+            f"metallab {chosen.name}: {what}: {mend}, or make setup in a checkout", file=sys.stderr
+        )
         return 2
     own = argparse.ArgumentParser(
-        prog=f"metallab {chosen.name}", description=chosen.title, epilog=f"example: metallab {chosen.example}"
+        prog=f"metallab {chosen.name}",
+        description=chosen.title,
+        epilog=f"example: metallab {chosen.example}",
     )
     command = importlib.import_module(chosen.module).command
     return lambda: command(own, given.arguments)

@@ -56,7 +56,9 @@ class Allowance:
         _assert_time(each, what)
         count = min(wanted, int(self.left / each))
         if count < wanted:
-            self.left_out.append(f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)")
+            self.left_out.append(
+                f"{wanted - count} of {wanted} {what} ({units.seconds(each)} each)"
+            )
         return count
 
     def items(self, items: Iterable[T], what: str = "", *, least: int = 1) -> Iterator[T]:
@@ -69,13 +71,17 @@ class Allowance:
         for done, item in enumerate(waiting):
             if done >= least and last > self.left:
                 took = f"the last one, {waiting[done - 1]}, took {units.seconds(last)}"
-                self.left_out.append(f"{what} {', '.join(map(str, waiting[done:]))} ({took})".lstrip())
+                self.left_out.append(
+                    f"{what} {', '.join(map(str, waiting[done:]))} ({took})".lstrip()
+                )
                 return
             begun = self.clock()
             yield item
             last = self.clock() - begun
 
-    def budget(self, comparisons: int = 1, full: Budget | None = None, *, variants: int = 1) -> Budget:
+    def budget(
+        self, comparisons: int = 1, full: Budget | None = None, *, variants: int = 1
+    ) -> Budget:
         """How long one of so many ``comparisons`` that are to come may measure: ``full``, or its share if that is less.
 
         ``full`` is what `metallab.timing.compare` takes by itself in this mode. Where calls are slow a comparison waits
@@ -85,7 +91,9 @@ class Allowance:
         full = full or (timing.FULL_COMPARISON if mode.current() == "full" else timing.FAST)
         share = self.left / max(1, comparisons) / variants
         seconds = min(full.max_seconds, max(SHORTEST, share))
-        return dataclasses.replace(full, max_seconds=seconds, min_seconds=min(full.min_seconds, seconds))
+        return dataclasses.replace(
+            full, max_seconds=seconds, min_seconds=min(full.min_seconds, seconds)
+        )
 
     def __str__(self) -> str:
         if not self.left_out:
@@ -96,4 +104,6 @@ class Allowance:
 def _assert_time(seconds: float, what: str) -> None:
     """ValueError unless this is a time: neither 0 nor negative, infinite or NaN."""
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{what}: {seconds} s is no time; give seconds, more than 0 (of work: measure one first)")
+        raise ValueError(
+            f"{what}: {seconds} s is no time; give seconds, more than 0 (of work: measure one first)"
+        )

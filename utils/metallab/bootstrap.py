@@ -71,7 +71,9 @@ def write(path, text):
 def fails(command):
     """Why a command does not work: the last line that it prints; None if it works."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
     except OSError as error:
         return str(error)
     printed = done.stdout.decode("utf-8", "replace").strip() or f"it ended with {done.returncode}"
@@ -101,7 +103,10 @@ def missing():
         yield f"{sys.executable} has no module venv: sudo apt-get install python3-venv."
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     there = max(map(size, (os.environ.get("UV_CACHE_DIR") or os.path.join(caches, "uv"), ".venv")))
-    needed, free = INSTALLED.get(system, 0) - there, shutil.disk_usage(os.path.realpath(".")).free / 2**30
+    needed, free = (
+        INSTALLED.get(system, 0) - there,
+        shutil.disk_usage(os.path.realpath(".")).free / 2**30,
+    )
     if needed > free:
         yield (
             f"There is too little disk space, {needed:.1f} GiB more are needed and {free:.1f} are free: free some, or "
@@ -112,11 +117,19 @@ def missing():
 def limits():
     """What pages will lack on this machine, though set-up is complete."""
     system = platform.system()
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["clang++" if system == "Darwin" else "g++"]
+    compiler = shlex.split(os.environ.get("CXX", "")) or [
+        "clang++" if system == "Darwin" else "g++"
+    ]
     # macOS's stand-in for a compiler would open a window
     reason = fails(["xcode-select", "-p"]) if system == "Darwin" else None
-    if reason or fails(["sh", "-c", 'echo "#include <vector>" | "$@" -x c++ -fsyntax-only -', "sh", *compiler]):
-        install = "xcode-select --install" if system == "Darwin" else "make packages, or your system's g++"
+    if reason or fails(
+        ["sh", "-c", 'echo "#include <vector>" | "$@" -x c++ -fsyntax-only -', "sh", *compiler]
+    ):
+        install = (
+            "xcode-select --install"
+            if system == "Darwin"
+            else "make packages, or your system's g++"
+        )
         simulated = "" if system == "Darwin" else ", and there is no simulated Apple GPU"
         yield f"no C++ compiler: no 04 and 04b, no 16 to 16c, a shorter 09{simulated}. At any time: {install}."
     if platform.machine() == "aarch64":
@@ -132,7 +145,11 @@ def numbers(version):
 
 def size(folder):
     """GiB below a folder."""
-    files = (os.path.join(here, name) for here, _, names in os.walk(os.path.realpath(folder)) for name in names)
+    files = (
+        os.path.join(here, name)
+        for here, _, names in os.walk(os.path.realpath(folder))
+        for name in names
+    )
     return sum(os.lstat(file).st_blocks * 512 for file in files if os.path.lexists(file)) / 2**30
 
 
@@ -160,7 +177,9 @@ def bring_uv():
         if name in PIP_TO_UV:
             variable, separator = PIP_TO_UV[name]
             environment.setdefault(variable, separator.join(ast.literal_eval(value).split()))
-    environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # as pip does; the hashes decide
+    environment.setdefault(
+        "UV_INDEX_STRATEGY", "unsafe-best-match"
+    )  # as pip does; the hashes decide
     environment.setdefault("UV_HTTP_TIMEOUT", "180")
     return dict(environment, UV_PYTHON_INSTALL_DIR=os.path.abspath(PYTHONS))
 
@@ -173,7 +192,9 @@ def this_python():
 def must(command, environment=None):
     """Run a command that has to succeed and says itself what is wrong."""
     if subprocess.call(command, env=environment):
-        raise SetupError("The message above says why. What was downloaded is kept: make setup goes on from there.")
+        raise SetupError(
+            "The message above says why. What was downloaded is kept: make setup goes on from there."
+        )
 
 
 # ---------------------------------------------------------------- .venv
@@ -181,7 +202,9 @@ def must(command, environment=None):
 
 def state():
     """What `COMPLETE` holds if `.venv` is current: the folder of the checkout, and a hash of what it is made from."""
-    return "{}\n{}\n".format(os.getcwd(), hashlib.sha256("".join(map(read, MADE_FROM)).encode()).hexdigest())
+    return "{}\n{}\n".format(
+        os.getcwd(), hashlib.sha256("".join(map(read, MADE_FROM)).encode()).hexdigest()
+    )
 
 
 def make_empty(environment):
@@ -193,11 +216,21 @@ def make_empty(environment):
         choices.insert(0, ["--python", this_python()])
     for choice in choices:
         os.makedirs(os.path.realpath(".venv"), exist_ok=True)
-        for name in sorted(os.listdir(".venv"), key="pyvenv.cfg".__eq__):  # which says that it is an environment
+        for name in sorted(
+            os.listdir(".venv"), key="pyvenv.cfg".__eq__
+        ):  # which says that it is an environment
             path = os.path.join(".venv", name)
             (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.remove)(path)
         write(".venv/pyvenv.cfg", "")
-        command = [UV, "venv", "--quiet", "--no-project", "--allow-existing", *choice, os.path.realpath(".venv")]
+        command = [
+            UV,
+            "venv",
+            "--quiet",
+            "--no-project",
+            "--allow-existing",
+            *choice,
+            os.path.realpath(".venv"),
+        ]
         if not subprocess.call(command, env=environment) and not fails([PYTHON, "-I", "-c", asks]):
             return
     raise SetupError(
@@ -211,7 +244,9 @@ def try_out():
     reason = fails([PYTHON, "-I", "-c", "import metallab, metalsim, torch"])
     if reason:
         raise SetupError("PyTorch is installed and does not import: " + reason)
-    codes = ["import " + module for module, _, _ in PARTS] + [SIMULATED] * (platform.system() == "Linux")
+    codes = ["import " + module for module, _, _ in PARTS] + [SIMULATED] * (
+        platform.system() == "Linux"
+    )
     with ThreadPoolExecutor(2) as pool:
         reasons = list(pool.map(lambda code: fails([PYTHON, "-I", "-c", code]), codes))
     for (_, name, pages), reason in zip(PARTS, reasons):  # noqa: B905  (no strict= in Python 3.8)
@@ -235,7 +270,11 @@ def extras():
 def stick(folder):
     """Copy the checkout with what set-up installs on machines like this one, for Python 3.11 and 3.12."""
     environment = bring_uv()
-    files = subprocess.run(["git", "ls-files", "-z"], stdout=subprocess.PIPE, check=True).stdout.decode().split("\0")
+    files = (
+        subprocess.run(["git", "ls-files", "-z"], stdout=subprocess.PIPE, check=True)
+        .stdout.decode()
+        .split("\0")
+    )
     wheels = os.path.join(folder, WHEELS)
     for name in filter(os.path.isfile, files):
         os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
@@ -243,13 +282,36 @@ def stick(folder):
     for python in ("3.11", "3.12"):
         listed = f"build/stick-{python}.txt"
         options = ["--python-version", python, "--generate-hashes", "--quiet", "-o", listed]
-        must([UV, "pip", "compile", "pyproject.toml", *extras(), "-c", "lock.txt", *options], environment)
-        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--python-version", python]
-        must([*PIP, "download", "--disable-pip-version-check", *options, "-r", listed, "--dest", wheels])
+        must(
+            [UV, "pip", "compile", "pyproject.toml", *extras(), "-c", "lock.txt", *options],
+            environment,
+        )
+        options = [
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+            "--python-version",
+            python,
+        ]
+        must(
+            [
+                *PIP,
+                "download",
+                "--disable-pip-version-check",
+                *options,
+                "-r",
+                listed,
+                "--dest",
+                wheels,
+            ]
+        )
     if subprocess.call([UV, "python", "install", "--no-bin", "3.12"], env=environment) == 0:
         must(["tar", "-C", PYTHONS, "-cf", os.path.join(wheels, archive()), "."])
     else:
-        print("There is no Python on it: each machine needs a Python 3.11 or 3.12 with header files of its own.")
+        print(
+            "There is no Python on it: each machine needs a Python 3.11 or 3.12 with header files of its own."
+        )
     print(f"Copy {folder} to a stick and from there into each home folder; there: make lab")
 
 
@@ -277,14 +339,24 @@ def set_up(force):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until another set-up of this checkout has finished
         if current():
             return
-        source = "needs no network" if os.path.isdir(WHEELS) else "on Linux downloads 4 GB the first time"
+        source = (
+            "needs no network"
+            if os.path.isdir(WHEELS)
+            else "on Linux downloads 4 GB the first time"
+        )
         print(f"Setting up .venv. This takes a minute or two, and {source}.", flush=True)
         environment = bring_uv()
         before = read(COMPLETE)
         owner = before.partition("\n")[0]
         if os.path.islink(".venv") and owner not in ("", os.getcwd()) and os.path.isdir(owner):
-            raise SetupError(f".venv is a link to the environment of {owner}: remove the link, then make one here.")
-        update = not force and before.startswith(os.getcwd() + "\n") and not fails([PYTHON, "-I", "-S", "-c", ""])
+            raise SetupError(
+                f".venv is a link to the environment of {owner}: remove the link, then make one here."
+            )
+        update = (
+            not force
+            and before.startswith(os.getcwd() + "\n")
+            and not fails([PYTHON, "-I", "-S", "-c", ""])
+        )
         if before:
             os.remove(COMPLETE)  # an interrupted set-up begins anew, from uv's cache
         if not update:
@@ -297,12 +369,23 @@ def set_up(force):
             make_empty(environment)
         install = [UV, "pip", "install", "--python", PYTHON]
         try:
-            must([*install, "--require-hashes", "-r", "pyproject.toml", *extras(), "-c", "lock.txt"], environment)
+            must(
+                [*install, "--require-hashes", "-r", "pyproject.toml", *extras(), "-c", "lock.txt"],
+                environment,
+            )
         except SetupError:
             if update:
                 write(COMPLETE, before)  # uv installs nothing before it has everything
             raise
-        own = ["--offline", "--no-deps", "--no-build-isolation", "--editable", ".", "--editable", "metalsim"]
+        own = [
+            "--offline",
+            "--no-deps",
+            "--no-build-isolation",
+            "--editable",
+            ".",
+            "--editable",
+            "metalsim",
+        ]
         must([*install, *own], environment)
         print("Trying the installation.", flush=True)
         try_out()

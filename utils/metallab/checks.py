@@ -31,7 +31,9 @@ class Mismatch(AssertionError):
 class WrongAnswer(AssertionError):
     """An exercise's answer that its check refuses."""
 
-    _render_traceback_ = isolated.ChildFailed._render_traceback_  # where it was raised helps no learner
+    _render_traceback_ = (
+        isolated.ChildFailed._render_traceback_
+    )  # where it was raised helps no learner
 
 
 def wrong_answer(exercise: str, sentence: str) -> WrongAnswer:
@@ -62,7 +64,9 @@ class Tolerance:
     absolute: float
 
     def __str__(self) -> str:
-        return f"{self.relative:g} of the value plus {self.relative:g} of the array's root mean square"
+        return (
+            f"{self.relative:g} of the value plus {self.relative:g} of the array's root mean square"
+        )
 
 
 TOLERANCES = {
@@ -91,7 +95,9 @@ def tolerance(dtype: Any) -> Tolerance:
     if re.fullmatch(r"q?u?int\d*|bool_?", name):
         return Tolerance(0.0, 0.0)
     if (known := _OF_PARTS.get(name, name)) not in TOLERANCES:
-        raise ValueError(f"there is no tolerance for {name!r}, only for {', '.join(TOLERANCES)} and whole numbers")
+        raise ValueError(
+            f"there is no tolerance for {name!r}, only for {', '.join(TOLERANCES)} and whole numbers"
+        )
     return TOLERANCES[known]
 
 
@@ -145,22 +151,32 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
         For a result that is none of these or has no numbers, such as a tensor on the meta device.
     """
     allowed = tolerance(dtype)
-    expected, got = (sorted(_leaves(value), key=lambda pair: pair[0]) for value in (reference, result))
+    expected, got = (
+        sorted(_leaves(value), key=lambda pair: pair[0]) for value in (reference, result)
+    )
     if not expected or not got:
-        raise Mismatch("there is nothing to compare: a function returned None or nothing; let it return its result")
+        raise Mismatch(
+            "there is nothing to compare: a function returned None or nothing; let it return its result"
+        )
     parts, others = ([part for part, _ in pairs] for pairs in (expected, got))
     if parts != others:
-        only = [[part for part in a if part not in b] for a, b in ((parts, others), (others, parts))]
+        only = [
+            [part for part in a if part not in b] for a, b in ((parts, others), (others, parts))
+        ]
         raise Mismatch(
             f"the results have different parts: only in the reference {_few(only[0])}, "
             f"only in the result {_few(only[1])}"
         )
     pairs = zip(expected, got, strict=True)
-    if not sum([_assert_leaf_close(leaf, other, allowed, part) for (part, leaf), (_, other) in pairs]):
+    if not sum(
+        [_assert_leaf_close(leaf, other, allowed, part) for (part, leaf), (_, other) in pairs]
+    ):
         raise Mismatch("there is nothing to compare: every array is empty")
 
 
-def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: Any = "float32") -> None:
+def assert_matches_cpu(
+    fn: Callable[..., Any], *inputs: Any, on: Device, dtype: Any = "float32"
+) -> None:
     """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in ``dtype``, what the CPU gives in float32.
 
     ``fn`` is a function of PyTorch tensors or an `nn.Module`; a module and the inputs are copied, so that neither run
@@ -184,7 +200,9 @@ def assert_matches_cpu(fn: Callable[..., Any], *inputs: Any, on: Device, dtype: 
     assert_close(reference, result, name)
 
 
-def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str) -> judgement.Judgement:
+def exercise(
+    name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str
+) -> judgement.Judgement:
     """Judge an answer, and return a sentence to show, which also tells programs how it was judged.
 
     Parameters
@@ -230,7 +248,9 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint:
     if isinstance(judged, isolated.Skipped):
         return judgement.Judgement(name, "not judged", f"not judged. {judged}")
     if judged is None:
-        raise TypeError(f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool")
+        raise TypeError(
+            f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool"
+        )
     if judged is False:
         raise wrong_answer(name, f"{reprlib.repr(answer)} is not it. Hint: {hint}")
     if judged is not True:
@@ -241,17 +261,32 @@ def exercise(name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint:
 
 def _said(error: Exception, line: str) -> str:
     """What an error says, after its kind where the check does not say it; and where a learner's code raised it."""
-    own = not line and (isinstance(error, AssertionError) or type(error).__module__.startswith("metallab"))
+    own = not line and (
+        isinstance(error, AssertionError) or type(error).__module__.startswith("metallab")
+    )
     said = textwrap.shorten(str(error), 900 if own else 200, placeholder=" ...")
     said = said if own and said else f"{type(error).__name__}: {said}".removesuffix(": ")
-    return f"{said}\n{line}\nCall it in a cell of its own to see more." if line else f"{said.rstrip('.')}."
+    return (
+        f"{said}\n{line}\nCall it in a cell of its own to see more."
+        if line
+        else f"{said.rstrip('.')}."
+    )
 
 
 def _learners_line(error: Exception, check: Mapping) -> str:
     """Where an error left the newest cell that it went through, the check's apart; "" where the check says it all."""
-    frames = [(frame.f_code.co_filename, line, frame.f_globals) for frame, line in walk_tb(error.__traceback__)]
-    passed = {name: "".join(linecache.getlines(name)) for name, _, space in frames if space is check}
-    own = [name for name, text in passed.items() if re.search(r"\A# For the check|checks\.exercise\(", text)]
+    frames = [
+        (frame.f_code.co_filename, line, frame.f_globals)
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    passed = {
+        name: "".join(linecache.getlines(name)) for name, _, space in frames if space is check
+    }
+    own = [
+        name
+        for name, text in passed.items()
+        if re.search(r"\A# For the check|checks\.exercise\(", text)
+    ]
     cells = [name for name in linecache.cache if name in passed and name not in own]
     if not cells or (isinstance(error, AssertionError) and frames[-1][0] in own):
         return ""
@@ -263,13 +298,19 @@ def _all_right(answers: Any, right: list) -> bool:
     """True; AssertionError that names the first answer that is not the right one."""
     assert len(answers) == len(right), f"{len(right)} answers are wanted"
     for number, (answer, wanted) in enumerate(zip(answers, right, strict=True), 1):
-        assert _same(answer, wanted), f"answer {number} of {len(right)} is {answer!r}, and should be {wanted!r}"
+        assert _same(answer, wanted), (
+            f"answer {number} of {len(right)} is {answer!r}, and should be {wanted!r}"
+        )
     return True
 
 
 def _same(answer: Any, wanted: Any) -> bool:
     if isinstance(wanted, tuple):
-        return isinstance(answer, tuple | list) and len(answer) == len(wanted) and all(map(_same, answer, wanted))
+        return (
+            isinstance(answer, tuple | list)
+            and len(answer) == len(wanted)
+            and all(map(_same, answer, wanted))
+        )
     if isinstance(wanted, float):
         return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
     return bool((answer.item() if isinstance(answer, np.generic) else answer) == wanted)
@@ -320,7 +361,9 @@ def _memory(value: Any) -> tuple[Any, int, int] | None:
         return None
     storage, step = value.untyped_storage().data_ptr(), value.element_size()
     first = storage + step * value.storage_offset()
-    last = first + step * sum((count - 1) * stride for count, stride in zip(value.shape, value.stride(), strict=True))
+    last = first + step * sum(
+        (count - 1) * stride for count, stride in zip(value.shape, value.stride(), strict=True)
+    )
     # a device's addresses may be handles: only within one storage can they be told apart
     return "cpu" if value.device.type == "cpu" else (str(value.device), storage), first, last + step
 
@@ -331,7 +374,9 @@ def _as_numpy(value: Any, part: str) -> np.ndarray:
     if type(value).__module__ == "mlx.core" and units.dtype_name(value.dtype) == "bfloat16":
         value = value.astype(sys.modules["mlx.core"].float32)  # NumPy has no such buffer
     array = np.asarray(value)
-    if array.dtype.name.startswith(("bfloat16", "float8")):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
+    if array.dtype.name.startswith(
+        ("bfloat16", "float8")
+    ):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
         return array.astype(np.float32)
     if array.dtype.kind not in "biufcSU" or isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -345,7 +390,9 @@ def _tensor_as_numpy(value: Any, part: str) -> np.ndarray:
     """A tensor of PyTorch off the graph, off the device, dense, and in a dtype that NumPy has."""
     dtype, layout = units.dtype_name(value.dtype), str(value.layout)
     if value.is_meta:
-        raise TypeError(f"{part} is on the meta device, which has shapes and no numbers; compute it on a real device")
+        raise TypeError(
+            f"{part} is on the meta device, which has shapes and no numbers; compute it on a real device"
+        )
     try:
         value = value.detach().cpu()
         value = value if layout == "torch.strided" else value.to_dense()
@@ -361,7 +408,9 @@ def _tensor_as_numpy(value: Any, part: str) -> np.ndarray:
         ) from refusal
 
 
-def _assert_arrays_close(reference: np.ndarray, result: np.ndarray, allowed: Tolerance, part: str) -> None:
+def _assert_arrays_close(
+    reference: np.ndarray, result: np.ndarray, allowed: Tolerance, part: str
+) -> None:
     if reference.shape != result.shape:
         raise Mismatch(f"{part}: shapes differ, {reference.shape} and {result.shape}")
     if not {reference.dtype.kind, result.dtype.kind} <= set("fc"):
@@ -453,7 +502,9 @@ def _moved(value: Any, device: Any, dtype: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).to(device, dtype)
     if isinstance(value, torch.Tensor):
-        moved = value.detach().to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
+        moved = value.detach().to(
+            device, dtype if value.is_floating_point() else value.dtype, copy=True
+        )
         return moved.requires_grad_(value.requires_grad)
     if type(value) in (list, tuple):
         return type(value)(_moved(item, device, dtype) for item in value)

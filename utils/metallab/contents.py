@@ -34,14 +34,38 @@ PARTS = (
         "Know your machine, time right, run on the GPU, and know beforehand what will not run there.",
         ("00", "01", "02"),
     ),
-    Part("Profile, and write kernels", "See where the time goes, then write what is missing in Metal.", ("03", "04")),
-    Part("Number formats", "Train and run in 16 and in 8 bits, and know what that costs.", ("05", "06", "10")),
+    Part(
+        "Profile, and write kernels",
+        "See where the time goes, then write what is missing in Metal.",
+        ("03", "04"),
+    ),
+    Part(
+        "Number formats",
+        "Train and run in 16 and in 8 bits, and know what that costs.",
+        ("05", "06", "10"),
+    ),
     Part("JAX and MLX", "The same work in two other frameworks.", ("07", "14")),
-    Part("Detect objects", "A whole application, from the film to the boxes, stage by stage.", ("08",)),
-    Part("Ship a model", "Load it sooner, compile it for Apple's chips, and ask for the Neural Engine.", ("09",)),
-    Part("Check results", "Find what computes wrongly, and say what holds on other machines.", ("11", "12", "13")),
+    Part(
+        "Detect objects",
+        "A whole application, from the film to the boxes, stage by stage.",
+        ("08",),
+    ),
+    Part(
+        "Ship a model",
+        "Load it sooner, compile it for Apple's chips, and ask for the Neural Engine.",
+        ("09",),
+    ),
+    Part(
+        "Check results",
+        "Find what computes wrongly, and say what holds on other machines.",
+        ("11", "12", "13"),
+    ),
     Part("Language models", "Run one, shrink it, and adapt it to a text of your own.", ("15",)),
-    Part("Metal puzzles", "Write one kernel after the other; each gets a verdict in one sentence.", ("16",)),
+    Part(
+        "Metal puzzles",
+        "Write one kernel after the other; each gets a verdict in one sentence.",
+        ("16",),
+    ),
     Part("Your own project", "From a script of yours to a program for the Mac.", ("17",)),
 )
 
@@ -106,7 +130,10 @@ def group(lessons: Sequence[Lesson]) -> list[tuple[Part, list[Lesson]]]:
     others = sorted({lesson.number[:2] for lesson in lessons} - named)
     parts = [*PARTS, Part("More pages", "They belong to no part yet.", tuple(others))]
 
-    grouped = [(part, [lesson for lesson in lessons if lesson.number[:2] in part.numbers]) for part in parts]
+    grouped = [
+        (part, [lesson for lesson in lessons if lesson.number[:2] in part.numbers])
+        for part in parts
+    ]
     return [(part, pages) for part, pages in grouped if pages]
 
 
@@ -131,7 +158,9 @@ def render(lessons: Sequence[Lesson], documents: Mapping[str, str]) -> str:
 def _introduction(lessons: Sequence[Lesson]) -> str:
     """Say where to begin and how a page works."""
     first, *others = lessons
-    following = " and ".join(f"[{lesson.number} {lesson.title}]({lesson.file})" for lesson in others[:2])
+    following = " and ".join(
+        f"[{lesson.number} {lesson.title}]({lesson.file})" for lesson in others[:2]
+    )
     begin = f"**Begin with [{first.number} {first.title}]({first.file}).**"
     if following:
         begin += f" Then take {following}. After these you can go to any part."

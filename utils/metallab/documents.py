@@ -109,7 +109,11 @@ class Documents:
 
     def titles(self) -> dict[str, str]:
         """Return the first heading of each Markdown document of `FOR_LEARNERS`, by its name."""
-        texts = {name: (self.root / name).read_text(encoding="utf-8") for name in FOR_LEARNERS if name.endswith(".md")}
+        texts = {
+            name: (self.root / name).read_text(encoding="utf-8")
+            for name in FOR_LEARNERS
+            if name.endswith(".md")
+        }
         return {name: found[0] for name, text in texts.items() if (found := headings(text))}
 
     def relinked(self, text: str, source: str, place: str) -> str:
@@ -191,7 +195,9 @@ def _page(target: str, link: Link) -> str | None:
     """
     folder, _, name = target.rpartition("/")
     is_page = name.endswith(".ipynb") and folder == "notebooks"
-    is_picture_of_page = name.endswith(".ipynb") and folder.startswith(_AS_THEY_RAN) and link.words.startswith("![")
+    is_picture_of_page = (
+        name.endswith(".ipynb") and folder.startswith(_AS_THEY_RAN) and link.words.startswith("![")
+    )
     return name if is_page or is_picture_of_page else None
 
 
@@ -258,7 +264,12 @@ def _headings(text: str) -> Iterator[tuple[Token, str]]:
     opened = None
     for token in _MARKDOWN.parse(text):
         if opened:
-            yield opened, "".join(part.content for part in token.children if part.type in ("text", "code_inline"))
+            yield (
+                opened,
+                "".join(
+                    part.content for part in token.children if part.type in ("text", "code_inline")
+                ),
+            )
         opened = token if token.type == "heading_open" else None
 
 

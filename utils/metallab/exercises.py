@@ -16,17 +16,30 @@ from metallab import paths
 
 def tidy(pages: Path, answers: Path) -> None:
     """Number the exercises of all pages, and move their wrong answers into the file ``answers``."""
-    known = re.findall(r"^== .*?(?=^== |\Z)", answers.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    known = re.findall(
+        r"^== .*?(?=^== |\Z)", answers.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     for path in sorted(pages.glob("[0-9]*.ipynb")):
-        page, number, kept, moved = nbformat.reads(text := path.read_text(encoding="utf-8"), 4), 0, [], []
+        page, number, kept, moved = (
+            nbformat.reads(text := path.read_text(encoding="utf-8"), 4),
+            0,
+            [],
+            [],
+        )
         for cell in page.cells:
-            tags = {*cell.metadata.get("tags", [])} | ({"check"} if "checks.exercise(" in cell.source else set())
+            tags = {*cell.metadata.get("tags", [])} | (
+                {"check"} if "checks.exercise(" in cell.source else set()
+            )
             number += "exercise" in tags
             if "wrong" in tags:
                 moved.append(f"== {path.stem} {number}\n{cell.source.strip()}\n")
                 continue
             kept.append(cell)
-            if cell.cell_type == "code" and number and (role := tags & {"exercise", "solution", "check"}):
+            if (
+                cell.cell_type == "code"
+                and number
+                and (role := tags & {"exercise", "solution", "check"})
+            ):
                 cell.id = f"{role.pop()}-{number}"
         if moved:
             known = sorted([*known, *moved], key=lambda each: each.split("\n", 1)[0])

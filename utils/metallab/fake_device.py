@@ -73,7 +73,9 @@ class FakeDevice:
 
     def _work(self) -> None:
         while (seconds := self._queue.get()) is not None:
-            time.sleep(seconds * (1 + self.slowdown_per_second * (time.perf_counter() - self._made)))
+            time.sleep(
+                seconds * (1 + self.slowdown_per_second * (time.perf_counter() - self._made))
+            )
             self.finished += 1
             self._queue.task_done()
         self._queue.task_done()  # for the order to end: else waiting for a closed device would never end

@@ -16,7 +16,9 @@ _NO_CONTROLS = r"^(?![\s\S]*[\x00-\x1f\x7f-\x9f])"  # no second line, no escape 
 
 Line = Annotated[str, Meta(max_length=TEXT_LIMIT, pattern=_NO_CONTROLS)]
 """One line of text, which may be empty."""
-Name = Annotated[str, Meta(min_length=1, max_length=TEXT_LIMIT, pattern=rf"{_NO_CONTROLS}\S(.*\S)?$")]
+Name = Annotated[
+    str, Meta(min_length=1, max_length=TEXT_LIMIT, pattern=rf"{_NO_CONTROLS}\S(.*\S)?$")
+]
 """A line that is not empty and has no space around it."""
 Sentence = Annotated[str, Meta(min_length=1, max_length=SENTENCE_LIMIT, pattern=_NO_CONTROLS)]
 LessonName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]

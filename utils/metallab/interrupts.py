@@ -29,7 +29,9 @@ def on_interrupt(_: int, frame: FrameType | None) -> None:
 def is_command() -> bool:
     """Whether this process is ``metallab`` or ``python -m metallab``."""
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
-    is_module = program == "-m" and ("-m", "metallab") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    is_module = program == "-m" and ("-m", "metallab") in zip(
+        sys.orig_argv, sys.orig_argv[1:], strict=False
+    )
     return is_module or os.path.basename(program) == "metallab"
 
 
@@ -39,5 +41,7 @@ def ignore() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
 
 
-if is_command() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # a background job ignores it
+if (
+    is_command() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+):  # a background job ignores it
     _signal.signal(_signal.SIGINT, on_interrupt)

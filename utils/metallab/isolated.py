@@ -44,7 +44,14 @@ from typing import Any, Literal
 
 from metallab import mode, needs, paths, units
 from metallab.outcomes import Ended
-from metallab.processes import adopt_orphans, describe_exit, find_process, kill_descendants, kill_family, marked
+from metallab.processes import (
+    adopt_orphans,
+    describe_exit,
+    find_process,
+    kill_descendants,
+    kill_family,
+    marked,
+)
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",  # PyTorch, OpenBLAS
@@ -99,8 +106,12 @@ class Outcome:
         """Return a result; `ChildFailed`, with the reason, if there is none."""
         if name in self.results:
             return self.results[name]
-        why = self.reason or f"it was not asked for; results are {', '.join(self.results) or 'none'}"
-        raise ChildFailed(f"no result {name!r} came back from the child process: {why}\n{self.detail}".rstrip())
+        why = (
+            self.reason or f"it was not asked for; results are {', '.join(self.results) or 'none'}"
+        )
+        raise ChildFailed(
+            f"no result {name!r} came back from the child process: {why}\n{self.detail}".rstrip()
+        )
 
     def __str__(self) -> str:
         return f"{self.words}: {self.reason}" if self.reason else self.words
@@ -156,13 +167,17 @@ def run(
                     start_new_session=True,
                 )
                 late = _wait(child, timeout, folder.name)
-            printed, errors = ((folder / stream).read_text("utf-8", "replace") for stream in ("out", "err"))
+            printed, errors = (
+                (folder / stream).read_text("utf-8", "replace") for stream in ("out", "err")
+            )
             if late:
                 return Outcome("timeout", printed, late, errors)
             return _read_answer(folder / "answer", child.returncode, printed, errors)
     except OSError as error:
         where = tempfile.gettempdir()
-        raise ChildFailed(f"no child process: {where} cannot be written ({error.strerror}); make room there") from error
+        raise ChildFailed(
+            f"no child process: {where} cannot be written ({error.strerror}); make room there"
+        ) from error
 
 
 def _environment(device: str | None, threads: int | None, own: Mapping[str, str]) -> dict[str, str]:
@@ -170,8 +185,12 @@ def _environment(device: str | None, threads: int | None, own: Mapping[str, str]
     if threads not in (None, 1):
         raise ValueError(f"threads is {threads}; a child process runs on all (None) or on 1")
     if device not in (None, "mps"):
-        raise ValueError(f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')")
-    build = {"METALLAB_BUILD": str(paths.BUILD)}  # this process's, even if it has changed its folder since
+        raise ValueError(
+            f"device is {device!r}; a child process has this run's devices (None) or an Apple GPU ('mps')"
+        )
+    build = {
+        "METALLAB_BUILD": str(paths.BUILD)
+    }  # this process's, even if it has changed its folder since
     variables = {**os.environ, **build, **(ONE_THREAD if threads else {}), **own}
     if own.get("PYTHONPATH") and os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = f"{own['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
@@ -245,20 +264,31 @@ def _prepare(threads: int | None) -> None:
 def _packed(space: Mapping[str, Any], names: Sequence[str]) -> bytes:
     """Return an answer with results, or with the reason why there are none."""
     if unset := [name for name in names if name not in space]:
-        return pickle.dumps(("raised", f"the code ended without setting {', '.join(unset)}", "", b"", ()))
+        return pickle.dumps(
+            ("raised", f"the code ended without setting {', '.join(unset)}", "", b"", ())
+        )
     try:
         values = pickle.dumps({name: space[name] for name in names})
     except Exception as error:  # noqa: BLE001  # pickling raises whatever an object's own code raises
         why = f"a result cannot be sent back: {units.first_line(error)}; turn it into NumPy arrays and plain values"
         return pickle.dumps(("raised", why, f"{type(error).__name__}: {error}", b"", ()))
-    return pickle.dumps(("ok", "", "", values, ()))  # what cannot be read of the values does not hide how it ended
+    return pickle.dumps(
+        ("ok", "", "", values, ())
+    )  # what cannot be read of the values does not hide how it ended
 
 
 def _raised(error: BaseException, source: str) -> bytes:
     """Return an answer with an exception and its traceback in files whose name contains ``source``."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if source in frame.filename]
-    shown = [traceback.FrameSummary(_SOURCE, frame.lineno, frame.name, line=frame.line) for frame in frames]
-    detail = "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)]).strip("\n")
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if source in frame.filename
+    ]
+    shown = [
+        traceback.FrameSummary(_SOURCE, frame.lineno, frame.name, line=frame.line)
+        for frame in frames
+    ]
+    detail = "".join(
+        [*traceback.format_list(shown), *traceback.format_exception_only(error)]
+    ).strip("\n")
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     return pickle.dumps(("raised", units.first_line(error, kind=True), detail, b"", kinds))
 
@@ -298,14 +328,19 @@ class _Kernel:
                 cwd=os.getcwd(),
                 stdout=output,
                 stderr=output,
-                extra_arguments=["--IPKernelApp.capture_fd_output=False", "--HistoryManager.enabled=False"],
+                extra_arguments=[
+                    "--IPKernelApp.capture_fd_output=False",
+                    "--HistoryManager.enabled=False",
+                ],
             )
         self._process = self._manager.provisioner.process
         self._log = log.open(encoding="utf-8", errors="replace")
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         try:
-            self._client.wait_for_ready(timeout=120)  # what a kernel publishes before we are connected is lost
+            self._client.wait_for_ready(
+                timeout=120
+            )  # what a kernel publishes before we are connected is lost
         except BaseException as error:
             self.end()
             if isinstance(error, RuntimeError):
@@ -316,12 +351,16 @@ class _Kernel:
         """Execute a cell and show its output here. After ``crashed`` and ``timeout`` the kernel has to be ended."""
         try:
             raised = self._execute(cell, timeout)["status"] == "error"
-            expression = f"__import__('metallab.isolated').isolated._finish({list(names)}, {raised})"
+            expression = (
+                f"__import__('metallab.isolated').isolated._finish({list(names)}, {raised})"
+            )
             answer = self._execute("", 60, answer=expression)["user_expressions"]["answer"]
         except _KernelEnded as ended:
             return ended.outcome
         if answer["status"] == "error":  # metallab cannot be imported there
-            return Outcome("raised", reason=f"{answer['ename']}: {answer['evalue']}", kinds=(answer["ename"],))
+            return Outcome(
+                "raised", reason=f"{answer['ename']}: {answer['evalue']}", kinds=(answer["ename"],)
+            )
         return _unpacked(base64.b64decode(ast.literal_eval(answer["data"]["text/plain"])))
 
     @property
@@ -331,8 +370,13 @@ class _Kernel:
 
     def _execute(self, code: str, timeout: float, **expressions: str) -> dict:
         """Return the kernel's reply. `_KernelEnded` if it died or takes too long."""
-        request = self._client.execute(code, store_history=False, user_expressions=expressions, allow_stdin=False)
-        deadline, late = time.monotonic() + timeout, f"took longer than {timeout:g} s and was stopped"
+        request = self._client.execute(
+            code, store_history=False, user_expressions=expressions, allow_stdin=False
+        )
+        deadline, late = (
+            time.monotonic() + timeout,
+            f"took longer than {timeout:g} s and was stopped",
+        )
         while True:
             try:
                 message = self._client.get_iopub_msg(timeout=0.1)
@@ -340,7 +384,9 @@ class _Kernel:
                 self._show_log()
                 if not self.running:
                     code = self._process.returncode
-                    raise _KernelEnded(Outcome("crashed", reason=f"the process {describe_exit(code)}")) from None
+                    raise _KernelEnded(
+                        Outcome("crashed", reason=f"the process {describe_exit(code)}")
+                    ) from None
                 if time.monotonic() > deadline:
                     raise _KernelEnded(Outcome("timeout", reason=late)) from None
                 continue
@@ -354,7 +400,9 @@ class _Kernel:
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 break
             _show(message["msg_type"], message["content"])
-        while (reply := self._client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != request:
+        while (reply := self._client.get_shell_msg(timeout=60))["parent_header"].get(
+            "msg_id"
+        ) != request:
             pass
         return reply["content"]
 
@@ -389,7 +437,9 @@ def _show(kind: str, content: Mapping[str, Any]) -> None:
     elif kind in ("display_data", "update_display_data", "execute_result"):
         update = kind == "update_display_data"
         identity = content.get("transient", {})
-        publish_display_data(content["data"], content["metadata"], transient=identity, update=update)
+        publish_display_data(
+            content["data"], content["metadata"], transient=identity, update=update
+        )
     elif kind == "clear_output":
         clear_output(content["wait"])
 
@@ -399,7 +449,11 @@ def _finish(names: Sequence[str], raised: bool) -> str:
     from IPython import get_ipython
 
     kill_descendants()
-    answer = _raised(sys.last_value, f"ipykernel_{os.getpid()}") if raised else _packed(get_ipython().user_ns, names)
+    answer = (
+        _raised(sys.last_value, f"ipykernel_{os.getpid()}")
+        if raised
+        else _packed(get_ipython().user_ns, names)
+    )
     return base64.b64encode(answer).decode()
 
 
@@ -425,7 +479,9 @@ def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
         end_kernel()
         own = dict(pair.split("=", 1) for pair in given.set)
         _second = _Kernel(options, _environment(given.device, given.threads, own))
-        prepared = _second.run(f"from metallab import isolated\nisolated._prepare({given.threads})", (), 120)
+        prepared = _second.run(
+            f"from metallab import isolated\nisolated._prepare({given.threads})", (), 120
+        )
         if not prepared.ok:
             end_kernel()
             return prepared
@@ -435,10 +491,14 @@ def _run_in_kernel(cell: str, given: argparse.Namespace) -> Outcome:
     return outcome
 
 
-def run_again(source: str, *, results: Sequence[str], device: Literal["mps"] | None, timeout: float) -> Outcome:
+def run_again(
+    source: str, *, results: Sequence[str], device: Literal["mps"] | None, timeout: float
+) -> Outcome:
     """As `run`, in the second kernel with this process's module path: what it has imported stays."""
     source = f"import sys; sys.path[:] = {[path or os.getcwd() for path in sys.path]}\n{source}"
-    given = argparse.Namespace(device=device, threads=None, set=(), results=results, timeout=timeout)
+    given = argparse.Namespace(
+        device=device, threads=None, set=(), results=results, timeout=timeout
+    )
     return _run_in_kernel(source, given)
 
 
@@ -460,10 +520,16 @@ def _arguments(line: str) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true")
     try:
         known, unknown = parser.parse_known_args(shlex.split(line))
-        if unknown or not all(map(str.isidentifier, known.results)) or not all("=" in pair for pair in known.set):
+        if (
+            unknown
+            or not all(map(str.isidentifier, known.results))
+            or not all("=" in pair for pair in known.set)
+        ):
             raise ValueError(" ".join(unknown) or line)
     except (argparse.ArgumentError, ValueError) as error:
-        raise ValueError(f"%%isolated does not understand {error}; {parser.format_usage().strip()}") from None
+        raise ValueError(
+            f"%%isolated does not understand {error}; {parser.format_usage().strip()}"
+        ) from None
     return known
 
 
@@ -475,7 +541,10 @@ def _cell(shell, line: str, cell: str) -> None:
     if given.full and mode.current() == "fast":
         print("A quick run leaves this cell out.")
         return _skip(shell, given.results, "a quick run leaves it out")
-    lacking = [tool.report for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])]
+    lacking = [
+        tool.report
+        for tool in needs.missing([*(["apple-gpu"] if given.device else []), *given.needs])
+    ]
     if lacking:
         return _skip(shell, given.results, "; ".join(each.what for each in lacking), *lacking)
     global _absent

@@ -50,13 +50,19 @@ class Judgement(str):
         return judgement
 
     def __getnewargs__(self) -> tuple[str, str, str]:
-        return self.exercise, self.outcome, self.sentence  # a text pickles and copies itself with one argument
+        return (
+            self.exercise,
+            self.outcome,
+            self.sentence,
+        )  # a text pickles and copies itself with one argument
 
     def data(self) -> dict[str, str]:
         """Return what programs read: ``exercise``, ``outcome`` and ``sentence``."""
         return {"exercise": self.exercise, "outcome": self.outcome, "sentence": self.sentence}
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> dict[str, object]:
         bundle: dict[str, object] = {MIME: self.data()}
         if self.outcome == "wrong":
             return bundle
@@ -92,5 +98,7 @@ def of_cell(cell: Mapping) -> Judgement | None:
         data = output.get("data", {}).get(MIME)
         if not isinstance(data, Mapping) or data.get("outcome") not in get_args(Judged):
             continue
-        last = Judgement(str(data.get("exercise", "")), data["outcome"], str(data.get("sentence", "")))
+        last = Judgement(
+            str(data.get("exercise", "")), data["outcome"], str(data.get("sentence", ""))
+        )
     return last

@@ -146,7 +146,9 @@ def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
     environment = {key: value.format(here=here) for key, value in way.environment.items()}
     environment |= {"PYTHONPATH": str(here)}
     if way.device != "mps":
-        environment["METALLAB_DEVICE"] = way.device  # and not the page's own, which may be simulated
+        environment["METALLAB_DEVICE"] = (
+            way.device
+        )  # and not the page's own, which may be simulated
     outcome = isolated.run(
         _PROGRAM.format(imports=way.imports, load=way.load, here=str(here)),
         results=["early", "seconds", "y"],
@@ -159,7 +161,9 @@ def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
     except isolated.ChildFailed as error:
         raise isolated.ChildFailed(f"{name}: {error}") from None
     if early and way.device != "mps":
-        raise RuntimeError(f"{', '.join(early)} had been imported before the clock started: no import is measured")
+        raise RuntimeError(
+            f"{', '.join(early)} had been imported before the clock started: no import is measured"
+        )
     return _Sample({**dict(zip(STAGES, seconds, strict=True)), TOTAL: sum(seconds)}, others, output)
 
 
@@ -169,8 +173,18 @@ def _summary(name: str, way: Way, samples: list[_Sample], rounds: int, on: devic
     for repeated in samples[1:]:
         checks.assert_close(first.output, repeated.output, "float32")
     label, simulated = _hardware(way, on)
-    made = {"question": "latency", "block": 1, "warmup_calls": 0, "mode": mode.current(), "kind": way.device}
-    made |= {"device": label, "simulated": simulated, "others": max(sample.others for sample in samples)}
+    made = {
+        "question": "latency",
+        "block": 1,
+        "warmup_calls": 0,
+        "mode": mode.current(),
+        "kind": way.device,
+    }
+    made |= {
+        "device": label,
+        "simulated": simulated,
+        "others": max(sample.others for sample in samples),
+    }
     made["stop_reason"] = f"{len(samples)} of {rounds} processes"
     columns = {stage: tuple(sample.seconds[stage] for sample in samples) for stage in first.seconds}
     parts = {

@@ -56,7 +56,9 @@ Bytes = Annotated[int, Meta(gt=0, le=2**50)]
 
 LOAD_AVERAGE = "Load average (1, 5, 15 minutes)"
 _COMMAND_SECONDS = 2.0  # for what is asked each time
-_FACT_SECONDS = 20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
+_FACT_SECONDS = (
+    20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
+)
 _SYS, _PROC = Path("/sys"), Path("/proc")
 
 
@@ -110,7 +112,8 @@ class Machine:
             "Chip": self.chip,
             "CPU cores": ", ".join(f"{count} {kind}" for count, kind in cores if count is not None),
             "Memory": self.memory_bytes and units.size(self.memory_bytes),
-            "GPU": (self.gpu or "none found") + (f", {self.gpu_cores} cores" if self.gpu_cores else ""),
+            "GPU": (self.gpu or "none found")
+            + (f", {self.gpu_cores} cores" if self.gpu_cores else ""),
             "System": " ".join(filter(None, (self.os_name, self.os_version))),
             "Architecture": self.architecture,
             "Virtual machine": yes_no[self.virtual],
@@ -119,9 +122,18 @@ class Machine:
             "CPU governor": self.cpu_governor,
             LOAD_AVERAGE: ", ".join(f"{load:.2f}" for load in self.load_average or ()),
             "Python": self.python,
-            "Packages": ", ".join(f"{name} {version}" for name, version in self.versions.items() if version) or "none",
-            "Not installed": ", ".join(name for name, version in self.versions.items() if not version) or "none",
-            "Environment": ", ".join(f"{key}={value}" for key, value in sorted(self.environment.items())) or "none",
+            "Packages": ", ".join(
+                f"{name} {version}" for name, version in self.versions.items() if version
+            )
+            or "none",
+            "Not installed": ", ".join(
+                name for name, version in self.versions.items() if not version
+            )
+            or "none",
+            "Environment": ", ".join(
+                f"{key}={value}" for key, value in sorted(self.environment.items())
+            )
+            or "none",
             "Git revision": revision,
         }
         return [(label, value or "unknown") for label, value in rows.items()]
@@ -145,8 +157,12 @@ def describe() -> Machine:
     facts = unknown | _fixed() | ask_now()
     with contextlib.suppress(OSError):
         facts["load_average"] = os.getloadavg()
-    facts["environment"] = {name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ}
-    facts["versions"] = dict(facts["versions"])  # a copy: the caller's to change, the cached one is not
+    facts["environment"] = {
+        name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ
+    }
+    facts["versions"] = dict(
+        facts["versions"]
+    )  # a copy: the caller's to change, the cached one is not
     return Machine(**facts)
 
 
@@ -175,7 +191,9 @@ def _version(package: str) -> str | None:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-    return one_line(version) if version else None  # a broken installation has metadata without a version
+    return (
+        one_line(version) if version else None
+    )  # a broken installation has metadata without a version
 
 
 # --- macOS. No line below this one has been checked on a Mac; the tests run each against imitated commands. ---
@@ -207,7 +225,9 @@ def _sysctl(*names: str) -> dict[str, str]:
     """Values by name. One process for all, with names printed: a name this Mac does not know is only left out."""
     lines = (_ask("sysctl", *names, may_fail=True, seconds=_FACT_SECONDS) or "").splitlines()
     pairs = (line.partition(": ") for line in lines)
-    return {name: one_line(value.strip()) for name, _, value in pairs if name in names and value.strip()}
+    return {
+        name: one_line(value.strip()) for name, _, value in pairs if name in names and value.strip()
+    }
 
 
 def _mac_gpu() -> tuple[str | None, int | None]:
@@ -246,7 +266,9 @@ def _linux() -> dict[str, Any]:
     return {
         "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo),
         "gpu": _joined((gpus or "").splitlines()),
-        "virtual": "hypervisor" in flags.split() if flags else None,  # x86 says so, other processors do not
+        "virtual": "hypervisor" in flags.split()
+        if flags
+        else None,  # x86 says so, other processors do not
         "os_name": one_line(release.get("NAME", "")).strip() or "Linux",
         "os_version": one_line(release.get("VERSION_ID", "")).strip() or None,
     }
@@ -254,10 +276,14 @@ def _linux() -> dict[str, Any]:
 
 def _linux_now() -> dict[str, Any]:
     pattern = "devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    governors = sorted({text for path in _SYS.glob(pattern) if (text := one_line(_read(path) or "").strip())})
+    governors = sorted(
+        {text for path in _SYS.glob(pattern) if (text := one_line(_read(path) or "").strip())}
+    )
     supplies = [(_read(path / "type"), path) for path in sorted(_SYS.glob("class/power_supply/*"))]
     plugged = any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies)
-    drained = any(kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies)
+    drained = any(
+        kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies
+    )
     source = "AC" if plugged else "battery" if drained else None
     return {"power_source": source, "cpu_governor": ", ".join(governors) or None}
 
@@ -265,14 +291,26 @@ def _linux_now() -> dict[str, Any]:
 # --- everywhere ---
 
 
-_GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")  # a user's settings may leave new files out
+_GIT_STATUS = (
+    "--porcelain=v2",
+    "--branch",
+    "--untracked-files=normal",
+)  # a user's settings may leave new files out
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None
-    status = _ask("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS, seconds=_FACT_SECONDS)
+    status = _ask(
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(folder),
+        "status",
+        *_GIT_STATUS,
+        seconds=_FACT_SECONDS,
+    )
     if status is None:
         return None, None
     revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
@@ -291,7 +329,8 @@ def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_COMMAND_SECONDS if seconds is None else seconds,
-            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"},
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+            | {"LC_ALL": "C"},
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -314,14 +353,23 @@ def _matched(pattern: str, text: str | None) -> str | None:
 
 def _positive(text: Any) -> int | None:
     """A positive whole number written in ASCII digits, or None."""
-    return int(text) if isinstance(text, str) and re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII) else None
+    return (
+        int(text)
+        if isinstance(text, str) and re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII)
+        else None
+    )
 
 
 def _joined(names: list[str]) -> str | None:
     """Names with how often each occurs: ``2 × NVIDIA H200``."""
     names = [name.strip() for name in names if name.strip()]
     counts = {name: names.count(name) for name in names}
-    return one_line(", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())) or None
+    return (
+        one_line(
+            ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
+        )
+        or None
+    )
 
 
 def one_line(text: str) -> str:

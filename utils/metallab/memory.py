@@ -30,8 +30,12 @@ def metal_limit(installed: int, macos: int = 15) -> int:
     24 GiB (llmfit#754), 78 % to 48, 81 % to 64, and 84 % above (antirez/ds4#893). ``sudo sysctl iogpu.wired_limit_mb``
     changes it. On a Mac ``torch.mps.recommended_max_memory()`` returns its own.
     """
-    shares, otherwise = ([(24, 0.74), (48, 0.78), (64, 0.81)], 0.84) if macos >= 26 else ([(32, 2 / 3)], 3 / 4)
-    return int(installed * next((share for most, share in shares if installed <= most * 2**30), otherwise))
+    shares, otherwise = (
+        ([(24, 0.74), (48, 0.78), (64, 0.81)], 0.84) if macos >= 26 else ([(32, 2 / 3)], 3 / 4)
+    )
+    return int(
+        installed * next((share for most, share in shares if installed <= most * 2**30), otherwise)
+    )
 
 
 @dataclass
@@ -50,7 +54,9 @@ class PeakMemory:
         # memory freed before and kept by the process is reused unseen
         least = "at least " if self.how == "sampled" else ""
         text = f"peak memory {least}{units.size(self.bytes)} above the start ({self.how})"
-        return text + (f", driver's pool {units.size(self.pool_bytes)}" if self.pool_bytes is not None else "")
+        return text + (
+            f", driver's pool {units.size(self.pool_bytes)}" if self.pool_bytes is not None else ""
+        )
 
 
 @contextlib.contextmanager
@@ -74,7 +80,9 @@ def _how(on: Device) -> contextlib.AbstractContextManager[PeakMemory]:
         return _allocator_peak(on, counters)
     if on.kind == "mps":
         return _sampled_peak()
-    raise ValueError(f"{on.framework} does not tell the peak memory of a part of a program on {on.label}")
+    raise ValueError(
+        f"{on.framework} does not tell the peak memory of a part of a program on {on.label}"
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,9 @@ def _torch_counters(on: Device) -> _Counters:
 
     told = torch.accelerator
     pool = torch.mps.driver_allocated_memory if on.kind == "mps" else told.memory_reserved
-    return _Counters(told.reset_peak_memory_stats, told.memory_allocated, told.max_memory_allocated, pool)
+    return _Counters(
+        told.reset_peak_memory_stats, told.memory_allocated, told.max_memory_allocated, pool
+    )
 
 
 def _tensorflow_counters() -> _Counters | None:
@@ -105,7 +115,9 @@ def _tensorflow_counters() -> _Counters | None:
     except ValueError:
         return None
     info = lambda which: lambda: told.get_memory_info("GPU:0")[which]
-    return _Counters(lambda: told.reset_memory_stats("GPU:0"), info("current"), info("peak"), lambda: None)
+    return _Counters(
+        lambda: told.reset_memory_stats("GPU:0"), info("current"), info("peak"), lambda: None
+    )
 
 
 @contextlib.contextmanager
@@ -155,4 +167,6 @@ def _highest_ever() -> int:
         import resource
     except ImportError:  # Windows
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

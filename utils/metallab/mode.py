@@ -18,7 +18,9 @@ def current() -> Mode:
     """``"full"`` or ``"fast"``, from ``METALLAB_MODE``; ValueError on anything else."""
     mode = os.environ.get("METALLAB_MODE") or "full"
     if mode not in MODES:
-        raise ValueError(f"METALLAB_MODE is {mode!r}; set it to 'full' or 'fast', or unset it for 'full'")
+        raise ValueError(
+            f"METALLAB_MODE is {mode!r}; set it to 'full' or 'fast', or unset it for 'full'"
+        )
     return mode
 
 

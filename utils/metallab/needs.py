@@ -44,7 +44,11 @@ class MissingTool:
         style = "border-left:.4em solid #d55e00;padding:.5em 1em"
         fix = f"To fix it: <code>{html.escape(self.fix)}</code>"
         shown = f'<div style="{style}"><b>Not run</b>: {html.escape(self.what)}.<br>{fix}</div>'
-        return {MIME: {"what": self.what, "mend": self.fix}, "text/plain": repr(self), "text/html": shown}
+        return {
+            MIME: {"what": self.what, "mend": self.fix},
+            "text/plain": repr(self),
+            "text/html": shown,
+        }
 
 
 def incomplete(what: str, fix: str) -> None:
@@ -90,7 +94,9 @@ def _has_apple_gpu() -> bool:
 
     here = (platform.system(), platform.machine())
     if sys.platform == "darwin":
-        return int(platform.mac_ver()[0].partition(".")[0] or 15) >= 15  # below, PyTorch sees no GPU
+        return (
+            int(platform.mac_ver()[0].partition(".")[0] or 15) >= 15
+        )  # below, PyTorch sees no GPU
     return here == preload.SYSTEM and shutil.which("g++") is not None
 
 
@@ -123,13 +129,19 @@ def _packages(wanted: str) -> str:
     """How to get what `make packages` installs."""
     if sys.platform == "darwin":
         return "xcode-select --install"
-    return "make packages" if shutil.which("apt-get") else f"install {wanted} with this system's package manager"
+    return (
+        "make packages"
+        if shutil.which("apt-get")
+        else f"install {wanted} with this system's package manager"
+    )
 
 
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
-CORE_AI = paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+CORE_AI = (
+    paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+)
 """Where set-up installs Core AI for this Python; ``main.pth`` is written last."""
 
 TOOLS = {
@@ -141,8 +153,12 @@ TOOLS = {
         lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
-    "coreai": Tool("Apple's Core AI", lambda: (CORE_AI / "main.pth").exists(), lambda: "make setup COREAI=1"),
-    "coremltools": Tool("Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP),
+    "coreai": Tool(
+        "Apple's Core AI", lambda: (CORE_AI / "main.pth").exists(), lambda: "make setup COREAI=1"
+    ),
+    "coremltools": Tool(
+        "Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP
+    ),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
 

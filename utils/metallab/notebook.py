@@ -42,10 +42,14 @@ def read_notebook(path: Path):
     except FileNotFoundError:
         raise Failure(f"there is no file {path}") from None
     except Exception as error:  # a damaged file fails nbformat in many ways
-        raise Failure(f"not a valid notebook: {units.first_line(error)}; restore it from version control") from error
+        raise Failure(
+            f"not a valid notebook: {units.first_line(error)}; restore it from version control"
+        ) from error
     name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
     if name != "python3":
-        raise Failure(f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses")
+        raise Failure(
+            f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses"
+        )
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -60,7 +64,9 @@ def save(notebook: Mapping, path: Path) -> None:
 def title_of(notebook) -> str:
     """The text of its H1, or an empty string."""
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (heading := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)):
+        if cell.cell_type == "markdown" and (
+            heading := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)
+        ):
             return heading[1]
     return ""
 
@@ -74,12 +80,21 @@ def skip_reason(notebook, device: str) -> str:
     if skip is None:
         return ""
     try:
-        devices, packages, reason = list(skip["device"]), list(skip.get("without", [])), skip["reason"].strip()
+        devices, packages, reason = (
+            list(skip["device"]),
+            list(skip.get("without", [])),
+            skip["reason"].strip(),
+        )
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        lacks = not all(needs.TOOLS[name].is_here() if name in needs.TOOLS else find_spec(name) for name in packages)
+        lacks = not all(
+            needs.TOOLS[name].is_here() if name in needs.TOOLS else find_spec(name)
+            for name in packages
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise Failure(f"metadata.metallab.skip wants device and reason, and may have without: {error}") from None
+        raise Failure(
+            f"metadata.metallab.skip wants device and reason, and may have without: {error}"
+        ) from None
     return reason if lacks or device in devices else ""
 
 
@@ -114,7 +129,9 @@ def not_run(notebook) -> list[dict[str, str]]:
     """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
     gaps, heading, number = [], "", 0
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)):
+        if cell.cell_type == "markdown" and (
+            headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)
+        ):
             heading = headings[-1]
         number += is_code(cell)
         for output in cell.get("outputs", []):
@@ -138,7 +155,9 @@ def show_failure(notebook: Mapping, failure: Failure) -> None:
     cells = notebook["cells"]
     first = next((cell for cell in cells if is_code(cell)), None)
     cell = cells[failure.index] if failure.index is not None else first
-    if cell is None or (failure.traceback and any(out["output_type"] == "error" for out in cell["outputs"])):
+    if cell is None or (
+        failure.traceback and any(out["output_type"] == "error" for out in cell["outputs"])
+    ):
         return
     cell["outputs"].append(type(cell)(stopped_output(failure.reason, failure.traceback)))
 
@@ -146,7 +165,12 @@ def show_failure(notebook: Mapping, failure: Failure) -> None:
 def stopped_output(reason: str, details: str = "") -> dict:
     """An output of type error that says what stopped a cell which could not say it itself."""
     traceback = [f"NotebookStopped: {reason}", *details.splitlines()]
-    return {"output_type": "error", "ename": "NotebookStopped", "evalue": reason, "traceback": traceback}
+    return {
+        "output_type": "error",
+        "ename": "NotebookStopped",
+        "evalue": reason,
+        "traceback": traceback,
+    }
 
 
 def without_colours(text: str) -> str:

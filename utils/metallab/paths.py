@@ -77,7 +77,9 @@ def make_output(folder: Path, option: str = "--out") -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(f"{folder} takes no files ({error.strerror}): name another folder with {option}") from error
+        raise OSError(
+            f"{folder} takes no files ({error.strerror}): name another folder with {option}"
+        ) from error
 
 
 def make_folder(folder: Path) -> None:
@@ -115,7 +117,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_bytes(content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
+        temporary.write_bytes(
+            content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
+        )
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -64,12 +64,16 @@ def picture(height: float) -> Iterator[tuple[Figure, Axes]]:
         yield plt.subplots(figsize=(7.5, height))
 
 
-def title(figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False) -> None:
+def title(
+    figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False
+) -> None:
     """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
     below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
     below += "; BUSY\N{NO-BREAK SPACE}MACHINE: other programs ran meanwhile" if busy else ""
     lines = [*textwrap.wrap(text, 90), *textwrap.wrap(below, 90, break_long_words=False)]
-    figure.suptitle("\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10)
+    figure.suptitle(
+        "\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10
+    )
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
@@ -84,9 +88,13 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
             speedup_row(axes, row, answer)
         axes.axvline(1, color=BLACK, linewidth=1)
         rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
-        axes.set_xscale("log", base=2)  # so that twice as fast and half as fast are equally far from 1
+        axes.set_xscale(
+            "log", base=2
+        )  # so that twice as fast and half as fast are equally far from 1
         low, high = axes.get_xlim()
-        axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on the axis at least
+        axes.set_xlim(
+            min(low, 0.48), max(high, 2.1)
+        )  # so that 0.5, 1 and 2 are on the axis at least
         _label_powers_of_two(axes.xaxis)
         axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
         devices, simulated, _ = _where([m for c in comparisons for m in c.measurements.values()])
@@ -102,7 +110,11 @@ def speedup_row(axes: Axes, row: int, answer: Answer) -> None:
     if ratio:
         words, colour = f"{units.times(ratio.median)}, {words}", BLACK
         marks = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
-        spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]] if ratio.has_interval else None
+        spread = (
+            [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+            if ratio.has_interval
+            else None
+        )
         axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=marks, capsize=4)
     beside = axes.get_yaxis_transform()  # right of the frame
     axes.text(1.01, row, words, transform=beside, va="center", color=colour, fontsize=9)
@@ -131,7 +143,9 @@ def curves(
             x = sorted({*line, *gaps})
             medians = [line[i].median if i in line else math.nan for i in x]
             axes.plot(x, medians, "o-", color=colour, label=name, markersize=4)
-            low, high = zip(*(line[i].quartiles if i in line else (math.nan, math.nan) for i in x), strict=True)
+            low, high = zip(
+                *(line[i].quartiles if i in line else (math.nan, math.nan) for i in x), strict=True
+            )
             axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
@@ -146,8 +160,14 @@ def curves(
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         title(figure, heading, *_where(every))
-    of = {name: ", ".join(_at(measured, x) for x, measured in line.items()) for name, line in lines.items()}
-    return described(figure, f"time a call over {xlabel}: {'; '.join(f'{name}: {each}' for name, each in of.items())}")
+    of = {
+        name: ", ".join(_at(measured, x) for x, measured in line.items())
+        for name, line in lines.items()
+    }
+    return described(
+        figure,
+        f"time a call over {xlabel}: {'; '.join(f'{name}: {each}' for name, each in of.items())}",
+    )
 
 
 def _at(measured: Measurement, x: float) -> str:
@@ -155,20 +175,39 @@ def _at(measured: Measurement, x: float) -> str:
     return f"{units.seconds(measured.median)} at {x:g}{flags}"
 
 
-def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes") -> Figure:
+def stages(
+    pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes"
+) -> Figure:
     """Draw a bar for each pipeline, with a piece as long as its median for each stage but ``total``."""
-    names = list(dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total"))
-    scale, unit = units.of_seconds(max(part.median for parts in pipelines.values() for part in parts.values()))
+    names = list(
+        dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total")
+    )
+    scale, unit = units.of_seconds(
+        max(part.median for parts in pipelines.values() for part in parts.values())
+    )
     with picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
         starts = np.zeros(len(pipelines))
         for stage, colour in zip(names, _cycled(len(names)), strict=True):
-            lengths = [parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()]
-            axes.barh(range(len(pipelines)), lengths, left=starts, color=colour, label=stage, edgecolor="white")
+            lengths = [
+                parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()
+            ]
+            axes.barh(
+                range(len(pipelines)),
+                lengths,
+                left=starts,
+                color=colour,
+                label=stage,
+                edgecolor="white",
+            )
             starts += lengths
         rows(axes, list(pipelines))
         axes.set_xlabel(f"medians of the stages' times, one after the other [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
-        title(figure, heading, *_where([part for parts in pipelines.values() for part in parts.values()]))
+        title(
+            figure,
+            heading,
+            *_where([part for parts in pipelines.values() for part in parts.values()]),
+        )
     sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
             for name, parts in pipelines.items())  # fmt: skip
     return described(figure, "; ".join(sentences))
@@ -177,21 +216,31 @@ def stages(pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str =
 def reason(words: str) -> Figure:
     """Draw a line of words: the reason why there is no picture."""
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.5, 0.6))  # with axes: IPython draws no figure that has none
+        figure, axes = plt.subplots(
+            figsize=(7.5, 0.6)
+        )  # with axes: IPython draws no figure that has none
         axes.set_axis_off()
         figure.text(0.01, 0.5, words, va="center", color=RED)
     return described(figure, words)
 
 
 def losses(
-    runs: Mapping[str, Sequence[Sequence[float]]], *, device: str, heading: str = "Loss curves", each: str = "epoch"
+    runs: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    device: str,
+    heading: str = "Loss curves",
+    each: str = "epoch",
 ) -> Figure:
     """Draw training losses: the median over seeds as a line, and a band from the lowest to the highest.
 
     ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names the unit instead of
     epochs. What was skipped (`metallab.isolated.Skipped`) is left out, or shown if there is nothing else.
     """
-    made = {name: seeds for name, seeds in runs.items() if not any(isinstance(s, Skipped) for s in seeds)}
+    made = {
+        name: seeds
+        for name, seeds in runs.items()
+        if not any(isinstance(s, Skipped) for s in seeds)
+    }
     if runs and not made:
         return reason(repr(next(iter(runs.values()))[0]))
     runs = made
@@ -199,8 +248,18 @@ def losses(
         looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
         for (name, seeds), (colour, style) in zip(runs.items(), looks, strict=True):
             epochs = np.arange(1, len(seeds[0]) + 1)
-            axes.fill_between(epochs, np.min(seeds, 0), np.max(seeds, 0), color=colour, alpha=0.2, linewidth=0)
-            axes.plot(epochs, np.median(seeds, 0), style, color=colour, label=name, marker="o", markersize=4)
+            axes.fill_between(
+                epochs, np.min(seeds, 0), np.max(seeds, 0), color=colour, alpha=0.2, linewidth=0
+            )
+            axes.plot(
+                epochs,
+                np.median(seeds, 0),
+                style,
+                color=colour,
+                label=name,
+                marker="o",
+                markersize=4,
+            )
         axes.set_yscale("log")
         for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -210,7 +269,11 @@ def losses(
         axes.set_ylabel("training loss")
         axes.legend(fontsize=8)
         several = any(len(seeds) > 1 for seeds in runs.values())
-        title(figure, f"{heading} (line: median of seeds, band: all of them)" if several else heading, [device])
+        title(
+            figure,
+            f"{heading} (line: median of seeds, band: all of them)" if several else heading,
+            [device],
+        )
     sentences = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
     return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
 
@@ -228,9 +291,15 @@ def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Pictur
         pictures.append(plt.imread(io.BytesIO(file.getvalue())))
         words.append(figure.get_label() or str(value))
     height, width, _ = np.max([picture.shape for picture in pictures], axis=0)
-    tiles = [np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1) for p in pictures]
+    tiles = [
+        np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1)
+        for p in pictures
+    ]
     tiles += [np.ones_like(tiles[0])] * (len(tiles) % 2)
-    plt.imsave(file := io.BytesIO(), np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]))
+    plt.imsave(
+        file := io.BytesIO(),
+        np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]),
+    )
     return Picture(file.getvalue(), "; ".join(words))
 
 
@@ -247,7 +316,9 @@ def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     step = max(1, math.ceil((last - first + 1) / most))
     axis.set_ticks([2.0**power for power in range(first, last + 1) if power % step == 0])
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"1/{1 / value:g}" if value < 1 else f"{value:g}"))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"1/{1 / value:g}" if value < 1 else f"{value:g}")
+    )
     axis.set_minor_locator(NullLocator())
 
 
@@ -280,7 +351,10 @@ def _cycled(count: int) -> list[str]:
 
 def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool, bool]:
     """The devices' names, whether any is simulated, and whether other programs were busy meanwhile."""
-    devices, busy = [measured.device for measured in measurements], any(m.others > BUSY for m in measurements)
+    devices, busy = (
+        [measured.device for measured in measurements],
+        any(m.others > BUSY for m in measurements),
+    )
     return devices, any(measured.simulated for measured in measurements), busy
 
 
@@ -297,10 +371,14 @@ def described(figure: Figure, words: str) -> Figure:
     title.
     """
     figure.set_label(words)
-    heading = figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")  # what it shows, and on which devices
+    heading = (
+        figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")
+    )  # what it shows, and on which devices
     alternative = f"{heading}. {words}" if heading else words
 
-    figure._repr_mimebundle_ = functools.partial(_show_figure, figure, alternative)  # IPython asks for it by this name
+    figure._repr_mimebundle_ = functools.partial(
+        _show_figure, figure, alternative
+    )  # IPython asks for it by this name
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
 
@@ -382,8 +460,12 @@ def _bundle(
     metadata = {kind: {**sizes[kind], "alt": words} for kind in data}
 
     kind, picture = next(iter(data.items()))
-    encoded = _encode(picture.encode()) if kind == "image/svg+xml" else picture  # IPython has SVG as it is
-    width = f' width="{sizes[kind]["width"]}"' if "width" in sizes[kind] else ""  # half the pixels, for "retina"
+    encoded = (
+        _encode(picture.encode()) if kind == "image/svg+xml" else picture
+    )  # IPython has SVG as it is
+    width = (
+        f' width="{sizes[kind]["width"]}"' if "width" in sizes[kind] else ""
+    )  # half the pixels, for "retina"
     shown = f'<img alt="{html.escape(words)}" src="data:{kind};base64,{encoded}"{width}>'
 
     return {"text/html": shown, **data}, metadata

@@ -24,8 +24,34 @@ _REPLACED = {
     r"(?:/private)?/var/folders/[\w+]+/[\w+]+": "(temporary)",
 }
 _HOMES = r"/(?:Users|home)/[^/:;,\s\"']+(?:(?:\s[\w.\\-]*\w\\?){1,3}(?=/))?"  # a name with spaces, if a folder follows
-_SYSTEM = {"usr", "bin", "lib", "lib64", "etc", "dev", "proc", "sys", "System", "Library", "Applications"}
-_OWN = {"home", "Users", "root", "tmp", "private", "var", "opt", "mnt", "media", "srv", "run", "work", "Volumes"}
+_SYSTEM = {
+    "usr",
+    "bin",
+    "lib",
+    "lib64",
+    "etc",
+    "dev",
+    "proc",
+    "sys",
+    "System",
+    "Library",
+    "Applications",
+}
+_OWN = {
+    "home",
+    "Users",
+    "root",
+    "tmp",
+    "private",
+    "var",
+    "opt",
+    "mnt",
+    "media",
+    "srv",
+    "run",
+    "work",
+    "Volumes",
+}
 _COMMON = {"root", "user", "users", "runner", "localhost", "me"}
 
 
@@ -40,7 +66,11 @@ def scrub(text: str) -> str:
 def leaks(text: str) -> list[str]:
     """Paths from the root that not every system has, and names of this machine and its user."""
     here = set(os.listdir("/")) - _SYSTEM
-    paths = [match[0] for match in re.finditer(rf"{_BEGIN}/([\w.@+-]+)/[\w.@+-]+", text) if match[1] in _OWN | here]
+    paths = [
+        match[0]
+        for match in re.finditer(rf"{_BEGIN}/([\w.@+-]+)/[\w.@+-]+", text)
+        if match[1] in _OWN | here
+    ]
     return paths + [name for name in names() if re.search(_whole(name), text)]
 
 
@@ -66,9 +96,13 @@ def names() -> dict[str, str]:
     """
     words = dict.fromkeys(user_names(), "(user)")
     hosts = {platform.node()}
-    with contextlib.suppress(OSError):  # a program of macOS, or a folder of PATH that this account cannot enter
+    with contextlib.suppress(
+        OSError
+    ):  # a program of macOS, or a folder of PATH that this account cannot enter
         for kind in ("ComputerName", "LocalHostName"):
-            asked = subprocess.run(["scutil", "--get", kind], capture_output=True, text=True, check=False)
+            asked = subprocess.run(
+                ["scutil", "--get", kind], capture_output=True, text=True, check=False
+            )
             hosts.add(asked.stdout.strip())
     words |= dict.fromkeys(hosts | {host.partition(".")[0] for host in hosts}, "(host)")
     kept = [name for name in words if len(name) > 2 and name.lower() not in _COMMON]
@@ -78,7 +112,9 @@ def names() -> dict[str, str]:
 def user_names() -> frozenset[str]:
     """The account's name, and the person's if the system knows it."""
     found: set[str] = set()
-    with contextlib.suppress(KeyError, OSError):  # an account that is a bare number, as in some containers
+    with contextlib.suppress(
+        KeyError, OSError
+    ):  # an account that is a bare number, as in some containers
         found.add(getpass.getuser())
         entry = pwd.getpwuid(os.getuid())
         found |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}

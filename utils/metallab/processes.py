@@ -56,8 +56,13 @@ def adopt_orphans() -> bool:
 def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
     """Return the running processes of a session leader: itself, descendants, its session, and those with its mark."""
     members = {process for process in psutil.process_iter() if name and has_mark(process, name)}
-    if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):  # else a stranger has the number
-        members |= {head, *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid)))} - {None}
+    if head is not None and (
+        head.is_running() or not psutil.pid_exists(head.pid)
+    ):  # else a stranger has the number
+        members |= {
+            head,
+            *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid))),
+        } - {None}
         with contextlib.suppress(psutil.NoSuchProcess):
             members.update(head.children(recursive=True))
     return [process for process in members if runs(process)]
@@ -86,7 +91,9 @@ def kill_family(head: psutil.Process | None, name: str = "") -> None:
 
 def kill_descendants() -> None:
     """Kill all descendants of this process; orphans as well after `adopt_orphans`."""
-    _kill(lambda: [process for process in psutil.Process().children(recursive=True) if runs(process)])
+    _kill(
+        lambda: [process for process in psutil.Process().children(recursive=True) if runs(process)]
+    )
 
 
 def _kill(find: Callable[[], list[psutil.Process]]) -> None:
@@ -119,7 +126,9 @@ def describe_exit(code: int | None) -> str:
         return f"exited with code {code}"
     known = {number.value: number.name for number in signal.Signals}
     name = known.get(-code, f"signal {-code}")  # real-time signals have no name
-    return f"was killed by {name}" + (" (often the system, for lack of memory)" if name == "SIGKILL" else "")
+    return f"was killed by {name}" + (
+        " (often the system, for lack of memory)" if name == "SIGKILL" else ""
+    )
 
 
 def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
@@ -130,7 +139,9 @@ def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
     if not log.exists():
         return ""
     log_lines = log.read_bytes()[start:].decode("utf-8", errors="replace").splitlines()
-    crash = next((i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None)
+    crash = next(
+        (i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None
+    )
     return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])
 
 

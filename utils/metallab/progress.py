@@ -38,9 +38,13 @@ def _outcome(cell: Mapping) -> str:
 def of_folder(folder: Path) -> dict[str, list[str]]:
     """The outcomes of each page in a folder, by the page's number; of a page that cannot be read there are none."""
     pages = {}
-    for path in sorted(folder.glob("[0-9]*_*.ipynb"), key=lambda path: (paths.NOTEBOOKS / path.name).exists()):
+    for path in sorted(
+        folder.glob("[0-9]*_*.ipynb"), key=lambda path: (paths.NOTEBOOKS / path.name).exists()
+    ):
         try:
-            pages[path.name.partition("_")[0]] = of_page(json.loads(paths.read_regular(path, LARGEST)))
+            pages[path.name.partition("_")[0]] = of_page(
+                json.loads(paths.read_regular(path, LARGEST))
+            )
         except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             pages[path.name.partition("_")[0]] = []
     return pages
@@ -53,27 +57,45 @@ def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
         return "No check has run yet.\n"
     rows = [["", *sorted(ran), "right"]]
     for name, pages in students.items():
-        marks = ["".join(MARKS[outcome] for outcome in pages.get(number, [])) or "?" for number in rows[0][1:-1]]
+        marks = [
+            "".join(MARKS[outcome] for outcome in pages.get(number, [])) or "?"
+            for number in rows[0][1:-1]
+        ]
         count = sum(outcome == "right" for found in pages.values() for outcome in found)
         rows.append(["".join(c if c.isprintable() else "?" for c in name), *marks, str(count)])
-    solved = [sum({*pages.get(n, ["?"])} == {"right"} for pages in students.values()) for n in rows[0][1:-1]]
+    solved = [
+        sum({*pages.get(n, ["?"])} == {"right"} for pages in students.values())
+        for n in rows[0][1:-1]
+    ]
     rows.append(["all right", *map(str, solved), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([*lines, "", ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": "?"}.items()), ""])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": "?"}.items()),
+            "",
+        ]
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     """0, or 2 where there are no pages."""
     of_class = workshop.classroom() / "students"
-    folder = Path(arguments[0]) if arguments else of_class if of_class.is_dir() else workshop.WORKSHOP
+    folder = (
+        Path(arguments[0]) if arguments else of_class if of_class.is_dir() else workshop.WORKSHOP
+    )
     if any(folder.glob("[0-9]*_*.ipynb")):
         students = {folder.name: of_folder(folder)}
     else:
         folders = sorted(each for each in folder.glob("*/") if not each.name.startswith("."))
         students = {each.name: pages for each in folders if (pages := of_folder(each))}
     if not students:
-        print(f"There are no pages in {folder}: name a folder that has one for each student", file=sys.stderr)
+        print(
+            f"There are no pages in {folder}: name a folder that has one for each student",
+            file=sys.stderr,
+        )
         return 2
     print(f"From the pages saved in {os.path.relpath(folder)}:\n\n{table(students)}", end="")
     return 0

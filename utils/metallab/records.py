@@ -43,7 +43,17 @@ from metallab.fields import (
     Sentence,
 )
 from metallab.outcomes import Verdict
-from metallab.timing import WORDS, Answer, Comparison, Doubt, DoubtKind, Measurement, Ratio, compare_samples, doubt
+from metallab.timing import (
+    WORDS,
+    Answer,
+    Comparison,
+    Doubt,
+    DoubtKind,
+    Measurement,
+    Ratio,
+    compare_samples,
+    doubt,
+)
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -187,17 +197,24 @@ def gather(lesson: str, *results: Measurement | Comparison) -> list[Record]:
     ValueError if there is nothing, the lesson cannot name a file, or a measurement's name comes twice.
     """
     if not re.match(_LESSON.pattern, lesson):
-        raise ValueError(f"{lesson!r} cannot name a file; a lesson's name has letters, digits, '_', '-' and '.'")
+        raise ValueError(
+            f"{lesson!r} cannot name a file; a lesson's name has letters, digits, '_', '-' and '.'"
+        )
     rows = [row for result in results for row in _rows(lesson, result)]
     if not rows:
-        raise ValueError(f"{lesson}: nothing to save; give save() the measurements and comparisons of the page")
+        raise ValueError(
+            f"{lesson}: nothing to save; give save() the measurements and comparisons of the page"
+        )
     names = [name for name, *_ in rows]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"{sorted(twice)} stand twice among the results; give each measurement its own name")
+        raise ValueError(
+            f"{sorted(twice)} stand twice among the results; give each measurement its own name"
+        )
     described = machine.describe()
     taken = datetime.now(UTC).isoformat(timespec="seconds")
     return [
-        Record(lesson, name, taken, measured, compared, drift, described) for name, measured, compared, drift in rows
+        Record(lesson, name, taken, measured, compared, drift, described)
+        for name, measured, compared, drift in rows
     ]
 
 
@@ -218,20 +235,26 @@ def write(path: Path, records: Iterable[Record]) -> Path:
     try:
         _parse(path, text)  # what is written today must be readable tomorrow
     except RecordError as error:
-        raise ValueError(f"nothing is written, because it could not be read back: {error}") from error
+        raise ValueError(
+            f"nothing is written, because it could not be read back: {error}"
+        ) from error
     return _put(path, text.encode())
 
 
 def _as_text(benchmarks: Mapping[str, Sequence[Record]]) -> str:
     text = io.StringIO()
-    pyperf.BenchmarkSuite([pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]).dump(text)
+    pyperf.BenchmarkSuite(
+        [pyperf.Benchmark(list(map(_run, runs))) for runs in benchmarks.values()]
+    ).dump(text)
     return text.getvalue()
 
 
 def foreign(path: Path, runs: Iterable[Record]) -> list[str]:
     """Return the names and texts of a file that `write` would not have written for the records that `load` read."""
     ours = {*_texts(json.loads(_as_text(by_name(runs)))), *get_args(Verdict)}
-    given = json.loads(path.read_text("utf-8"), object_pairs_hook=list)  # of a name that comes twice each value
+    given = json.loads(
+        path.read_text("utf-8"), object_pairs_hook=list
+    )  # of a name that comes twice each value
     return [text for text in dict.fromkeys(_texts(given)) if text not in ours]
 
 
@@ -242,7 +265,13 @@ def _texts(value: Any) -> Iterator[str]:
             value = json.loads(value, object_pairs_hook=list)
     if isinstance(value, str):
         yield value
-    for each in value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+    for each in (
+        value.items()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    ):
         yield from _texts(each)
 
 
@@ -251,7 +280,9 @@ def _put(path: Path, content: bytes) -> Path:
         paths.write_atomically(path, content)
     except OSError as error:
         advice = "make room, or name another place, folder= or METALLAB_BUILD"
-        raise OSError(error.errno, f"{path} cannot be written ({error.strerror}): {advice}") from error
+        raise OSError(
+            error.errno, f"{path} cannot be written ({error.strerror}): {advice}"
+        ) from error
     return path
 
 
@@ -270,9 +301,13 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
         content = drawn.getvalue()
     if not words or not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:
         most = PICTURE_BYTES // 2**20
-        raise ValueError(f"a headline's picture is a PNG of at most {most} MiB with words for it: alternative_text=")
+        raise ValueError(
+            f"a headline's picture is a PNG of at most {most} MiB with words for it: alternative_text="
+        )
     file = _put(path.with_suffix(".png"), content)
-    return Headline(sentences, file.name, machine.one_line(words), hashlib.sha256(content).hexdigest())
+    return Headline(
+        sentences, file.name, machine.one_line(words), hashlib.sha256(content).hexdigest()
+    )
 
 
 def load(path: Path | str) -> list[Record]:
@@ -288,7 +323,9 @@ def load(path: Path | str) -> list[Record]:
             raise RecordError(f"{path}: larger than {_BYTES_LIMIT // 2**20} MiB")
         text = content.decode()
     except FileNotFoundError as error:
-        raise RecordError(f"{path}: there is no such file; `make run` and `make bench` write results") from error
+        raise RecordError(
+            f"{path}: there is no such file; `make run` and `make bench` write results"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
     return _parse(path, text)
@@ -306,7 +343,11 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     lines = []
     for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
         compared = runs[0].comparison
-        wanted = name == f"{lesson}/{comparison}/{variant}" if variant else name.startswith(f"{lesson}/{comparison}/")
+        wanted = (
+            name == f"{lesson}/{comparison}/{variant}"
+            if variant
+            else name.startswith(f"{lesson}/{comparison}/")
+        )
         if not wanted or compared.outcome == "baseline":
             continue
         sound, why = believed(runs)
@@ -314,12 +355,16 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         if sound:
             ratio, note = sound[0].answer.ratio, "one process"
             if len(medians := sorted(run.comparison.median for run in sound)) > 1:
-                ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
+                ratio = replace(
+                    ratio, median=statistics.median(medians), low=medians[0], high=medians[-1]
+                )
                 note = f"median of {len(medians)} processes, {ratio.ends}"
             told = ratio.sentence(note)
         lines.append(f"Measured before on an {runs[0].measurement.device}, {comparison}: {told}.")
     if not lines:
-        raise ValueError(f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has")
+        raise ValueError(
+            f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has"
+        )
     return "\n".join(lines)
 
 
@@ -351,7 +396,10 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
         return not _CLAIM.search(sentence)
 
     kept = tuple(filter(is_supported, last.headline.sentences))
-    return replace(last.headline, sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),))
+    return replace(
+        last.headline,
+        sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),),
+    )
 
 
 def _shortened(sentence: object) -> str:
@@ -366,9 +414,13 @@ def read_picture(results: Path, headline: Headline) -> bytes:
     try:
         content = paths.read_regular(file, PICTURE_BYTES)
     except OSError as error:
-        raise RecordError(f"the picture {file.name} cannot be read ({error.strerror}): run the page again") from error
+        raise RecordError(
+            f"the picture {file.name} cannot be read ({error.strerror}): run the page again"
+        ) from error
     if (file.name, hashlib.sha256(content).hexdigest()) != (headline.picture, headline.sha256):
-        raise RecordError(f"{file.name} is not the picture that was saved with the results: run the page again")
+        raise RecordError(
+            f"{file.name} is not the picture that was saved with the results: run the page again"
+        )
     return content
 
 
@@ -430,7 +482,11 @@ def _compared(comparison: Comparison, variant: str) -> Compared:
     answer = comparison.answers[variant]
     named |= {"doubt": answer.doubt.kind, "withheld": machine.one_line(answer.doubt.reason)}
     if ratio := comparison.paired.get(variant):
-        named |= {"median": ratio.median, "low": ratio.low, "high": ratio.high if ratio.has_interval else None}
+        named |= {
+            "median": ratio.median,
+            "low": ratio.low,
+            "high": ratio.high if ratio.has_interval else None,
+        }
     return Compared(**named, outcome=answer.outcome)
 
 
@@ -450,7 +506,9 @@ def _run(record: Record) -> pyperf.Run:
         **({"headline": json.dumps(headline)} if headline else {}),
     }
     first = [(1, measured.first_call)]
-    return pyperf.Run(list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False)
+    return pyperf.Run(
+        list(measured.samples), warmups=first, metadata=metadata, collect_metadata=False
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -504,7 +562,13 @@ class _Metadata:
 
 def schema() -> dict[str, Any]:
     """JSON schemas of a file, and of the JSON texts in its metadata."""
-    parts = {"file": _File, "metadata": _Metadata, "metallab": Record, "machine": machine.Machine, "headline": Headline}
+    parts = {
+        "file": _File,
+        "metadata": _Metadata,
+        "metallab": Record,
+        "machine": machine.Machine,
+        "headline": Headline,
+    }
     return {name: msgspec.json.schema(part) for name, part in parts.items()}
 
 
@@ -521,12 +585,16 @@ def _parse(path: Path, text: str) -> list[Record]:
             if len({_work(run) for run in runs}) > 1:
                 raise ValueError("it mixes runs of different work, machines or revisions")
         except (ValueError, TypeError, RecursionError) as error:
-            raise RecordError(f"{path}: benchmark {number} is not a record of ours: {_reason(error)}") from error
+            raise RecordError(
+                f"{path}: benchmark {number} is not a record of ours: {_reason(error)}"
+            ) from error
         records += runs
     try:
         runs = {(record.name, record.moment): record for record in records}
         if len(runs) < len(records):
-            raise ValueError("the same run is in it twice, or two that were saved within one second")
+            raise ValueError(
+                "the same run is in it twice, or two that were saved within one second"
+            )
         return [_computed(record, runs) for record in records]
     except (ValueError, OverflowError) as error:  # a moment before the year 1
         raise RecordError(f"{path}: {_reason(error)}") from error
@@ -543,17 +611,40 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
     about["headline"] = given.headline and msgspec.json.decode(given.headline)
     read = msgspec.convert(about, Record)
     variables = (*machine.VARIABLES, *machine.OLDER_VARIABLES)
-    known = {"environment": variables, "versions": machine.PACKAGES}  # another name may be anybody's
-    kept = {part: {k: v for k, v in getattr(read.machine, part).items() if k in names} for part, names in known.items()}
+    known = {
+        "environment": variables,
+        "versions": machine.PACKAGES,
+    }  # another name may be anybody's
+    kept = {
+        part: {k: v for k, v in getattr(read.machine, part).items() if k in names}
+        for part, names in known.items()
+    }
     return replace(read, machine=replace(read.machine, **kept))
 
 
 def _work(run: Record) -> tuple[Any, ...]:
     """What the runs of one benchmark have in common."""
     measured, compared, made = run.measurement, run.comparison, run.machine
-    names = (run.lesson, run.name, measured.name, compared and (compared.name, compared.variant, compared.baseline))
-    what = (measured.question, measured.dtype, measured.size, compared and (compared.role, compared.series))
-    where = (measured.device, measured.kind, measured.simulated, measured.mode, made.chip, made.git_revision)
+    names = (
+        run.lesson,
+        run.name,
+        measured.name,
+        compared and (compared.name, compared.variant, compared.baseline),
+    )
+    what = (
+        measured.question,
+        measured.dtype,
+        measured.size,
+        compared and (compared.role, compared.series),
+    )
+    where = (
+        measured.device,
+        measured.kind,
+        measured.simulated,
+        measured.mode,
+        made.chip,
+        made.git_revision,
+    )
     return *names, *what, *where, *made.versions.items()
 
 
@@ -565,13 +656,23 @@ def _computed(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Recor
     named = f"{run.lesson}/{claimed.name}/"
     base = runs.get((named + claimed.baseline, run.moment))
     if base is None or run.name != named + claimed.variant:
-        raise ValueError(f"{run.name!r} claims to be {named + claimed.variant!r} beside {claimed.baseline!r}: not here")
+        raise ValueError(
+            f"{run.name!r} claims to be {named + claimed.variant!r} beside {claimed.baseline!r}: not here"
+        )
     computed = _compared(_comparison_of(run, base), claimed.variant)
     ours, theirs = ((each.median, each.low, each.high) for each in (computed, claimed))
-    alike = (a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6) for a, b in zip(ours, theirs, strict=True))
+    alike = (
+        a is b if None in (a, b) else math.isclose(a, b, rel_tol=1e-6)
+        for a, b in zip(ours, theirs, strict=True)
+    )
     if not all(alike):
-        ours, theirs = (", ".join("none" if end is None else f"{end:.4g}" for end in ends) for ends in (ours, theirs))
-        raise ValueError(f"{run.name!r} claims a speed-up (median, ends) of {theirs}, but its samples say {ours}")
+        ours, theirs = (
+            ", ".join("none" if end is None else f"{end:.4g}" for end in ends)
+            for ends in (ours, theirs)
+        )
+        raise ValueError(
+            f"{run.name!r} claims a speed-up (median, ends) of {theirs}, but its samples say {ours}"
+        )
     return replace(run, comparison=computed)
 
 
@@ -581,8 +682,16 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     if (ours.n, ours.question) != (theirs.n, theirs.question):
         raise ValueError(f"{run.name!r} cannot be compared: its baseline has other samples")
     sides = {claimed.baseline: theirs, claimed.variant: ours}
-    made = compare_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
+    made = compare_samples(
+        sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity
+    )
     refused = _doubt_of(claimed)
     paired = {} if refused and claimed.median is None else made.paired
     kept = {"series": claimed.series, "roles": {claimed.variant: claimed.role}}
-    return replace(made, paired=paired, refused={claimed.variant: refused} if refused else {}, watches=(), **kept)
+    return replace(
+        made,
+        paired=paired,
+        refused={claimed.variant: refused} if refused else {},
+        watches=(),
+        **kept,
+    )

@@ -22,7 +22,9 @@ class Table:
         self.note = note
         self.headings, self.rows = list(headings), [[str(value) for value in row] for row in rows]
         if any(len(row) != len(self.headings) for row in self.rows):
-            raise ValueError(f"each row of this table needs {len(self.headings)} values: {', '.join(self.headings)}")
+            raise ValueError(
+                f"each row of this table needs {len(self.headings)} values: {', '.join(self.headings)}"
+            )
 
     def __repr__(self) -> str:
         lines = [self.headings, *self.rows] if self.rows else []
@@ -37,5 +39,10 @@ class Table:
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=self.headings)
-        left = [{"selector": "th, td", "props": "text-align: left"}]  # notebooks align right, as suits numbers
-        return frame.style.hide(axis="index").format(escape="html").set_table_styles(left).to_html() + note
+        left = [
+            {"selector": "th, td", "props": "text-align: left"}
+        ]  # notebooks align right, as suits numbers
+        return (
+            frame.style.hide(axis="index").format(escape="html").set_table_styles(left).to_html()
+            + note
+        )

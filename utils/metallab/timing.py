@@ -132,7 +132,14 @@ class Budget:
 
 FULL = Budget()
 FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % noise; 10 often do not
-FAST = Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0.0, warmup_limit=0.0, block_seconds=0.002)
+FAST = Budget(
+    min_samples=3,
+    max_samples=3,
+    warmup_calls=1,
+    warmup_seconds=0.0,
+    warmup_limit=0.0,
+    block_seconds=0.002,
+)
 
 
 def measure(
@@ -160,7 +167,9 @@ def measure(
             samples.rows.append((sampler.sample(),))
     seconds = [seconds for (seconds,) in samples.kept]
     about = {"dtype": _dtype(dtype), "size": _size(size)}
-    return sampler.measurement(name or getattr(fn, "__name__", type(fn).__name__), seconds, reason, load.cores(), about)
+    return sampler.measurement(
+        name or getattr(fn, "__name__", type(fn).__name__), seconds, reason, load.cores(), about
+    )
 
 
 def compare(
@@ -208,21 +217,33 @@ def compare(
     judges = _judges(variants, baseline, parity)
     devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
     if size is not None and not series:
-        raise ValueError("a size is one of a series: name what its comparisons have in common, series='product, n'")
+        raise ValueError(
+            "a size is one of a series: name what its comparisons have in common, series='product, n'"
+        )
     dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
-    rows, reason, others, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
+    rows, reason, others, refused = _in_turns(
+        samplers, baseline, judges, budget, random.Random(seed)
+    )
     times = dict(zip(samplers, zip(*rows, strict=True), strict=True))
     measurements = {
-        key: sampler.measurement(key, times[key], reason, others, {"dtype": _dtype(dtypes.get(key)), "size": size})
+        key: sampler.measurement(
+            key, times[key], reason, others, {"dtype": _dtype(dtypes.get(key)), "size": size}
+        )
         for key, sampler in samplers.items()
     }
-    paired = {key: Ratio.of(key, baseline, times[key], times[baseline]) for key in judges if key not in refused}
+    paired = {
+        key: Ratio.of(key, baseline, times[key], times[baseline])
+        for key in judges
+        if key not in refused
+    }
     check = "; ".join(dict.fromkeys(map(describe_check, judges.values())))
     watches, roles = tuple(Sentinel.watching), dict(roles or {})
-    return Comparison(name, question, baseline, measurements, paired, refused, check, watches, series, roles)
+    return Comparison(
+        name, question, baseline, measurements, paired, refused, check, watches, series, roles
+    )
 
 
 def _judges(
@@ -252,10 +273,16 @@ def _for_each(variants: Iterable[str], given: Any, missing: str) -> dict[str, An
 
 @contextlib.contextmanager
 def sentinel(
-    fn: Callable[[], Any], *, on: DeviceLike, budget: Budget | None = None, clock: Clock = time.perf_counter_ns
+    fn: Callable[[], Any],
+    *,
+    on: DeviceLike,
+    budget: Budget | None = None,
+    clock: Clock = time.perf_counter_ns,
 ) -> Iterator[Sentinel]:
     """``with sentinel(work, on=lab) as watch: ...`` and then ``watch.drift``, ``watch.throttled``."""
-    short = budget or (Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST)
+    short = budget or (
+        Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST
+    )
     measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
     watch = Sentinel(before=measured())
     Sentinel.watching.append(watch)
@@ -269,11 +296,15 @@ def sentinel(
 class _Sampler:
     """Takes samples of one function on one device."""
 
-    def __init__(self, fn: Callable[[], Any], device: DeviceLike, question: Question, clock: Clock) -> None:
+    def __init__(
+        self, fn: Callable[[], Any], device: DeviceLike, question: Question, clock: Clock
+    ) -> None:
         if question not in ("latency", "throughput"):
             raise ValueError(f"question is {question!r}; ask for 'latency' or 'throughput'")
         if not callable(fn):
-            raise TypeError(f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)")
+            raise TypeError(
+                f"{type(fn).__name__} cannot be called: give the function itself, as in lambda: model(x)"
+            )
         self.fn, self.device, self.question, self.clock = fn, device, question, clock
         self.synchronize, self.waits_for_results = device.synchronize, device.waits_for_results
         self.block = 1
@@ -287,15 +318,23 @@ class _Sampler:
         """Make the first call, warm up, and find the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
-        while self.question == "throughput" and not self._block_is_full(self._timed_block(), budget):
+        while self.question == "throughput" and not self._block_is_full(
+            self._timed_block(), budget
+        ):
             self.block *= 2
             if self.block > 2**24:
-                raise RuntimeError(f"{self.block} calls took no time by this clock; is the clock running?")
+                raise RuntimeError(
+                    f"{self.block} calls took no time by this clock; is the clock running?"
+                )
 
     def _block_is_full(self, seconds: float, budget: Budget) -> bool:
         """Return True if a block is long enough, with calls that can overlap, or its results fill the memory."""
         overlap = self.device.kind != "cpu" or self.waits_for_results
-        is_row = not overlap or self.block >= ROW_CALLS or 2 * seconds > LONGEST_ROW * budget.block_seconds
+        is_row = (
+            not overlap
+            or self.block >= ROW_CALLS
+            or 2 * seconds > LONGEST_ROW * budget.block_seconds
+        )
         return (seconds >= budget.block_seconds and is_row) or 2 * self.block > self._most_calls()
 
     def _most_calls(self) -> float:
@@ -343,7 +382,12 @@ class _Sampler:
         return seconds
 
     def measurement(
-        self, name: str, samples: Sequence[float], reason: str, others: float, about: Mapping[str, Any]
+        self,
+        name: str,
+        samples: Sequence[float],
+        reason: str,
+        others: float,
+        about: Mapping[str, Any],
     ) -> Measurement:
         return Measurement(
             name=name,
@@ -363,14 +407,21 @@ class _Sampler:
 def described(device: DeviceLike) -> dict[str, Any]:
     """Return the fields of a `Measurement` about its device."""
     threads = getattr(device, "threads", None)  # a CPU's, where they are set
-    return {"device": device.label, "simulated": device.simulated, "kind": device.kind, "threads": threads}
+    return {
+        "device": device.label,
+        "simulated": device.simulated,
+        "kind": device.kind,
+        "threads": threads,
+    }
 
 
 def _dtype(given: Any) -> Dtype | None:
     """Return the name of ``"float16"``, ``torch.float16``, ``numpy.dtype("float16")``."""
     name = None if given is None else units.dtype_name(given)
     if name not in (None, *get_args(Dtype)):
-        raise ValueError(f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out")
+        raise ValueError(
+            f"dtype is {given!r}; name one of {', '.join(get_args(Dtype))}, or leave it out"
+        )
     return name
 
 
@@ -398,7 +449,9 @@ class _Samples:
         if seen < self.next_look:
             return None
         # look again after a fifth more samples, and at the budget's numbers
-        named = [count for count in (budget.min_samples, budget.max_samples) if count and count > seen]
+        named = [
+            count for count in (budget.min_samples, budget.max_samples) if count and count > seen
+        ]
         self.next_look = min([math.ceil(seen * 1.2), *named])
         if budget.max_samples and seen >= budget.max_samples:
             return f"{seen} samples, as asked"
@@ -418,7 +471,9 @@ class _Samples:
             return budget.max_seconds
         limit = budget.max_seconds * self.columns
         lacking = len(self.rows) < FEWEST_PAIRS <= budget.min_samples
-        return max(2 * limit, SECONDS_FOR_PAIRS) if lacking else limit  # twice: each sample follows an untimed call
+        return (
+            max(2 * limit, SECONDS_FOR_PAIRS) if lacking else limit
+        )  # twice: each sample follows an untimed call
 
 
 def _in_turns(
@@ -437,7 +492,9 @@ def _in_turns(
             with sampler.device.active():
                 sampler.prepare(budget)
         refused = _refused(samplers, baseline, judges)
-        checked = {k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)}
+        checked = {
+            k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)
+        }
         first = _copied(samplers[baseline].first_result) if checked else None
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
@@ -446,7 +503,9 @@ def _in_turns(
     return rows, reason, others, refused | _refused_in_the_end(samplers, baseline, checked, first)
 
 
-def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> tuple[list[Sequence[float]], str]:
+def _interleave(
+    samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
+) -> tuple[list[Sequence[float]], str]:
     """Return rounds of one sample each, shuffled in every round, and why they stopped."""
     samples = _Samples(len(samplers), samplers[0].clock)
     order = list(range(len(samplers)))
@@ -488,7 +547,9 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
-def _refused(samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]) -> dict[str, Doubt]:
+def _refused(
+    samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]
+) -> dict[str, Doubt]:
     """Return the variants whose first result differs, or whose device is simulated, and why."""
     refused, base = {}, samplers[baseline]
     for key, judge in parity.items():
@@ -505,7 +566,9 @@ def _refused_in_the_end(
     """Return the variants whose last result, or the baseline's, differs from the baseline's first."""
     refused: dict[str, Doubt] = {}
     for called in (baseline, *parity) if parity else ():
-        result = samplers[called].last_result()  # compared before another function can write over it
+        result = samplers[
+            called
+        ].last_result()  # compared before another function can write over it
         whose = f"'{baseline}' itself returns" if called == baseline else "it returns"
         for key in parity if called == baseline else [called]:
             if key not in refused and (difference := difference_of(parity[key], first, result)):
@@ -517,7 +580,9 @@ def _refused_in_the_end(
 def _copied(result: Any) -> Any:
     """Return a copy that later calls cannot change, or the result if it cannot be copied."""
     try:
-        tensors = [leaf for leaf in _leaves(result) if hasattr(leaf, "detach") and hasattr(leaf, "clone")]
+        tensors = [
+            leaf for leaf in _leaves(result) if hasattr(leaf, "detach") and hasattr(leaf, "clone")
+        ]
         # tensors with a gradient cannot be copied deeply
         return copy.deepcopy(result, {id(tensor): tensor.detach().clone() for tensor in tensors})
     except Exception:  # noqa: BLE001 - a result of any type
@@ -546,7 +611,9 @@ class Others:
 def _busy_seconds() -> float:
     """Return the busy seconds of all cores since the machine started, with those taken by its host."""
     times = psutil.cpu_times()
-    return sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
+    return sum(
+        getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal")
+    )
 
 
 @contextlib.contextmanager

@@ -24,7 +24,9 @@ VARIABLE = "METALLAB_TURNS"
 LIMIT = 600.0
 """Seconds that others wait for one turn to end. The longest measurements of the notebooks take a minute."""
 
-_HELD = "METALLAB_TURN_HELD"  # for this process and those that it starts: the turn is theirs already
+_HELD = (
+    "METALLAB_TURN_HELD"  # for this process and those that it starts: the turn is theirs already
+)
 _one_thread = threading.RLock()
 
 
@@ -59,7 +61,9 @@ def _acquired(folder: Path) -> contextlib.AbstractContextManager:
     from filelock import FileLock, Timeout  # in a class; measuring alone does without
 
     if not folder.is_dir():
-        raise NotADirectoryError(f"{VARIABLE} names {folder}, which is no folder: make it, or unset the variable")
+        raise NotADirectoryError(
+            f"{VARIABLE} names {folder}, which is no folder: make it, or unset the variable"
+        )
     path, arrived = folder / "turn.lock", time.time()
     lock = FileLock(path, mode=0o666)  # other accounts take turns too
     try:
@@ -67,7 +71,9 @@ def _acquired(folder: Path) -> contextlib.AbstractContextManager:
     except Timeout:
         print("Waiting for a turn to measure: somebody else is measuring.", flush=True)
         try:
-            held = lock.acquire(cancel_check=lambda: time.time() - max(arrived, path.stat().st_mtime) > LIMIT)
+            held = lock.acquire(
+                cancel_check=lambda: time.time() - max(arrived, path.stat().st_mtime) > LIMIT
+            )
         except Timeout:
             raise TurnBlocked(
                 f"one measurement has kept its turn for more than {LIMIT / 60:.0f} min: ask who measures, or the "

@@ -27,19 +27,32 @@ def size(value: float) -> str:
 
 def rate(value: float, unit: str) -> str:
     """A rate with an SI prefix: ``rate(4.1e12, 'B/s')`` is ``'4.1 TB/s'``."""
-    return _scaled(value, ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)))
+    return _scaled(
+        value,
+        ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)),
+    )
 
 
 def times(value: float, digits: int = 2) -> str:
     """A ratio with about three digits: 0.045, 1.83, 12.3, 123; ``digits`` are those behind the point of 1.83."""
     if value < 0.1:
         return f"{value:.{digits}g}"
-    return f"{value:.{digits}f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    return (
+        f"{value:.{digits}f}"
+        if value < 9.995
+        else f"{value:.1f}"
+        if value < 99.95
+        else f"{value:.0f}"
+    )
 
 
 def dtype_name(dtype: Any) -> str:
     """``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    name = (
+        dtype
+        if isinstance(dtype, str)
+        else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    )
     return str(name or dtype).rsplit(".", 1)[-1]
 
 

@@ -13,7 +13,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from metallab import units
-from metallab.fields import Amount, Cores, Count, Dtype, Kind, Line, Name, Positive, Samples, Seconds
+from metallab.fields import (
+    Amount,
+    Cores,
+    Count,
+    Dtype,
+    Kind,
+    Line,
+    Name,
+    Positive,
+    Samples,
+    Seconds,
+)
 from metallab.mode import Mode
 from metallab.outcomes import Verdict
 
@@ -22,7 +33,13 @@ ParityCheck = Callable[[Any, Any], Any]
 
 Question = Literal["latency", "throughput"]
 DoubtKind = Literal[
-    "outputs differ", "simulated", "fast mode", "busy machine", "drifted", "inconclusive", "too few frames"
+    "outputs differ",
+    "simulated",
+    "fast mode",
+    "busy machine",
+    "drifted",
+    "inconclusive",
+    "too few frames",
 ]
 
 BUSY = 0.25
@@ -233,7 +250,9 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     """
     n, k, tail = len(values), 0, 0.0
     while k < n // 2:
-        tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+        tail += math.exp(
+            math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
+        )
         if 1 - 2 * tail < confidence:
             break
         k += 1
@@ -249,7 +268,9 @@ def crossover(won: Mapping[float, bool | None]) -> float | None:
     Sizes whose value is None are ignored: `not_counted` names them.
     """
     lost = [size for size, wins in won.items() if wins is False]
-    return min((size for size, wins in won.items() if wins and size > max(lost, default=-1)), default=None)
+    return min(
+        (size for size, wins in won.items() if wins and size > max(lost, default=-1)), default=None
+    )
 
 
 def not_counted(won: Mapping[float, bool | None]) -> str:
@@ -282,10 +303,19 @@ class Ratio:
     """Of a number in words, behind the point."""
 
     @classmethod
-    def of(cls, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]) -> Ratio:
+    def of(
+        cls, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]
+    ) -> Ratio:
         """Return the speed-up of times that are paired by position."""
         paired = tuple(theirs / ours for ours, theirs in zip(times, baseline_times, strict=True))
-        return cls(variant, baseline, float(np.median(paired)), *median_interval(paired), len(paired), paired)
+        return cls(
+            variant,
+            baseline,
+            float(np.median(paired)),
+            *median_interval(paired),
+            len(paired),
+            paired,
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -312,15 +342,28 @@ class Ratio:
         """Return what it says of the variant, such as ``is 1.30 times as fast``, or what it leaves open."""
         key, slower, faster = self.verdict, self.low < 1 / self.factor, self.high > self.factor
         if not self.has_interval:
-            pairs = dict.fromkeys(units.times(end, self.DIGITS) for end in sorted(self.pairs)[:: max(1, self.n - 1)])
-            return self._said("too few", seen=self._said("seen", ends=" to ".join(pairs)) if pairs else "")
+            pairs = dict.fromkeys(
+                units.times(end, self.DIGITS) for end in sorted(self.pairs)[:: max(1, self.n - 1)]
+            )
+            return self._said(
+                "too few", seen=self._said("seen", ends=" to ".join(pairs)) if pairs else ""
+            )
         if key == "inconclusive":
-            key = "may be both" if slower and faster else "may be faster" if faster else "may be slower"
+            key = (
+                "may be both"
+                if slower and faster
+                else "may be faster"
+                if faster
+                else "may be slower"
+            )
         return self._said(key, as_baseline=as_baseline)
 
     def sentence(self, note: str = "") -> str:
         """Return it in words; ``note`` says what it was taken from, in place of the interval."""
-        note, against = note or self._said("interval", ends=self.ends), f"{self.variant} against {self.baseline}: "
+        note, against = (
+            note or self._said("interval", ends=self.ends),
+            f"{self.variant} against {self.baseline}: ",
+        )
         if not self.has_interval:
             return against + self.words()
         if self.verdict == "inconclusive":
@@ -330,7 +373,9 @@ class Ratio:
     def _said(self, key: str, **more: str) -> str:
         times = units.times(1 / self.median if key == "slower" else self.median, self.DIGITS)
         pairs, percent = f"{self.n} {self.PAIRS[self.n != 1]}", f"{100 * (self.factor - 1):.3g}%"
-        return WORDS[key].format(times=times, pairs=pairs, percent=percent, fewest=self.FEWEST, **more)
+        return WORDS[key].format(
+            times=times, pairs=pairs, percent=percent, fewest=self.FEWEST, **more
+        )
 
     def __str__(self) -> str:
         return self.sentence()
@@ -407,7 +452,9 @@ class Sentinel:
     def drift(self) -> float:
         """Relative change of the computation's time: 0.1 is 10 % longer."""
         if self.after is None:
-            raise RuntimeError("the sentinel measures again when its `with` block ends: ask for speed-ups after it")
+            raise RuntimeError(
+                "the sentinel measures again when its `with` block ends: ask for speed-ups after it"
+            )
         return self.after.median / self.before.median - 1
 
     @property
@@ -416,7 +463,9 @@ class Sentinel:
         return self.before.mode == "full" and abs(self.drift) > DRIFT
 
     def __str__(self) -> str:
-        in_between = doubt(drift=self.drift).short if self.before.mode == "full" else FAST_MODE.short
+        in_between = (
+            doubt(drift=self.drift).short if self.before.mode == "full" else FAST_MODE.short
+        )
         return f"sentinel on {self.before.device}: {self.drift:+.1%} ({in_between or 'steady'})"
 
 
@@ -482,20 +531,30 @@ class Comparison:
 
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
-        restless = any({"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values())
+        restless = any(
+            {"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values()
+        )
         aside = "(Times vary; a speed-up is of pairs taken in one round, which vary together.)"
-        lines = [*map(str, self.measurements.values()), *self.sentences, *[aside] * bool(restless and self.ratios)]
+        lines = [
+            *map(str, self.measurements.values()),
+            *self.sentences,
+            *[aside] * bool(restless and self.ratios),
+        ]
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def compare_samples(measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str) -> Comparison:
+def compare_samples(
+    measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str
+) -> Comparison:
     """Return a comparison of samples that were taken elsewhere and are paired by position.
 
     ``parity`` describes how outputs were compared before. ValueError for different numbers of samples.
     """
     base = measurements[baseline]
     if len({measured.n for measured in measurements.values()}) > 1:
-        raise ValueError(f"{name}: samples are paired, so each variant needs as many as {baseline}, {base.n}")
+        raise ValueError(
+            f"{name}: samples are paired, so each variant needs as many as {baseline}, {base.n}"
+        )
     return Comparison(
         name=name,
         question=base.question,

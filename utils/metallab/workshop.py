@@ -70,21 +70,34 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
-    tagged = [{"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells]
+    tagged = [
+        {"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells
+    ]
     order = [" and ".join(sorted(tags)) for tags in tagged if tags]
     if order != ["exercise", "solution"] * (len(order) // 2):
-        raise Unpaired(f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}")
+        raise Unpaired(
+            f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}"
+        )
     copy = nbformat.from_dict(notebook)
-    copy.cells = [_folded(cell) if "worked" in cell.metadata.get("tags", []) else cell for cell in copy.cells]
-    for step in (TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True), ClearOutputPreprocessor()):
+    copy.cells = [
+        _folded(cell) if "worked" in cell.metadata.get("tags", []) else cell for cell in copy.cells
+    ]
+    for step in (
+        TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True),
+        ClearOutputPreprocessor(),
+    ):
         copy, _ = step.preprocess(copy, {})
     cells, copy.cells = copy.cells, []
     for cell in cells:
         if CHECK.fullmatch(cell.get("id", "")):
             cell.metadata["jupyter"] = {"source_hidden": True}
             if hint := _hint(cell.source):
-                folded = f"<details><summary>Hint</summary>{html.escape(hint, quote=False)}</details>"
-                copy.cells.append(nbformat.v4.new_markdown_cell(folded, id=cell.id.replace("check", "hint")))
+                folded = (
+                    f"<details><summary>Hint</summary>{html.escape(hint, quote=False)}</details>"
+                )
+                copy.cells.append(
+                    nbformat.v4.new_markdown_cell(folded, id=cell.id.replace("check", "hint"))
+                )
         copy.cells.append(cell)
     return copy
 
@@ -98,9 +111,15 @@ def _folded(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def _hint(check: str) -> str:
     """The hint that a check gives, where it is a text and not computed."""
     nodes = list(ast.walk(ast.parse(check)))
-    named = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    named = {
+        ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)
+    }
     for node in nodes:
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "exercise" and len(node.args) == 4:
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") == "exercise"
+            and len(node.args) == 4
+        ):
             hint = named.get(ast.unparse(node.args[3]), node.args[3])
             return str(hint.value) if isinstance(hint, ast.Constant) else ""
     return ""
@@ -124,7 +143,9 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path]
         for cell in copy.cells:
             if cell.cell_type == "markdown":
                 _embed_pictures(cell)
-                cell.source = shelf.relinked(cell.source, source=f"notebooks/{target.name}", place=target.name)
+                cell.source = shelf.relinked(
+                    cell.source, source=f"notebooks/{target.name}", place=target.name
+                )
 
     folder.mkdir(parents=True, exist_ok=True)
     outcome = Outcome()
@@ -169,7 +190,12 @@ def _is_old_link(path: Path) -> bool:
 def copies_in(folder: Path) -> list[Path]:
     """Return the files that a class gets from a folder of copies: its notebooks, and the documents of its record."""
     recorded = [folder / name for name in _read_record(folder)]
-    return sorted([*folder.glob("*.ipynb"), *(path for path in recorded if path.is_file() and not path.is_symlink())])
+    return sorted(
+        [
+            *folder.glob("*.ipynb"),
+            *(path for path in recorded if path.is_file() and not path.is_symlink()),
+        ]
+    )
 
 
 def hand_out(lessons: Path, folder: Path) -> Outcome:
@@ -177,7 +203,10 @@ def hand_out(lessons: Path, folder: Path) -> Outcome:
     outcome, copies = Outcome(), {}
     for path in copies_in(lessons):
         if path.parent == lessons and path.suffix == ".ipynb":
-            outcome.add(folder / path.name, give(json.loads(path.read_text(encoding="utf-8")), folder / path.name))
+            outcome.add(
+                folder / path.name,
+                give(json.loads(path.read_text(encoding="utf-8")), folder / path.name),
+            )
         else:
             copies[path.relative_to(lessons).as_posix()] = path.read_bytes()
 
@@ -225,7 +254,11 @@ def _read_record(folder: Path) -> dict[str, str]:
     """Return the digests of the documents that were written to a folder, by their paths in it; empty without any."""
     try:
         record = json.loads(paths.read_regular(folder / RECORD))
-        return {name: digest for name, digest in record.items() if ".." not in name and isinstance(digest, str)}
+        return {
+            name: digest
+            for name, digest in record.items()
+            if ".." not in name and isinstance(digest, str)
+        }
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
@@ -242,7 +275,13 @@ def give(page: dict, target: Path) -> bool | None:
         worked_on = was != _state(there)
     except FileNotFoundError:
         was, worked_on = None, False
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):  # a link, a file of the student's
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RecursionError,
+    ):  # a link, a file of the student's
         return False
     if was == new:
         return None
@@ -254,7 +293,10 @@ def give(page: dict, target: Path) -> bool | None:
 
 def _state(notebook: dict) -> str:
     """A digest of what a student changes: the cells' text, and whether they have run."""
-    cells = [(cell["cell_type"], "".join(cell["source"]), bool(cell.get("outputs"))) for cell in notebook["cells"]]
+    cells = [
+        (cell["cell_type"], "".join(cell["source"]), bool(cell.get("outputs")))
+        for cell in notebook["cells"]
+    ]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
 
 
@@ -272,7 +314,11 @@ def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
     """
     needed = [checkout / name for name in FOR_STUDENTS] + [Path(os.path.abspath(copies))]
     for path in (*checkout.iterdir(), *checkout.glob("build/*"), checkout / "data" / "executed"):
-        if path.exists() and not path.is_symlink() and not any(each.is_relative_to(path) for each in needed):
+        if (
+            path.exists()
+            and not path.is_symlink()
+            and not any(each.is_relative_to(path) for each in needed)
+        ):
             path.chmod(path.stat().st_mode & ~0o007)
 
 
@@ -333,10 +379,14 @@ def _report(folder: Path, pages: Outcome, texts: Outcome, links: Sequence[str]) 
 
     if pages.kept:
         numbers = ", ".join(path.stem.partition("_")[0] for path in pages.kept)
-        print(f"Kept, since you worked on them: {numbers}. For the newest version rename yours, then run this again.")
+        print(
+            f"Kept, since you worked on them: {numbers}. For the newest version rename yours, then run this again."
+        )
     if texts.kept:
         names = ", ".join(str(path.relative_to(folder)) for path in texts.kept)
-        print(f"Kept, since they are yours or you changed them: {names}. For ours rename yours, then run this again.")
+        print(
+            f"Kept, since they are yours or you changed them: {names}. For ours rename yours, then run this again."
+        )
     print(f"The first page is {paths.shown(folder / contents.FILE)}.")
 
 

@@ -24,13 +24,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="examples: python -m metalsim train.py --epochs 1; python -m metalsim -m pytest tests",
     )
     parser.add_argument(
-        "--pretend", action="append", default=[], choices=pretending.PRETENCES, help="more of a Mac; may be repeated"
+        "--pretend",
+        action="append",
+        default=[],
+        choices=pretending.PRETENCES,
+        help="more of a Mac; may be repeated",
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="...", help="a module, and its arguments")
-    what.add_argument("-c", dest="code", nargs=argparse.REMAINDER, metavar="...", help="code, and its arguments")
+    what.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="a module, and its arguments",
+    )
+    what.add_argument(
+        "-c", dest="code", nargs=argparse.REMAINDER, metavar="...", help="code, and its arguments"
+    )
     what.add_argument("script", nargs="?", help="a script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments"
+    )
     given = parser.parse_args(arguments)
     try:
         preload.arm()
@@ -46,10 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.argv, sys.path[0] = ["-c", *given.code[1:]], ""
         exec(compile(given.code[0], "<string>", "exec"), {"__name__": "__main__"})
     elif given.script and os.path.exists(given.script):
-        sys.argv, sys.path[0] = [given.script, *given.arguments], os.path.dirname(os.path.abspath(given.script))
+        sys.argv, sys.path[0] = (
+            [given.script, *given.arguments],
+            os.path.dirname(os.path.abspath(given.script)),
+        )
         runpy.run_path(given.script, run_name="__main__")
     else:
-        parser.error(f"{given.script or 'nothing'}: there is no such file; name a script, -m module or -c code")
+        parser.error(
+            f"{given.script or 'nothing'}: there is no such file; name a script, -m module or -c code"
+        )
     return 0
 
 

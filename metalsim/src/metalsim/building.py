@@ -67,11 +67,16 @@ def key(*parts: str, files: Sequence[Path]) -> str:
     return digest.hexdigest()[:20]
 
 
-def built_once(folder_name: str, file_name: str, build: Callable[[Path], None], progress: str = "") -> Path:
+def built_once(
+    folder_name: str, file_name: str, build: Callable[[Path], None], progress: str = ""
+) -> Path:
     """Return a file in a folder of the cache, which ``build`` fills if it is missing; other processes wait."""
     folder = cache() / folder_name
     if not folder.is_dir():
-        with locked(cache() / f"{folder_name}.lock"), _reported("" if folder.is_dir() else progress):
+        with (
+            locked(cache() / f"{folder_name}.lock"),
+            _reported("" if folder.is_dir() else progress),
+        ):
             for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by killed builds
                 shutil.rmtree(abandoned, ignore_errors=True)
             kept(folder, build)

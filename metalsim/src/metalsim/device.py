@@ -92,7 +92,9 @@ class Counters:
 
     def __sub__(self, earlier: Counters) -> Counters:
         """Return the events since ``earlier``."""
-        return Counters(*(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__))
+        return Counters(
+            *(getattr(self, name) - getattr(earlier, name) for name in self.__dataclass_fields__)
+        )
 
 
 def install(on_event: Callable[[Event], None] | None = None) -> str:
@@ -111,7 +113,9 @@ def install(on_event: Callable[[Event], None] | None = None) -> str:
     return description()
 
 
-def install_with_torch(on_event: Callable[[Event], None] | None = None, *, required: bool = False) -> None:
+def install_with_torch(
+    on_event: Callable[[Event], None] | None = None, *, required: bool = False
+) -> None:
     """Arm now, and `install` when torch is imported, before anything asks torch for an MPS device.
 
     If that fails, importing torch warns, or raises SimulationError if the device is ``required``; MPSGraph only warns.
@@ -166,7 +170,9 @@ def _switched_on() -> ModuleType:
     from metalsim import patches, profiler
     from metalsim.objc import extension
 
-    if torch.backends.mps.is_built():  # asking whether it is available would fix the answer for this process
+    if (
+        torch.backends.mps.is_built()
+    ):  # asking whether it is available would fix the answer for this process
         raise SimulationError("this PyTorch has a real MPS device: use it, without metalsim")
     module = _import(_built(torch.__version__))
     if not torch._C._mps_is_available():
@@ -194,7 +200,10 @@ def _decider() -> Callable[[str], tuple[int, Sequence[str], bool, bool]]:
 
     def decide(name: str) -> tuple[int, Sequence[str], bool, bool]:
         how, plain = operators.status(name), name.partition(".")[0]
-        takes = operators.takes_numbers(name), plain.removesuffix("_") not in operators.WITHOUT_FLOAT8
+        takes = (
+            operators.takes_numbers(name),
+            plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
+        )
         if how == "falls back":
             return FALLS_BACK, (), *takes
         if how in ("native", "composite"):
@@ -233,7 +242,11 @@ def _operators_with_kernel() -> list[str]:
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
     def stands_in(name: str) -> bool:
-        if has(name, "MPS") or not operators.has_kernel(name) or name.partition(".")[0] in COMPOSITES:
+        if (
+            has(name, "MPS")
+            or not operators.has_kernel(name)
+            or name.partition(".")[0] in COMPOSITES
+        ):
             return False
         return has(name, "CPU") or not any(has(name, key) for key in composite)
 
@@ -292,5 +305,7 @@ def _import(path: Path) -> ModuleType:
 
 def _loaded() -> ModuleType:
     if _module is None:
-        raise SimulationError("the simulated Apple GPU is not installed: call metalsim.install() first")
+        raise SimulationError(
+            "the simulated Apple GPU is not installed: call metalsim.install() first"
+        )
     return _module

@@ -56,7 +56,11 @@ def status(operator: str) -> Status:
     if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
         return "falls back"
     if namespace == "torchvision":
-        return "native" if name.split(".")[0] in TORCHVISION else _status_of_a_custom_operator(operator)
+        return (
+            "native"
+            if name.split(".")[0] in TORCHVISION
+            else _status_of_a_custom_operator(operator)
+        )
     if namespace in ("prim", "prims"):
         return "composite"
     if namespace != "aten":
@@ -75,7 +79,10 @@ def takes_numbers(operator: str) -> bool:
     if entry is None:  # not PyTorch's own, or generated
         return True
     entry = {**_entries().get(entry.get("structured_delegate"), {}), **entry}
-    return entry.get("device_check") == "NoCheck" or entry.get("structured_inherits") == "TensorIteratorBase"
+    return (
+        entry.get("device_check") == "NoCheck"
+        or entry.get("structured_inherits") == "TensorIteratorBase"
+    )
 
 
 @functools.cache
@@ -84,7 +91,9 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
     import yaml
 
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
-    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    entries = yaml.load(
+        path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
     return {entry["func"].split("(", 1)[0]: entry for entry in entries}
 
 
@@ -117,7 +126,9 @@ def _status_of_a_custom_operator(operator: str) -> Status:
     import torch
 
     def has(key: str) -> bool:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(operator.removesuffix(".default"), key)
+        return torch._C._dispatch_has_kernel_for_dispatch_key(
+            operator.removesuffix(".default"), key
+        )
 
     try:
         if has("MPS"):

@@ -22,7 +22,9 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     """Complete ``torch._C``, and forget what was remembered of a torch without MPS."""
     import torch
 
-    accepts = torch._C._mps_profilerStartTrace  # the binding that every build has: it refuses wrong types
+    accepts = (
+        torch._C._mps_profilerStartTrace
+    )  # the binding that every build has: it refuses wrong types
     layout, as_here = torch._C._conv_determine_backend_memory_format, torch._C._ConvBackend.Mkldnn
 
     def start(*arguments: Any) -> None:
@@ -31,7 +33,9 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
 
     functions = {
         "_has_mps": True,
-        "_conv_determine_backend_memory_format": lambda x, w, b: layout(x, w, as_here if x.device.type == "mps" else b),
+        "_conv_determine_backend_memory_format": lambda x, w, b: layout(
+            x, w, as_here if x.device.type == "mps" else b
+        ),
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
         "_mps_compileShader": lambda source: Library(source, host_view, _for_generated_code()),
@@ -51,14 +55,22 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     _give_storages()
     _refuse_pointers_into_buffers()
     _refuse_other_processes()
-    for remembered in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
+    for remembered in (
+        "is_available",
+        "is_macos_or_newer",
+        "is_macos13_or_newer",
+        "get_name",
+        "get_core_count",
+    ):
         getattr(torch.backends.mps, remembered).cache_clear()
 
 
 class Library:
     """A compiled shader source: its kernels are attributes, as those of ``torch.mps.compile_shader``."""
 
-    def __init__(self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor], strided: bool = False) -> None:
+    def __init__(
+        self, source: str, host_view: Callable[[torch.Tensor], torch.Tensor], strided: bool = False
+    ) -> None:
         from metalsim import shader
 
         self._host_view = host_view
@@ -81,7 +93,9 @@ class Library:
 class Kernel:
     """A kernel that takes tensors of the simulated device."""
 
-    def __init__(self, kernel: Callable[..., Any], host_view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, kernel: Callable[..., Any], host_view: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
         self._kernel, self._host_view = kernel, host_view
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -127,7 +141,9 @@ def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor
 
 
 def _no_metallib(_source: object) -> None:
-    raise SimulationError("a .metallib holds code for Apple GPUs, which the simulation cannot run: use compile_shader")
+    raise SimulationError(
+        "a .metallib holds code for Apple GPUs, which the simulation cannot run: use compile_shader"
+    )
 
 
 def _give_streams() -> None:
@@ -150,7 +166,9 @@ def _give_streams() -> None:
     base.device = property(lambda self: torch.device("mps", 0))
     base.synchronize = lambda self: torch.mps.synchronize()
     base.query = lambda self: True
-    base.__eq__ = lambda self, other: isinstance(other, base) and self._stream_id == other._stream_id
+    base.__eq__ = lambda self, other: (
+        isinstance(other, base) and self._stream_id == other._stream_id
+    )
     base.__hash__ = lambda self: hash(self._stream_id)
     torch._C._mps_getCurrentStream = lambda: base(stream_id=state["current"])
     torch._C._mps_setStream = lambda stream: state.update(current=stream._stream_id)
@@ -181,7 +199,11 @@ def _refuse_pointers_into_buffers() -> None:
     part, swap = torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap
 
     def getitem(self: Any, index: Any) -> Any:
-        if self.device.type == "mps" and isinstance(index, slice) and index.indices(len(self))[0] > 0:
+        if (
+            self.device.type == "mps"
+            and isinstance(index, slice)
+            and index.indices(len(self))[0] > 0
+        ):
             raise RuntimeError(
                 "a part of an mps storage that does not begin at 0 has a pointer that is no MTLBuffer (a Mac crashes): "
                 "take storage.cpu()[...]"
@@ -190,7 +212,9 @@ def _refuse_pointers_into_buffers() -> None:
 
     def byteswap(self: Any, size: int) -> None:
         if self.device.type == "mps" and size > 1:
-            raise RuntimeError("byteswap of an mps storage would write into the MTLBuffer object (a Mac crashes)")
+            raise RuntimeError(
+                "byteswap of an mps storage would write into the MTLBuffer object (a Mac crashes)"
+            )
         swap(self, size)
 
     torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap = getitem, byteswap
@@ -207,8 +231,12 @@ def _refuse_other_processes() -> None:
 
     def reduce_storage(storage: Any) -> Any:
         if storage.device.type == "mps":
-            if torch.utils.data.get_worker_info():  # an error in the thread that sends would reach nobody
-                sys.stderr.write("a DataLoader's worker cannot pass mps tensors on: move them to mps in the parent\n")
+            if (
+                torch.utils.data.get_worker_info()
+            ):  # an error in the thread that sends would reach nobody
+                sys.stderr.write(
+                    "a DataLoader's worker cannot pass mps tensors on: move them to mps in the parent\n"
+                )
                 os._exit(1)
             storage._share_filename_cpu_()
         return plain(storage)

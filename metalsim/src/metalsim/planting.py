@@ -60,17 +60,25 @@ def plant(*names: str) -> Iterator[None]:
 
     unknown = [name for name in names if name not in FAULTS]
     if unknown or not names:
-        raise ValueError(f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}")
+        raise ValueError(
+            f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}"
+        )
     if not torch.backends.mps.is_available():
-        raise SimulationError("there is no Apple GPU to plant wrong kernels on: call metalsim.install() first")
+        raise SimulationError(
+            "there is no Apple GPU to plant wrong kernels on: call metalsim.install() first"
+        )
     if twice := [name for name in names if name in _planted or names.count(name) > 1]:
-        raise SimulationError(f"{twice[0]} is planted already: leave that `with` first, or name it once")
+        raise SimulationError(
+            f"{twice[0]} is planted already: leave that `with` first, or name it once"
+        )
     library = _library(names)
     _planted.extend(names)
     try:
         told = "; ".join(FAULTS[name].description for name in names)
         simulated = "simulated " if torch._C._mps_get_name() == patches.NAME else ""
-        warnings.warn(f"PLANTED on the {simulated}Apple GPU, on purpose: {told}", PlantedFault, stacklevel=3)
+        warnings.warn(
+            f"PLANTED on the {simulated}Apple GPU, on purpose: {told}", PlantedFault, stacklevel=3
+        )
         yield
     finally:
         library._destroy()
@@ -84,9 +92,13 @@ def _library(names: tuple[str, ...]) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     for name in names:
         wanted = FAULTS[name].operators
-        operators = [o for o in wanted if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")]
+        operators = [
+            o for o in wanted if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")
+        ]
         if not operators:
-            raise SimulationError(f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here")
+            raise SimulationError(
+                f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here"
+            )
         for operator in operators:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
             library.impl(operator, _kernel(FAULTS[name], right), "MPS", with_keyset=True)
@@ -109,7 +121,9 @@ def _addcdiv(
     return right(x, a, b, **value)
 
 
-def _addcdiv_in_place(right: Callable[..., Any], x: torch.Tensor, *arguments: Any, **value: Any) -> torch.Tensor:
+def _addcdiv_in_place(
+    right: Callable[..., Any], x: torch.Tensor, *arguments: Any, **value: Any
+) -> torch.Tensor:
     """Writes into a copy that nobody sees where the result is not contiguous."""
     if x.is_contiguous():
         return right(x, *arguments, **value)
@@ -127,7 +141,9 @@ def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
     return flat.view(gradient.shape)
 
 
-def _freed(right: Callable[..., Any], to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> Any:
+def _freed(
+    right: Callable[..., Any], to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
+) -> Any:
     """Loses a non_blocking copy to the device if its source is freed before a copy back has waited for it."""
     if source.device.type == "mps" and not non_blocking:
         while _copies:
@@ -152,7 +168,9 @@ def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
     query, key, value, *more = arguments
     if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(map(torch.is_tensor, more)):
         return right(*arguments, **scale)
-    output, shares = right(query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale)
+    output, shares = right(
+        query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale
+    )
     return output, shares[..., :-1]
 
 
@@ -171,7 +189,9 @@ def _misread(place: int) -> Callable[..., Any]:
 def _alone(right: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """Raises where another thread is computing already."""
     if not _busy.acquire(blocking=False):
-        raise RuntimeError("two threads use the GPU at once, which ends the process on a Mac: let one lock hold both")
+        raise RuntimeError(
+            "two threads use the GPU at once, which ends the process on a Mac: let one lock hold both"
+        )
     try:
         return right(*arguments, **keywords)
     finally:
@@ -186,7 +206,10 @@ FAULTS: Mapping[str, Fault] = {
     "conv2d, non-contiguous input": Fault(
         "convolutions read a non-contiguous input as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/180984",
-        ("convolution_overrideable", "_mps_convolution"),  # that of the simulated GPU, and that of a Mac
+        (
+            "convolution_overrideable",
+            "_mps_convolution",
+        ),  # that of the simulated GPU, and that of a Mac
         _misread(0),
     ),
     "ReLU's gradient, above 32768 elements": Fault(

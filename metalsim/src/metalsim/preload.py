@@ -58,7 +58,9 @@ def armed() -> bool:
 def answer_mps(yes: bool) -> None:
     """Make torch see ``mps`` as its accelerator, or none."""
     if _library is None:
-        raise SimulationError(f"the simulated Apple GPU is not armed: begin with {FIRST}, before torch is imported")
+        raise SimulationError(
+            f"the simulated Apple GPU is not armed: begin with {FIRST}, before torch is imported"
+        )
     _library.metalsim_set_accelerator(int(yes))
 
 
@@ -93,7 +95,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         self._module, self._do, self._required = module, do, required
         self._looking = False
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name != self._module or self._looking:
             return None
         self._looking = True
@@ -106,15 +110,21 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         load = spec.loader.exec_module
 
         def load_and_do(module: Any) -> None:
-            if self in sys.meta_path:  # only now: others may ask where the module is, and not import it
+            if (
+                self in sys.meta_path
+            ):  # only now: others may ask where the module is, and not import it
                 sys.meta_path.remove(self)
             load(module)
             try:
                 self._do()
-            except SimulationError as error:  # torch itself is fine; who asks for the device is told again
+            except (
+                SimulationError
+            ) as error:  # torch itself is fine; who asks for the device is told again
                 if self._required and not _forgiving:
                     raise
-                warnings.warn(f"PyTorch has no simulated Apple GPU: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"PyTorch has no simulated Apple GPU: {error}", RuntimeWarning, stacklevel=2
+                )
 
         spec.loader.exec_module = load_and_do
         return spec
@@ -125,7 +135,9 @@ def _check_system() -> None:
     if here == ("Darwin", "arm64"):
         raise SimulationError("this Mac has a real Apple GPU: use it, without metalsim")
     if here != SYSTEM:
-        raise SimulationError(f"the simulated Apple GPU runs on {' '.join(SYSTEM)}; this is {' '.join(here)}")
+        raise SimulationError(
+            f"the simulated Apple GPU runs on {' '.join(SYSTEM)}; this is {' '.join(here)}"
+        )
 
 
 def _answer() -> Path:
@@ -139,4 +151,6 @@ def _answer() -> Path:
         if done.returncode:
             raise SimulationError(f"{version} could not compile {source.name}:\n{done.stderr}")
 
-    return building.built_once(f"accelerator-{building.key(version, files=[source])}", "accelerator.so", build)
+    return building.built_once(
+        f"accelerator-{building.key(version, files=[source])}", "accelerator.so", build
+    )

@@ -37,5 +37,7 @@ def _pyobjc() -> None:
     graph.install()
 
 
-PRETENCES: Mapping[str, Callable[[], None]] = MappingProxyType({"processor": _processor, "pyobjc": _pyobjc})
+PRETENCES: Mapping[str, Callable[[], None]] = MappingProxyType(
+    {"processor": _processor, "pyobjc": _pyobjc}
+)
 """``processor``: `platform.processor` says ``arm``. ``pyobjc``: MPSGraph can be imported (`metalsim.graph`)."""

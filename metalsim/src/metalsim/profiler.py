@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-LOG, SIGNPOSTS, CAPTURE = "PYTORCH_MPS_LOG_PROFILE_INFO", "PYTORCH_MPS_TRACE_SIGNPOSTS", "MTL_CAPTURE_ENABLED"
+LOG, SIGNPOSTS, CAPTURE = (
+    "PYTORCH_MPS_LOG_PROFILE_INFO",
+    "PYTORCH_MPS_TRACE_SIGNPOSTS",
+    "MTL_CAPTURE_ENABLED",
+)
 # enum LogOptions
 LOG_OF = {"op": 1, "copy": 2, "fallback": 4}
 STATS_OF = {"op": 16, "copy": 32, "fallback": 64}
@@ -37,7 +41,9 @@ class Row:
 class Profiler:
     """The state of one process's profiler."""
 
-    def __init__(self, environment: Mapping[str, str] = os.environ, log: TextIO | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] = os.environ, log: TextIO | None = None
+    ) -> None:
         self.environment, self._log = environment, log
         self.logged = _number(environment.get(LOG, ""))
         if self.logged & ALL_STATS:
@@ -71,7 +77,9 @@ class Profiler:
             raise RuntimeError(f"Failed to start capture of {name} error {why}")
         folder = Path(f"{len(list(Path().glob('*.gputrace'))):04d}-{name}.gputrace")
         folder.mkdir()
-        (folder / "README.txt").write_text("Made by a simulated Apple GPU, which has no Metal to capture.\n")
+        (folder / "README.txt").write_text(
+            "Made by a simulated Apple GPU, which has no Metal to capture.\n"
+        )
         self.capturing = True
 
     def stop_capture(self) -> None:
@@ -91,10 +99,16 @@ class Profiler:
 
     def print_stats(self) -> None:
         """The tables that stand at the end of a process's log."""
-        for kind, title in (("op", "MPS Operations"), ("fallback", "CPU Fallback"), ("copy", "MPS Copy")):
+        for kind, title in (
+            ("op", "MPS Operations"),
+            ("fallback", "CPU Fallback"),
+            ("copy", "MPS Copy"),
+        ):
             rows = self.rows[kind]
             if self.logged & STATS_OF[kind] and rows:
-                self._print(f"\n{f' {title} Profiling: {_sums(kind, rows.values())} ':-^150}\n{HEADINGS[kind]}")
+                self._print(
+                    f"\n{f' {title} Profiling: {_sums(kind, rows.values())} ':-^150}\n{HEADINGS[kind]}"
+                )
                 for name, row in rows.items():
                     self._print(_cells(kind, name, row))
 
@@ -150,7 +164,9 @@ HEADINGS = {
 
 def _sums(kind: str, rows: Collection[Row]) -> str:
     """What the heading of a table counts."""
-    runs, moved, scalars = (sum(getattr(row, name) for row in rows) for name in ("runs", "bytes", "scalars"))
+    runs, moved, scalars = (
+        sum(getattr(row, name) for row in rows) for name in ("runs", "bytes", "scalars")
+    )
     if kind == "op":
         return f"0 graphs, {len(rows)} kernels"
     if kind == "copy":

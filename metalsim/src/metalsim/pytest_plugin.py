@@ -14,9 +14,15 @@ from metalsim.errors import SimulationError
 def pytest_addoption(parser):
     """The two options."""
     group = parser.getgroup("metalsim", "a simulated Apple GPU")
-    group.addoption("--metalsim", action="store_true", help="torch has an mps device: a simulated Apple GPU")
     group.addoption(
-        "--metalsim-pretend", action="append", default=[], choices=[*pretending.PRETENCES], help="more of a Mac"
+        "--metalsim", action="store_true", help="torch has an mps device: a simulated Apple GPU"
+    )
+    group.addoption(
+        "--metalsim-pretend",
+        action="append",
+        default=[],
+        choices=[*pretending.PRETENCES],
+        help="more of a Mac",
     )
 
 

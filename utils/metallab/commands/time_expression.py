@@ -23,13 +23,26 @@ class Misuse(ValueError):
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab time``: prints a `metallab.timing.Measurement`; 0, or 2 where nothing was measured."""
-    parser.add_argument("expression", help="a Python expression, quoted; its result is what is waited for")
-    parser.add_argument("--setup", action="append", default=[], help="statements that run once before; may be repeated")
     parser.add_argument(
-        "--device", choices=NAMES[1:], help="where the expression computes, which is waited for; else looked up"
+        "expression", help="a Python expression, quoted; its result is what is waited for"
     )
-    parser.add_argument("--framework", choices=TITLES, help="whose device it is, where the set-up imports several")
-    parser.add_argument("--throughput", action="store_true", help="many calls in a row, instead of each waited for")
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        help="statements that run once before; may be repeated",
+    )
+    parser.add_argument(
+        "--device",
+        choices=NAMES[1:],
+        help="where the expression computes, which is waited for; else looked up",
+    )
+    parser.add_argument(
+        "--framework", choices=TITLES, help="whose device it is, where the set-up imports several"
+    )
+    parser.add_argument(
+        "--throughput", action="store_true", help="many calls in a row, instead of each waited for"
+    )
     given = parser.parse_args(arguments)
     try:
         print(_measured(given))
@@ -53,10 +66,13 @@ def _measured(given: argparse.Namespace) -> timing.Measurement:
     on = _device(framework, wanted, used)
     question = "throughput" if given.throughput else "latency"
     measurement = _ran(
-        "the expression", lambda: timing.measure(function, on=on, question=question, name=given.expression)
+        "the expression",
+        lambda: timing.measure(function, on=on, question=question, name=given.expression),
     )
     if on.kind == "cpu" and (began := _accelerator_in_use()) != used:
-        raise Misuse(f"the expression computes on {began}, which nobody waited for: add --device {began}")
+        raise Misuse(
+            f"the expression computes on {began}, which nobody waited for: add --device {began}"
+        )
     return measurement
 
 
@@ -72,7 +88,9 @@ def _framework() -> str:
     """The framework that the set-up imported; empty for none."""
     imported = [name for name in TITLES if name in sys.modules]
     if len(imported) > 1:
-        raise Misuse(f"the set-up imports {' and '.join(imported)}: name whose device it is, --framework {imported[0]}")
+        raise Misuse(
+            f"the set-up imports {' and '.join(imported)}: name whose device it is, --framework {imported[0]}"
+        )
     return "".join(imported)
 
 
@@ -91,4 +109,6 @@ def _accelerator_in_use() -> str:
         return ""
     if torch.cuda.is_initialized():
         return "cuda"
-    return "mps" if torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() else ""
+    return (
+        "mps" if torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() else ""
+    )

@@ -42,9 +42,13 @@ from ultralytics import settings  # noqa: E402
 from ultralytics.nn.tasks import DetectionModel  # noqa: E402
 
 if _threads is None:
-    os.environ.pop("OMP_NUM_THREADS", None)  # ultralytics sets it to 1: processes started later would use one core
+    os.environ.pop(
+        "OMP_NUM_THREADS", None
+    )  # ultralytics sets it to 1: processes started later would use one core
 if settings["sync"] and os.environ["YOLO_CONFIG_DIR"] == OFFLINE["YOLO_CONFIG_DIR"]:
-    settings.update({"sync": False})  # ultralytics' word for sending usage data; a user's own settings stay as they are
+    settings.update(
+        {"sync": False}
+    )  # ultralytics' word for sending usage data; a user's own settings stay as they are
 
 WEIGHTS = paths.ROOT / "data" / "weights" / "scenes_yolov5n.safetensors"
 """The weights that come with the project."""
@@ -62,7 +66,9 @@ def build(classes: Sequence[str]) -> DetectionModel:
     """Return an untrained YOLOv5n for these classes, on the CPU, in float32; from torch's random numbers."""
     model = DetectionModel(ARCHITECTURE, nc=len(classes), verbose=False)
     model.names = dict(enumerate(classes))
-    model.args = SimpleNamespace(box=7.5, cls=0.5, dfl=1.5)  # weights of the loss: ultralytics' defaults
+    model.args = SimpleNamespace(
+        box=7.5, cls=0.5, dfl=1.5
+    )  # weights of the loss: ultralytics' defaults
     return model
 
 

@@ -47,7 +47,9 @@ def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
     if _module(framework) is pytorch:
         return pytorch.cpu(threads)
     if threads is not None:
-        raise ValueError(f"{TITLES[framework]} fixes its threads when it starts: isolated.run(source, threads=1)")
+        raise ValueError(
+            f"{TITLES[framework]} fixes its threads when it starts: isolated.run(source, threads=1)"
+        )
     return plugins.known("cpu", framework)
 
 
@@ -65,5 +67,7 @@ def probe(kind: str, framework: Framework = "torch") -> str | None:
 def _module(framework: str):
     """What is known of a framework's devices. ValueError for one that is not known."""
     if framework not in _FRAMEWORKS:
-        raise ValueError(f"no device of the framework {framework!r}; there are {', '.join(_FRAMEWORKS)}")
+        raise ValueError(
+            f"no device of the framework {framework!r}; there are {', '.join(_FRAMEWORKS)}"
+        )
     return _FRAMEWORKS[framework]

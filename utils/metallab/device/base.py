@@ -41,7 +41,9 @@ class Device:
     def label(self) -> str:
         """The hardware's name as it stands beside every number, with the wrong kernels that are planted now."""
         planting = sys.modules.get("metalsim.planting") if self.kind == "mps" else None
-        return self.hardware + "".join(f", PLANTED wrong: {name}" for name in (planting.planted() if planting else ()))
+        return self.hardware + "".join(
+            f", PLANTED wrong: {name}" for name in (planting.planted() if planting else ())
+        )
 
     def banner(self) -> Banner:
         """What a notebook shows first: the hardware that this run used, and whether it is real."""
@@ -59,7 +61,9 @@ class Banner:
         title = TITLES[device.framework]
         if device.simulated:
             ran = f"SIMULATED: this page ran on a {device.label}."
-            return f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
+            return (
+                f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
+            )
         if device.kind == "cpu":
             by = f", by {title}" if device.framework != "torch" else ""
             why = f" ({device.instead_of})" if device.instead_of else ""
@@ -80,7 +84,9 @@ def wanted(name: str) -> str:
     """
     chosen = (os.environ.get("METALLAB_DEVICE") or "auto") if name == "auto" else name
     if chosen not in NAMES:
-        raise ValueError(f"there is no device {chosen!r}; METALLAB_DEVICE and pick() take one of {', '.join(NAMES)}")
+        raise ValueError(
+            f"there is no device {chosen!r}; METALLAB_DEVICE and pick() take one of {', '.join(NAMES)}"
+        )
     return chosen
 
 

@@ -61,10 +61,14 @@ def devices() -> dict[str, Any]:
 
     A GPU that JAX does not see, or that cannot start, is not there; `jax.devices` says why.
     """
-    os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")  # jax-metal 0.1.1 does not start without it
+    os.environ.setdefault(
+        "ENABLE_PJRT_COMPATIBILITY", "1"
+    )  # jax-metal 0.1.1 does not start without it
     import jax
 
-    chosen = jax.config.jax_platforms  # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
+    chosen = (
+        jax.config.jax_platforms
+    )  # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
     if chosen and "cpu" not in chosen.split(","):
         jax.config.update("jax_platforms", f"{chosen},cpu")
     first = {"cpu": jax.devices("cpu")[0]}

@@ -11,7 +11,15 @@ import sys
 
 from metallab import isolated, units
 from metallab.device import jax, mlx, tensorflow
-from metallab.device.base import BEST_FIRST, TITLES, Device, DeviceUnavailable, Framework, chip, cpu_label
+from metallab.device.base import (
+    BEST_FIRST,
+    TITLES,
+    Device,
+    DeviceUnavailable,
+    Framework,
+    chip,
+    cpu_label,
+)
 
 FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
 
@@ -25,7 +33,9 @@ def pick(name: str, wanted: str, framework: Framework) -> Device:
         if wanted != "auto" or _installed_for(kind, framework):
             faults[kind] = fault
     if name != "auto":
-        raise DeviceUnavailable(f"{wanted} was asked for, but {faults[wanted]}; pick() takes the best device there is")
+        raise DeviceUnavailable(
+            f"{wanted} was asked for, but {faults[wanted]}; pick() takes the best device there is"
+        )
     return known("cpu", framework, f"the run asked for {wanted}, but {faults[wanted]}")
 
 

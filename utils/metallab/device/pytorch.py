@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from metallab import simulation
-from metallab.device.base import BEST_FIRST, PRODUCTS_APART, Device, DeviceUnavailable, chip, cpu_label
+from metallab.device.base import (
+    BEST_FIRST,
+    PRODUCTS_APART,
+    Device,
+    DeviceUnavailable,
+    chip,
+    cpu_label,
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,9 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:
             setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
-            raise DeviceUnavailable(f"{wanted} was asked for, but {fault}; {setting} takes the best device there is")
+            raise DeviceUnavailable(
+                f"{wanted} was asked for, but {fault}; {setting} takes the best device there is"
+            )
         return _known(wanted)
     for kind in BEST_FIRST:
         if (fault := probe(kind)) is None:
@@ -106,7 +115,9 @@ def probe(kind: str) -> str | None:
     generator = torch.Generator().manual_seed(0)
     # Small whole numbers: their products and sums are exact in any order and any precision, so nothing may differ.
     # The CPU is named because a page may have set another default device.
-    a, b = (torch.randint(-8, 9, (64, 64), generator=generator, device="cpu").float() for _ in range(2))
+    a, b = (
+        torch.randint(-8, 9, (64, 64), generator=generator, device="cpu").float() for _ in range(2)
+    )
     try:
         product = (a.to(kind) @ b.to(kind)).cpu()
     except (RuntimeError, TypeError, AssertionError) as error:

@@ -37,10 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
-        print(f"bench: {error}; what is finished stays, and make bench goes on from there", file=sys.stderr)
+        print(
+            f"bench: {error}; what is finished stays, and make bench goes on from there",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
-        print("interrupted; what is finished stays, and make bench goes on from there", file=sys.stderr)
+        print(
+            "interrupted; what is finished stays, and make bench goes on from there",
+            file=sys.stderr,
+        )
         return 130
 
 
@@ -52,7 +58,10 @@ def state() -> str:
     code = [*(paths.ROOT / "utils").rglob("*"), *(paths.ROOT / "metalsim" / "src").rglob("*")]
     for path in sorted([*paths.NOTEBOOKS.glob("*.ipynb"), *code]):
         inside = path.relative_to(paths.ROOT)
-        hidden = any(part.startswith((".", "__pycache__")) or part.endswith(".egg-info") for part in inside.parts)
+        hidden = any(
+            part.startswith((".", "__pycache__")) or part.endswith(".egg-info")
+            for part in inside.parts
+        )
         if path.is_file() and not hidden:
             digest.update(f"{inside} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
@@ -61,7 +70,9 @@ def state() -> str:
 def _run(given: argparse.Namespace) -> int:
     pages, resolved = choose([], given.only), resolve_device(given.device)
     if resolved["simulated"]:
-        raise UsageError("times of the simulated Apple GPU say nothing: take DEVICE=cpu, or a real one")
+        raise UsageError(
+            "times of the simulated Apple GPU say nothing: take DEVICE=cpu, or a real one"
+        )
     root = (paths.BUILD / "bench").absolute()
     with locked(root):
         begun = state()
@@ -69,9 +80,13 @@ def _run(given: argparse.Namespace) -> int:
         if given.anew:
             shutil.rmtree(folder, ignore_errors=True)
         here = machine.describe()
-        say(f"{len(pages)} pages, {given.runs} runs of each, {given.mode} mode, on {resolved['label']}")
+        say(
+            f"{len(pages)} pages, {given.runs} runs of each, {given.mode} mode, on {resolved['label']}"
+        )
         if here.power_source == "battery" or here.low_power_mode:
-            say("On battery or in low-power mode: plug in and switch it off, or these results say so.")
+            say(
+                "On battery or in low-power mode: plug in and switch it off, or these results say so."
+            )
         unhappy: dict[str, str] = {}
         for number in range(1, given.runs + 1):
             summary = Summary(folder / f"run-{number}", given.mode, resolved)
@@ -118,9 +133,13 @@ def _is_finished(summary: Summary, name: str) -> bool:
 
 def _combined(root: Path, folder: Path, mode: str, resolved: dict) -> Path:
     """Write the one file: all that is finished in this state."""
-    rounds = [Summary(path.parent, mode, resolved) for path in sorted(folder.glob("run-*/summary.json"))]
+    rounds = [
+        Summary(path.parent, mode, resolved) for path in sorted(folder.glob("run-*/summary.json"))
+    ]
     names = sorted({name for summary in rounds for name in summary.entries})
-    finished = [(summary, name) for name in names for summary in rounds if _is_finished(summary, name)]
+    finished = [
+        (summary, name) for name in names for summary in rounds if _is_finished(summary, name)
+    ]
     files = [path for summary, name in finished if (path := _results(summary, name)).exists()]
     if not files:
         raise UsageError("no page left any results")
@@ -135,14 +154,19 @@ def _results(summary: Summary, name: str) -> Path:
 def _fixed_work() -> timing.Measurement:
     """Time a piece of work on the CPU that is the same before and after every run."""
     budget = timing.Budget(min_seconds=0.2, max_seconds=2.0)
-    return timing.measure(lambda: sum(i * i for i in range(50_000)), on=timing.Host(), name="sentinel", budget=budget)
+    return timing.measure(
+        lambda: sum(i * i for i in range(50_000)), on=timing.Host(), name="sentinel", budget=budget
+    )
 
 
 def _note_drift(path: Path, drift: float) -> None:
     """Put the drift into the records of a page that has no sentinel of its own."""
     kept = records.load(path)
     if any(record.sentinel_drift is None for record in kept):
-        records.write(path, [replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r for r in kept])
+        records.write(
+            path,
+            [replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r for r in kept],
+        )
 
 
 def _conclude(path: Path) -> None:
@@ -155,11 +179,31 @@ def _conclude(path: Path) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m metallab.headless.bench", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m metallab.headless.bench", description=__doc__.splitlines()[0]
+    )
     add = parser.add_argument
-    add("--runs", type=int, choices=range(1, 101), default=RUNS, metavar="N", help=f"processes a page ({RUNS})")
-    add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
-    add("--device", choices=NAMES, default="auto", help="where to run (default: the best device of this machine)")
+    add(
+        "--runs",
+        type=int,
+        choices=range(1, 101),
+        default=RUNS,
+        metavar="N",
+        help=f"processes a page ({RUNS})",
+    )
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="03",
+        help="only this number or name; may be repeated",
+    )
+    add(
+        "--device",
+        choices=NAMES,
+        default="auto",
+        help="where to run (default: the best device of this machine)",
+    )
     add("--mode", choices=modes.MODES, default="full", help="fast is for looking whether it runs")
     add("--anew", action="store_true", help="measure again what is there already")
     return parser.parse_args(arguments)

@@ -33,7 +33,9 @@ from metallab.headless.runner import (
 from metallab.outcomes import STATUSES
 from metallab.paths import shown
 
-UNFINISHED = "no result: the run ended while this notebook was running; it was killed, or could not write"
+UNFINISHED = (
+    "no result: the run ended while this notebook was running; it was killed, or could not write"
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,7 +86,9 @@ def locked(folder: Path) -> Iterator[None]:
         with filelock.FileLock(folder / USED, timeout=0):
             yield
     except filelock.Timeout:
-        raise UsageError(f"another run is writing to {folder}; wait until it is through, or end it") from None
+        raise UsageError(
+            f"another run is writing to {folder}; wait until it is through, or end it"
+        ) from None
     except OSError as error:
         raise cannot_write(folder, error) from error
 
@@ -94,7 +98,11 @@ class Summary:
 
     def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
         self.path = folder / "summary.json"
-        self.head = {"mode": mode, **resolved, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.head = {
+            "mode": mode,
+            **resolved,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         self.clock = time.monotonic()
         self.entries: dict[str, dict] = {}
         with contextlib.suppress(FileNotFoundError):
@@ -102,14 +110,18 @@ class Summary:
                 for entry in json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]:
                     self.entries[entry["name"]] = {name: entry[name] for name in ENTRY}
             except (ValueError, KeyError, TypeError) as error:
-                raise UsageError(f"{self.path} is not a run's summary: move it away ({error})") from error
+                raise UsageError(
+                    f"{self.path} is not a run's summary: move it away ({error})"
+                ) from error
 
     def add(self, result: NotebookResult) -> None:
         """Add or replace a result, and write the file. UsageError if that fails."""
         self.entries[result.name] = result.entry()
         seconds = round(time.monotonic() - self.clock, 3)
         notebooks = [self.entries[name] for name in sorted(self.entries)]
-        text = json.dumps({**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False)
+        text = json.dumps(
+            {**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False
+        )
         try:
             paths.write_atomically(self.path, text + "\n")
         except OSError as error:
@@ -122,12 +134,18 @@ def choose(given: list[Path], only: list[str]) -> list[Path]:
     An entry of ``only`` is a number (02 is 02_*, not 02b_*) or a stem. UsageError if one matches nothing, or if two
     notebooks have the same name.
     """
-    chosen = list(dict.fromkeys(path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))))
+    chosen = list(
+        dict.fromkeys(
+            path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+        )
+    )
     if not chosen:
         raise UsageError(f"there are no notebooks in {paths.NOTEBOOKS}; name the files to run")
     names = [path.stem for path in chosen]
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"two notebooks are called {min(repeated)}; run them one after the other, into two folders")
+        raise UsageError(
+            f"two notebooks are called {min(repeated)}; run them one after the other, into two folders"
+        )
     for wanted in only:
         if not any(wanted in (name, name.split("_")[0]) for name in names):
             raise UsageError(f"--only {wanted} matches no notebook; there are: {', '.join(names)}")
@@ -144,10 +162,33 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--mode", choices=modes.MODES, default="full", help="sizes and samples (default: full)")
-    add("--device", choices=NAMES, default="auto", help="where to run (default: the best device of this machine)")
-    add("--only", action="append", default=[], metavar="03", help="only this number or name; may be repeated")
-    add("--cell-timeout", type=seconds_argument, default=CELL_TIMEOUT, metavar="S", help="seconds a cell may take")
-    add("--timeout", type=seconds_argument, default=TIMEOUT, metavar="S", help="seconds a notebook may take")
+    add(
+        "--device",
+        choices=NAMES,
+        default="auto",
+        help="where to run (default: the best device of this machine)",
+    )
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="03",
+        help="only this number or name; may be repeated",
+    )
+    add(
+        "--cell-timeout",
+        type=seconds_argument,
+        default=CELL_TIMEOUT,
+        metavar="S",
+        help="seconds a cell may take",
+    )
+    add(
+        "--timeout",
+        type=seconds_argument,
+        default=TIMEOUT,
+        metavar="S",
+        help="seconds a notebook may take",
+    )
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
     return parser.parse_args(argv)
 

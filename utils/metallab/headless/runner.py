@@ -89,7 +89,9 @@ class NotebookResult:
         return {name: getattr(self, name) for name in ENTRY}
 
 
-ENTRY = tuple(f.name for f in fields(NotebookResult) if f.name not in ("notebook", "cell", "traceback"))
+ENTRY = tuple(
+    f.name for f in fields(NotebookResult) if f.name not in ("notebook", "cell", "traceback")
+)
 
 
 @dataclass
@@ -128,7 +130,12 @@ class Job:
 
 
 def make_job(
-    path: Path, mode: str, kind: str, out: str | Path | None = None, failed: str | Path | None = None, **options: Any
+    path: Path,
+    mode: str,
+    kind: str,
+    out: str | Path | None = None,
+    failed: str | Path | None = None,
+    **options: Any,
 ) -> Job:
     """Return the job for one notebook, with the folders of its mode and device unless others are given.
 
@@ -137,12 +144,18 @@ def make_job(
     elsewhere = out or os.environ.get("METALLAB_OUT")
     folder = Path(out or paths.run_folder(mode, kind)).absolute()
     default = folder / "failed" if elsewhere else paths.FAILED / f"{mode}-{kind}"
-    job = Job(str(path), mode, kind, str(folder), str(Path(failed or default).absolute()), **options)
+    job = Job(
+        str(path), mode, kind, str(folder), str(Path(failed or default).absolute()), **options
+    )
     if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
-        raise UsageError(f"{path} is where its executed copy would go; choose another folder for the run")
+        raise UsageError(
+            f"{path} is where its executed copy would go; choose another folder for the run"
+        )
     ours = folder.resolve().is_relative_to(paths.BUILD.resolve()) or (folder / USED).exists()
     if not ours and any(folder.glob("*.ipynb")):
-        raise UsageError(f"{folder} holds notebooks that no run wrote: name another folder with METALLAB_OUT")
+        raise UsageError(
+            f"{folder} holds notebooks that no run wrote: name another folder with METALLAB_OUT"
+        )
     return job
 
 
@@ -153,7 +166,9 @@ def resolve_device(name: str) -> dict:
     """
     environment = {} if name == "auto" else {"METALLAB_DEVICE": name}
     try:
-        found = isolated.run(PICK, results=["answer"], environment=environment, timeout=PICK_SECONDS)
+        found = isolated.run(
+            PICK, results=["answer"], environment=environment, timeout=PICK_SECONDS
+        )
     except isolated.ChildFailed as error:
         raise UsageError(f"looking for a device failed: {error}") from None
     if {"DeviceUnavailable", "ValueError", "SimulationUnavailable"} & set(found.kinds):
@@ -163,7 +178,9 @@ def resolve_device(name: str) -> dict:
     return found["answer"]
 
 
-def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None) -> NotebookResult:
+def execute(
+    job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None
+) -> NotebookResult:
     """Run a job to its end. ``progress`` gets the result so far and the seconds, about once a second.
 
     KeyboardInterrupt is raised again when the notebook is saved and its processes have ended.
@@ -206,7 +223,9 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
         if worker.poll() is None:
             kill_family(head)
         kernel = _known(job).get("kernel")
-        kill_family(find_process(kernel) if kernel else None, Path(job.scratch).name)  # and what cells left running
+        kill_family(
+            find_process(kernel) if kernel else None, Path(job.scratch).name
+        )  # and what cells left running
         with contextlib.suppress(OSError):
             worker.stdin.close()
     known = _known(job)
@@ -214,7 +233,11 @@ def execute(job: Job, progress: Callable[[NotebookResult, float], object] = lamb
     if "done" not in known:
         where = f"cell {result.cell}: " if result.cell else ""
         reason = why or f"{where}the worker process {describe_exit(worker.wait())}"
-        fail(job, result, Failure(reason, result.cell, known.get("index"), "" if why else last_words(log)))
+        fail(
+            job,
+            result,
+            Failure(reason, result.cell, known.get("index"), "" if why else last_words(log)),
+        )
     shutil.rmtree(job.scratch, ignore_errors=True)
     result.peak_rss_bytes = max(result.peak_rss_bytes, peak)
     result.seconds = round(time.monotonic() - began, 3)
@@ -238,7 +261,9 @@ def _make_room(job: Job) -> None:
         raise cannot_write(error.filename or job.out, error) from error
 
 
-def fail(job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None) -> NotebookResult:
+def fail(
+    job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None
+) -> NotebookResult:
     """Note why a notebook failed, and keep its partial copy, or else a text with the reason."""
     result.status, result.reason = "failed", failure.reason
     result.cell, result.traceback = failure.cell, failure.traceback
@@ -277,7 +302,9 @@ def _known(job: Job) -> dict[str, Any]:
 
 def _result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
     names = {f.name for f in fields(NotebookResult)}
-    result = NotebookResult(**{"name": job.name, **{name: known[name] for name in known if name in names}})
+    result = NotebookResult(
+        **{"name": job.name, **{name: known[name] for name in known if name in names}}
+    )
     result.title = result.title or job.name
     result.notebook = Path(result.notebook) if result.notebook else None
     return result

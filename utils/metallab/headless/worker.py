@@ -69,7 +69,10 @@ def main() -> int:
         notebook = read_notebook(Path(job.path))
         for cell in notebook.cells:
             cell.source = job.replace.get(cell.get("id"), cell.source)
-        result.title, result.cells = title_of(notebook) or job.name, sum(map(is_code, notebook.cells))
+        result.title, result.cells = (
+            title_of(notebook) or job.name,
+            sum(map(is_code, notebook.cells)),
+        )
         if reason := skip_reason(notebook, job.device):
             result.status, result.reason = "skipped", reason
         else:
@@ -115,14 +118,24 @@ class Page(NotebookClient):
         try:
             self.save()
             with self.kernel_log.open("ab") as log:
-                where = {"cwd": str(Path(self.job.path).parent), "env": kernel_environment(self.job)}
+                where = {
+                    "cwd": str(Path(self.job.path).parent),
+                    "env": kernel_environment(self.job),
+                }
                 asyncio.run(self.async_execute(stdout=log, stderr=log, **where))
-        except (RuntimeError, OSError) as error:  # the kernel did not start, or broke between two cells
+        except (
+            RuntimeError,
+            OSError,
+        ) as error:  # the kernel did not start, or broke between two cells
             words = f"{type(error).__name__}: {error}\n{last_words(self.kernel_log)}"
             raise self.failure(f"no kernel: {error}", words) from error
         finally:
-            unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
-            self.result.peak_rss_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+            unit = (
+                1 if sys.platform == "darwin" else 1024
+            )  # ru_maxrss counts bytes there, KiB elsewhere
+            self.result.peak_rss_bytes = (
+                resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+            )
             self.result.not_run = not_run(self.nb)
             self.result.judgements = judgements(self.nb)
         if failure := fault(self.nb):
@@ -170,7 +183,9 @@ class Page(NotebookClient):
             await super().async_execute_cell(cell, cell_index)
         except CellExecutionError as error:
             self.result.executed += 1
-            raise fault(self.nb) or self.failure(f"cell {self.number}: {error.ename}", error.traceback) from error
+            raise fault(self.nb) or self.failure(
+                f"cell {self.number}: {error.ename}", error.traceback
+            ) from error
         except CellTimeoutError as error:
             await self.interrupt(cell)
             raise self.timed_out(cell, error) from error
@@ -194,13 +209,17 @@ class Page(NotebookClient):
     def seconds_for(self, cell) -> float | None:
         """Return this cell's limit: its own, or the rest of the notebook's; None for no limit."""
         seconds = min(self.job.cell_timeout or float("inf"), self.deadline - time.monotonic())
-        return None if seconds == float("inf") else max(seconds, 0.001)  # nbclient takes 0 for no limit
+        return (
+            None if seconds == float("inf") else max(seconds, 0.001)
+        )  # nbclient takes 0 for no limit
 
     async def interrupt(self, cell) -> None:
         """Interrupt the cell and wait up to ten seconds for its traceback."""
         await self.km.interrupt_kernel()
         end = time.monotonic() + 10
-        while time.monotonic() < end and not any(output.output_type == "error" for output in cell.outputs):
+        while time.monotonic() < end and not any(
+            output.output_type == "error" for output in cell.outputs
+        ):
             await asyncio.sleep(0.1)  # nbclient's task still listens, and adds the output
         kill_family(find_process(self.km.provisioner.pid))  # it may ignore the interrupt
 

@@ -39,7 +39,9 @@ class Case:
         """``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls it experimental
-            return parity.against_numpy(self.function, self.reference, *self.arrays, on=on, dtype=self.dtype)
+            return parity.against_numpy(
+                self.function, self.reference, *self.arrays, on=on, dtype=self.dtype
+            )
 
 
 def survey(*, on: Device) -> dict[str, dict[str, str]]:
@@ -68,7 +70,9 @@ def _not_agreeing(outcomes: Mapping[str, str]) -> str:
     """The cases that differ or are refused, by name, with the device's words for the first of each."""
     parts = []
     for kind in ("differs", "refused"):
-        first, *others = [name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)] or [""]
+        first, *others = [
+            name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)
+        ] or [""]
         if first:
             also = "; ".join(others if len(others) <= 9 else [others[0], "...", others[-1]])
             parts.append(f"{first}: {outcomes[first]}" + (f" (also: {also})" if others else ""))
@@ -115,7 +119,9 @@ def _transform(operator: str, dimensions: int, norm: str, last: int) -> Case:
     rng = np.random.default_rng(0)
     shape, axes = (4, 6, 5, last), tuple(range(-dimensions, 0))
     real = rng.normal(size=shape)
-    given = {"rfftn": real, "irfftn": np.fft.rfftn(real, axes=axes)}.get(operator, real + 1j * rng.normal(size=shape))
+    given = {"rfftn": real, "irfftn": np.fft.rfftn(real, axes=axes)}.get(
+        operator, real + 1j * rng.normal(size=shape)
+    )
     options = {"s": shape[-dimensions:], "norm": norm}
     return Case(
         f"{dimensions}-D, {norm}, {last} wide",
@@ -130,7 +136,10 @@ def _solids(operator: str) -> list[Case]:
 
     rng = np.random.default_rng(0)
     video, weights = rng.random((2, 3, 4, 5, 6)), rng.random((2, 3, 2, 3, 3))
-    small, grid = rng.random((1, 2, 4, 5)), rng.uniform(-1.2, 1.2, (1, 6, 7, 2))  # some positions lie outside
+    small, grid = (
+        rng.random((1, 2, 4, 5)),
+        rng.uniform(-1.2, 1.2, (1, 6, 7, 2)),
+    )  # some positions lie outside
     if operator == "conv3d":
         both = F.conv3d, references.convolution3d
         return [
@@ -164,7 +173,9 @@ def _slope(picture: np.ndarray, grid: np.ndarray, step: float = 1e-6) -> np.ndar
     """The same by finite differences: (n, h, w, 2)."""
     slopes = []
     for direction in step * np.eye(2):  # across, down
-        apart = references.sampled_grid(picture, grid + direction) - references.sampled_grid(picture, grid - direction)
+        apart = references.sampled_grid(picture, grid + direction) - references.sampled_grid(
+            picture, grid - direction
+        )
         slopes.append(apart.sum(axis=1) / (2 * step))
     return np.stack(slopes, axis=-1)
 
@@ -174,7 +185,10 @@ def _rows(operator: str) -> list[Case]:
 
     functions = {
         "sort": (lambda x, dim: x.sort(dim=dim, stable=True).values, np.sort),
-        "argsort": (lambda x, dim: x.argsort(dim=dim, stable=True), partial(np.argsort, kind="stable")),
+        "argsort": (
+            lambda x, dim: x.argsort(dim=dim, stable=True),
+            partial(np.argsort, kind="stable"),
+        ),
         "cumsum": (torch.cumsum, np.cumsum),
         "cumprod": (torch.cumprod, np.cumprod),
         "cummin": (lambda x, dim: x.cummin(dim).values, np.minimum.accumulate),
@@ -190,7 +204,10 @@ def _rows(operator: str) -> list[Case]:
         "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
     }
     along = lambda function, axis: lambda x: function(x, axis)
-    made = [Case(name, along(ours, axis), along(numpys, axis), (x,)) for name, (x, axis) in given.items()]
+    made = [
+        Case(name, along(ours, axis), along(numpys, axis), (x,))
+        for name, (x, axis) in given.items()
+    ]
     if operator == "argsort":
         downwards = lambda x: x.argsort(dim=-1, descending=True, stable=True)
         nan_first = lambda x: np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")

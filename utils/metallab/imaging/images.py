@@ -41,7 +41,9 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     pictures = {name: _pixels(name, panel, zoom) for name, panel in panels.items()}
     columns = len(pictures) if len(pictures) < 4 else 2
     rows = -(-len(pictures) // columns)
-    across = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()][:columns]  # at equal height
+    across = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()][
+        :columns
+    ]  # at equal height
     with plt.rc_context(plots.STYLE):
         size = 7.5, 0.6 + rows * (0.3 + 7.5 / sum(across))
         figure, axes = plt.subplots(rows, columns, figsize=size, width_ratios=across, squeeze=False)
@@ -51,7 +53,9 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
             panel.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             panel.set_title(name, fontsize=9)
         plots.title(figure, heading, [on.label], on.simulated)
-    sizes = ", ".join(f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items())
+    sizes = ", ".join(
+        f"{name} ({pixels.shape[0]} x {pixels.shape[1]})" for name, pixels in pictures.items()
+    )
     return plots.described(figure, f"{heading}: {sizes}")
 
 
@@ -63,6 +67,8 @@ def _pixels(name: str, panel: Any, zoom: float) -> np.ndarray:
     if array.ndim == 3 and array.shape[0] == 3:
         array = array.transpose(1, 2, 0)
     if array.ndim != 2 and array.shape[2:] != (3,):
-        raise ValueError(f"{name!r} has shape {array.shape}; a picture is (height, width), with 3 colours or without")
+        raise ValueError(
+            f"{name!r} has shape {array.shape}; a picture is (height, width), with 3 colours or without"
+        )
     high, wide = (round(size * (1 - 1 / zoom) / 2) for size in array.shape[:2])
     return array[high : array.shape[0] - high, wide : array.shape[1] - wide].clip(0, 1)

@@ -29,7 +29,10 @@ def sampled_grid(picture: np.ndarray, grid: np.ndarray) -> np.ndarray:
     high, wide = picture.shape[2:]
     made = np.empty((*picture.shape[:2], *grid.shape[1:3]))
     for one, points, result in zip(picture, grid, made, strict=True):
-        rows_columns = [(points[..., 1] + 1) / 2 * (high - 1), (points[..., 0] + 1) / 2 * (wide - 1)]
+        rows_columns = [
+            (points[..., 1] + 1) / 2 * (high - 1),
+            (points[..., 0] + 1) / 2 * (wide - 1),
+        ]
         for channel, plane in zip(one, result, strict=True):
             plane[:] = ndimage.map_coordinates(channel, rows_columns, order=1, mode="grid-constant")
     return made

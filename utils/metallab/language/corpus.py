@@ -71,7 +71,12 @@ def load(path: str | Path = FILE, sha256: str | None = SHA256) -> Corpus:
                 size += len(topics[name])
     parts["training"] = names
     seen: set[str] = set()
-    return Corpus(**{part: _joined([topics[name] for name in members], seen) for part, members in parts.items()})
+    return Corpus(
+        **{
+            part: _joined([topics[name] for name in members], seen)
+            for part, members in parts.items()
+        }
+    )
 
 
 def encode(text: str) -> Tensor:
@@ -79,7 +84,9 @@ def encode(text: str) -> Tensor:
     try:
         return torch.tensor([_INDEX[character] for character in text], dtype=torch.int64)
     except KeyError as error:
-        raise ValueError(f"{error} is not in the vocabulary: write with letters of ASCII and line ends") from None
+        raise ValueError(
+            f"{error} is not in the vocabulary: write with letters of ASCII and line ends"
+        ) from None
 
 
 def decode(tokens: Tensor) -> str:

@@ -93,7 +93,9 @@ class FixedCache:
     def __init__(self, decoder: Decoder, length: int, batch: int = 1) -> None:
         shape = decoder.shape
         if not 1 <= length <= shape.context:
-            raise ValueError(f"a cache for {length} tokens: this decoder takes 1 to {shape.context}")
+            raise ValueError(
+                f"a cache for {length} tokens: this decoder takes 1 to {shape.context}"
+            )
         weight = decoder.embedding.weight
         room = (shape.layers, 2, batch, shape.heads, length, shape.head)
         self.room = torch.zeros(room, dtype=weight.dtype, device=weight.device)
@@ -109,7 +111,9 @@ class FixedCache:
         """See `Cache`."""
         self._now = torch.arange(count, device=device) + self.next
         later = torch.arange(self.room.shape[-2], device=device) > self._now[:, None]
-        self._mask = torch.zeros(later.shape, dtype=self.room.dtype, device=device).masked_fill(later, -torch.inf)
+        self._mask = torch.zeros(later.shape, dtype=self.room.dtype, device=device).masked_fill(
+            later, -torch.inf
+        )
         self.next += count
         return self._now
 
@@ -132,12 +136,17 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.dropout = nn.Dropout(dropout)
-        angles = torch.arange(shape.context)[:, None] * 10_000 ** (-torch.arange(0, shape.head, 2) / shape.head)
+        angles = torch.arange(shape.context)[:, None] * 10_000 ** (
+            -torch.arange(0, shape.head, 2) / shape.head
+        )
         self.register_buffer("cosine", torch.cat([angles.cos(), angles.cos()], 1), persistent=False)
         self.register_buffer("sine", torch.cat([-angles.sin(), angles.sin()], 1), persistent=False)
         for name, weight in self.named_parameters():
             if weight.ndim > 1:  # what is added to the residual stream starts smaller
-                nn.init.normal_(weight, std=0.02 / (2 * shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02)
+                nn.init.normal_(
+                    weight,
+                    std=0.02 / (2 * shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02,
+                )
 
     def forward(self, tokens: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
         """Logits of the next token, (batch, tokens, vocabulary), for ``tokens``, int64 (batch, tokens).
@@ -146,7 +155,11 @@ class Decoder(nn.Module):
         computed, (batch, 1, vocabulary): the others are not needed to write.
         """
         count = tokens.shape[1]
-        positions = cache.positions(count, tokens.device) if cache else torch.arange(count, device=tokens.device)
+        positions = (
+            cache.positions(count, tokens.device)
+            if cache
+            else torch.arange(count, device=tokens.device)
+        )
         x = self.dropout(self.embedding(tokens))
         rotation = self.cosine[positions].to(x.dtype), self.sine[positions].to(x.dtype)
         for block in self.blocks:
@@ -171,13 +184,17 @@ class Block(nn.Module):
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
         """``x`` and what it gives are (batch, tokens, width)."""
         batch, count, width = x.shape
-        parts = self.qkv(self.attention_norm(x)).view(batch, count, 3, self.heads, -1).transpose(1, 3)
+        parts = (
+            self.qkv(self.attention_norm(x)).view(batch, count, 3, self.heads, -1).transpose(1, 3)
+        )
         queries, keys = rotated(parts[:, :, :2], rotation).unbind(2)
         values = parts[:, :, 2]
         allowed = None
         if cache:
             keys, values, allowed = cache.add(self.layer, keys, values)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, allowed, is_causal=cache is None)
+        mixed = functional.scaled_dot_product_attention(
+            queries, keys, values, allowed, is_causal=cache is None
+        )
         x = x + self.dropout(self.attention_out(mixed.transpose(1, 2).reshape(batch, count, width)))
         gate, up = self.gate_up(self.feed_norm(x)).chunk(2, -1)
         return x + self.dropout(self.feed_out(functional.silu(gate) * up))
@@ -200,7 +217,10 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
     """
     remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_decoder.py`"
     try:
-        if sha256 is not None and (actual := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != sha256:
+        if (
+            sha256 is not None
+            and (actual := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != sha256
+        ):
             raise ValueError(f"{path} has sha256 {actual} instead of {sha256}: {remedy}")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -208,7 +228,9 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): {remedy}") from error
     if metadata.get("characters") != CHARACTERS:
-        raise ValueError(f"{path} is not a decoder of the characters of `corpus.CHARACTERS`: {remedy}")
+        raise ValueError(
+            f"{path} is not a decoder of the characters of `corpus.CHARACTERS`: {remedy}"
+        )
     with torch.random.fork_rng(devices=[]):  # what it is made of is overwritten
         decoder = Decoder(Shape(**json.loads(metadata["shape"])))
     decoder.load_state_dict(state)

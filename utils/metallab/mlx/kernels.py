@@ -110,7 +110,8 @@ class SimulatedKernel:
         @mx.custom_function
         def run(*arrays: mx.array) -> list[mx.array]:
             outputs = [
-                _empty(shape, dtype, init_value) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
+                _empty(shape, dtype, init_value)
+                for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
             ]
             group = tuple(min(sizes) for sizes in zip(threadgroup, grid, strict=True))
             launch = _compiled(text, not self.ensure_row_contiguous)
@@ -130,7 +131,9 @@ class SimulatedKernel:
     def _buffers(self, arrays: Sequence[mx.array]) -> Iterator[torch.Tensor]:
         """Each input and, where the body names them, its shape, strides and number of dimensions, in MLX's order."""
         for name, array in zip(self.input_names, arrays, strict=True):
-            tensor = torch.from_dlpack(mx.contiguous(array) if self.ensure_row_contiguous else array)
+            tensor = torch.from_dlpack(
+                mx.contiguous(array) if self.ensure_row_contiguous else array
+            )
             yield tensor
             about = {
                 f"{name}_shape": torch.tensor(tensor.shape, dtype=torch.int32),

@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-_NAMES = ("float32", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_NAMES = (
+    "float32",
+    "float16",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bool",
+)
 
 
 def data_type(dtype: Any) -> int:
@@ -66,8 +78,13 @@ class Program:
         import Metal
 
         if len(arrays) != len(self.inputs):
-            raise ValueError(f"this program takes {len(self.inputs)} arrays, and {len(arrays)} were given")
-        given = {tensor: _buffer(tensor, array) for tensor, array in zip(self.inputs, arrays, strict=True)}
+            raise ValueError(
+                f"this program takes {len(self.inputs)} arrays, and {len(arrays)} were given"
+            )
+        given = {
+            tensor: _buffer(tensor, array)
+            for tensor, array in zip(self.inputs, arrays, strict=True)
+        }
         made = {tensor: _buffer(tensor) for tensor in self.outputs}
         feeds = [_data(tensor, given[tensor]) for tensor in self.feeds]
         results = [_data(tensor, made[tensor]) for tensor in self.targets]
@@ -84,9 +101,13 @@ def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Progra
     import MetalPerformanceShadersGraph as mps
 
     device = mps.MPSGraphDevice.deviceWithMTLDevice_(Metal.MTLCreateSystemDefaultDevice())
-    kind = lambda tensor: mps.MPSGraphShapedType.alloc().initWithShape_dataType_(tensor.shape(), tensor.dataType())
-    executable = graph.compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
-        device, {tensor: kind(tensor) for tensor in inputs}, list(outputs), None, None
+    kind = lambda tensor: mps.MPSGraphShapedType.alloc().initWithShape_dataType_(
+        tensor.shape(), tensor.dataType()
+    )
+    executable = (
+        graph.compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
+            device, {tensor: kind(tensor) for tensor in inputs}, list(outputs), None, None
+        )
     )
     orders = tuple(executable.feedTensors()), tuple(executable.targetTensors())
     return Program(executable, tuple(inputs), tuple(outputs), *orders)
@@ -101,7 +122,9 @@ def _types() -> dict[str, int]:
 
 def _known(name: str) -> str:
     if name not in _NAMES:
-        raise ValueError(f"Metal has no {name}; {', '.join(_NAMES)} are possible, so cast the array with astype")
+        raise ValueError(
+            f"Metal has no {name}; {', '.join(_NAMES)} are possible, so cast the array with astype"
+        )
     return name
 
 
@@ -114,7 +137,9 @@ def dtype_of(tensor: Any) -> np.dtype:
     wanted = tensor.dataType()
     name = next((name for name, number in _types().items() if number == wanted), None)
     if name is None:
-        raise ValueError(f"MPSGraph's data type {wanted:#x} is none of {', '.join(_NAMES)}: cast it in the graph")
+        raise ValueError(
+            f"MPSGraph's data type {wanted:#x} is none of {', '.join(_NAMES)}: cast it in the graph"
+        )
     return np.dtype(name)
 
 
@@ -127,8 +152,12 @@ def _buffer(tensor: Any, array: np.ndarray | None = None) -> Any:
         size = math.prod(shape) * dtype.itemsize
         return device.newBufferWithLength_options_(size, Metal.MTLResourceStorageModeShared)
     if (array.shape, array.dtype) != (shape, dtype):
-        raise ValueError(f"this input is {dtype} of shape {shape}, and an array {array.dtype} {array.shape} was given")
-    return device.newBufferWithBytes_length_options_(array.tobytes(), array.nbytes, Metal.MTLResourceStorageModeShared)
+        raise ValueError(
+            f"this input is {dtype} of shape {shape}, and an array {array.dtype} {array.shape} was given"
+        )
+    return device.newBufferWithBytes_length_options_(
+        array.tobytes(), array.nbytes, Metal.MTLResourceStorageModeShared
+    )
 
 
 def _data(tensor: Any, buffer: Any) -> Any:

@@ -27,12 +27,16 @@ REFUSED = (RuntimeError, TypeError, IndexError, ValueError)
 
 def results(returned: Any) -> list[Tensor]:
     """Return an operator's results on the CPU; a number as a tensor, without None."""
-    return [torch.as_tensor(leaf).detach().cpu() for leaf in tree_leaves(returned) if leaf is not None]
+    return [
+        torch.as_tensor(leaf).detach().cpu() for leaf in tree_leaves(returned) if leaf is not None
+    ]
 
 
 def has(tensor: Tensor, what: Callable[[Tensor], Tensor]) -> bool:
     """Return True if `torch.isnan` or `torch.isinf` is true of a value."""
-    if not floats(tensor) or tensor.element_size() == 1 or tensor.sum().isfinite():  # quick; a sum may overflow, too
+    if (
+        not floats(tensor) or tensor.element_size() == 1 or tensor.sum().isfinite()
+    ):  # quick; a sum may overflow, too
         return False
     return bool(what(tensor).any())
 
@@ -72,14 +76,24 @@ class Comparison:
             return ""
         several = any(map(floats, self.got))
         for number, (exact, value) in enumerate(zip(self.right, self.got, strict=True)):
-            at = not (floats(value) or floats(exact)) and (several or self.before.name[6:] in POSITIONS)
-            if fault := self.fault_of_positions(exact, value) if at else self.fault_of_values(number, exact, value):
+            at = not (floats(value) or floats(exact)) and (
+                several or self.before.name[6:] in POSITIONS
+            )
+            if (
+                fault := self.fault_of_positions(exact, value)
+                if at
+                else self.fault_of_values(number, exact, value)
+            ):
                 return fault
         for number in self.written:
             exact, value = self.exact.tensors[number], self.after.tensors[number]
             if fault := self.fault_of_values(number - len(self.exact.tensors), exact, value):
                 name = self.before.named[number][0]
-                return fault if self.before.written() == [name] else f"What it writes to {name}: {fault}"
+                return (
+                    fault
+                    if self.before.written() == [name]
+                    else f"What it writes to {name}: {fault}"
+                )
         return self.stray()
 
     @functools.cached_property
@@ -87,7 +101,9 @@ class Comparison:
         """The arguments that it writes to, by its schema or as the CPU does."""
         pairs = enumerate(zip(self.before.named, self.exact.tensors, strict=True))
         names = self.before.written()
-        return [n for n, ((name, was), now) in pairs if name in names or not _same(widened(was), now)]
+        return [
+            n for n, ((name, was), now) in pairs if name in names or not _same(widened(was), now)
+        ]
 
     @functools.cached_property
     def again(self) -> list[Tensor]:
@@ -151,7 +167,11 @@ class Comparison:
                 wrong += int((value.sort(dim).values.diff(dim=dim) == 0).sum())
         except (RuntimeError, IndexError):
             return "Positions lie outside of what they point into."
-        return f"{wrong} of {value.numel()} positions point at other values, or are there twice." if wrong else ""
+        return (
+            f"{wrong} of {value.numel()} positions point at other values, or are there twice."
+            if wrong
+            else ""
+        )
 
     def fault_of_values(self, number: int, exact: Tensor, value: Tensor) -> str:
         """Return how values differ by more than rounding; ``number`` is their place in `again`."""
@@ -162,7 +182,9 @@ class Comparison:
         dtype, given = value.dtype, {t.dtype for t in self.before.tensors if floats(t)}
         if {dtype} != (given if floats(exact) else {exact.dtype}) and self.again:
             dtype = self.again[number].dtype
-            worse = _precision(value.dtype) > _precision(dtype)  # statistics beside a result may be better
+            worse = _precision(value.dtype) > _precision(
+                dtype
+            )  # statistics beside a result may be better
             if value.dtype != dtype and (number == 0 or worse or not floats(value)):
                 return _other_kind(self.again[number], value)
         if floats(value) and floats(exact):
@@ -172,17 +194,26 @@ class Comparison:
             return ""
         return _first(differ, exact, value, "they must be equal")
 
-    def fault_of_fractions(self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype) -> str:
+    def fault_of_fractions(
+        self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
+    ) -> str:
         """Return how floating values differ by more than rounding to a dtype."""
         value = widened(value)
         finite = exact.isfinite() & value.isfinite()
         odd = ~finite & ~_equal(exact, value)
         if odd.any():
-            most, own = 0.9 * torch.finfo(dtype).max, widened(self.again[number]) if self.again else value
+            most, own = (
+                0.9 * torch.finfo(dtype).max,
+                widened(self.again[number]) if self.again else value,
+            )
             far = exact.abs() > most
-            other = odd & far & own.isinf() & ~value.isfinite() & ~_equal(own, value)  # NaN, or another sign
+            other = (
+                odd & far & own.isinf() & ~value.isfinite() & ~_equal(own, value)
+            )  # NaN, or another sign
             odd &= ~(far & (value.abs() > most))  # an overflow of the dtype
-            odd = other & (not exact.is_complex()) | odd & ((own.isfinite() != value.isfinite()) | (not self.again))
+            odd = other & (not exact.is_complex()) | odd & (
+                (own.isfinite() != value.isfinite()) | (not self.again)
+            )
             if odd.any():
                 return _first(odd, exact, value, "infinite or NaN on one side only")
         error, explained = deviation(exact, value, dtype)
@@ -192,7 +223,9 @@ class Comparison:
             relative = error.max().item() / size if size > _smallest(dtype) else 0.0
             self.largest = max(self.largest, relative)
             return ""
-        near = finite & (exact.abs() <= (exact.abs() + error)[wrong].max())  # a mask of -1e9 has an error of its own
+        near = finite & (
+            exact.abs() <= (exact.abs() + error)[wrong].max()
+        )  # a mask of -1e9 has an error of its own
         rounding = CLOSER * self.rounding(number, exact, near)
         if error[wrong].max() <= rounding:
             return ""
@@ -250,7 +283,9 @@ def _other_kind(exact: Tensor, value: Tensor) -> str:
     return f"It is {kind(value)}, not {kind(exact)}."
 
 
-def _first(differ: Tensor, exact: Tensor, value: Tensor, why: str, worst: Tensor | None = None) -> str:
+def _first(
+    differ: Tensor, exact: Tensor, value: Tensor, why: str, worst: Tensor | None = None
+) -> str:
     """Return how many values differ, and one of them."""
     at = tuple((differ if worst is None else worst).nonzero()[0].tolist())
     got, wanted = (t[at].item() for t in (value, exact))
@@ -275,13 +310,17 @@ def _picked(call: Call, positions: Tensor) -> Tensor | None:
 
 def drops_nothing(call: Call) -> bool:
     """Return True if a random operator needs no random numbers."""
-    return any(call.settings.get(name) == 0 for name in DROPS) or call.settings.get("train") is False
+    return (
+        any(call.settings.get(name) == 0 for name in DROPS) or call.settings.get("train") is False
+    )
 
 
 def fault_of_dropout(call: Call, returned: Any) -> str:
     """Return what is wrong with a call of dropout or bernoulli, or ''."""
     share = call.arguments.get("p")
-    if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(share, float):
+    if call.name not in ("aten::native_dropout", "aten::bernoulli_") or not isinstance(
+        share, float
+    ):
         return ""
     dropout = call.name == "aten::native_dropout"
     kept, got = 1 - share if dropout else share, results(returned)
@@ -293,4 +332,8 @@ def fault_of_dropout(call: Call, returned: Any) -> str:
         return ""
     exact = call.tensors[0].double() * mask / kept
     error, allowed = deviation(exact, got[0].double(), got[0].dtype)
-    return _first(error > allowed, exact, got[0], "what is kept is scaled wrongly") if (error > allowed).any() else ""
+    return (
+        _first(error > allowed, exact, got[0], "what is kept is scaled wrongly")
+        if (error > allowed).any()
+        else ""
+    )

@@ -39,10 +39,26 @@ from torch.utils._pytree import tree_leaves
 from metallab import units
 from metallab.device import Device
 from metallab.outcomes import Agreement
-from metallab.pytorch.agreement import REFUSED, Comparison, drops_nothing, fault_of_dropout, has, results
+from metallab.pytorch.agreement import (
+    REFUSED,
+    Comparison,
+    drops_nothing,
+    fault_of_dropout,
+    has,
+    results,
+)
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import CallingModules, watching
-from metallab.pytorch.wrong_calls import EMPTY, FLOAT32, OR_MORE, Call, Layout, floats, shrunk, widened
+from metallab.pytorch.wrong_calls import (
+    EMPTY,
+    FLOAT32,
+    OR_MORE,
+    Call,
+    Layout,
+    floats,
+    shrunk,
+    widened,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +67,11 @@ UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerote
 
 Direction = Literal["forward", "backward", "step"]
 """Where an operator was called; ``step`` is the optimizer's."""
-WHERE = {"forward": "the forward pass", "backward": "the backward pass", "step": "the optimizer's step"}
+WHERE = {
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "step": "the optimizer's step",
+}
 
 
 @dataclass(frozen=True)
@@ -113,7 +133,9 @@ class Verdict:
     @property
     def kind(self) -> str:
         """``agrees``, ``wrong kernel``, or ``NaN``: one appears, in the CPU's float32 as well."""
-        return "wrong kernel" if self.agreement == "differs" else "NaN" if self.culprit else "agrees"
+        return (
+            "wrong kernel" if self.agreement == "differs" else "NaN" if self.culprit else "agrees"
+        )
 
     @property
     def headline(self) -> str:
@@ -132,7 +154,10 @@ class Verdict:
     def _rows(self) -> list[tuple[str, str]]:
         rows = []
         if bad := self.culprit:
-            rows += [("given", f"{bad.dtype}, {', '.join(map(str, bad.shapes))}"), ("result", bad.difference)]
+            rows += [
+                ("given", f"{bad.dtype}, {', '.join(map(str, bad.shapes))}"),
+                ("result", bad.difference),
+            ]
         if self.agreement == "differs":
             rows.append(("what to do", self.advice))
         else:
@@ -151,9 +176,14 @@ class Verdict:
     def _repr_html_(self) -> str:
         colour = "#009e73" if self.culprit is None else "#d55e00"
         cell = '<td style="text-align:left">'
-        rows = "".join(f"<tr>{cell}{name}</td>{cell}{html.escape(text)}</td></tr>" for name, text in self._rows())
+        rows = "".join(
+            f"<tr>{cell}{name}</td>{cell}{html.escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
         style = f"border-left:.4em solid {colour};padding:.5em 1em"
-        return f'<div style="{style}"><b>{html.escape(self.headline)}</b><table>{rows}</table></div>'
+        return (
+            f'<div style="{style}"><b>{html.escape(self.headline)}</b><table>{rows}</table></div>'
+        )
 
     @property
     def advice(self) -> str:
@@ -168,8 +198,12 @@ class Verdict:
             return "make the weights contiguous before training, weight.data = weight.data.contiguous()"
         if self.conditions:
             given = {condition.split()[0]: "clone" for condition in self.conditions}
-            given |= {c.split()[0]: "contiguous" for c in self.conditions if "contiguous" in c}  # moves it, too
-            return "; ".join(f"give it {name}.{how}() in place of {name}" for name, how in given.items())
+            given |= {
+                c.split()[0]: "contiguous" for c in self.conditions if "contiguous" in c
+            }  # moves it, too
+            return "; ".join(
+                f"give it {name}.{how}() in place of {name}" for name, how in given.items()
+            )
         return "compute it on the CPU, or write it with other operators"
 
     def draw(self) -> Figure:
@@ -183,7 +217,10 @@ class Verdict:
         with plt.rc_context(plots.STYLE):
             figure, rows = plt.subplots(2, 1, figsize=(7.5, 4.6), sharex=True, sharey=True)
             for axes, part in zip(rows, ("forward", "backward"), strict=True):
-                lines = ((part, "device", "o-", plots.RED), (f"{part}_cpu", "rounding on a CPU", "s--", plots.BLUE))
+                lines = (
+                    (part, "device", "o-", plots.RED),
+                    (f"{part}_cpu", "rounding on a CPU", "s--", plots.BLUE),
+                )
                 for key, label, style, colour in lines:
                     errors = [max(getattr(layer, key), 1e-17) for layer in self.layers]
                     axes.plot(steps, errors, style, color=colour, label=label, markersize=5)
@@ -192,14 +229,28 @@ class Verdict:
                 if self.culprit and self.culprit.direction == part and self.culprit.module in names:
                     where = names.index(self.culprit.module)
                     axes.axvline(where, color=plots.GREY, linestyle=":", zorder=0)
-                    axes.set_title(f"first wrong: {self.culprit.operator} in {self.culprit.module}", fontsize=9)
+                    axes.set_title(
+                        f"first wrong: {self.culprit.operator} in {self.culprit.module}", fontsize=9
+                    )
             rows[0].legend(fontsize=8)
             step = max(1, len(names) // 16)
-            rows[1].set_xticks(steps[::step], names[::step], **({"rotation": 60, "ha": "right"} if step > 1 else {}))
+            rows[1].set_xticks(
+                steps[::step],
+                names[::step],
+                **({"rotation": 60, "ha": "right"} if step > 1 else {}),
+            )
             rows[1].set_xlabel("layer, in the order of the forward pass")
-            plots.title(figure, "The error of each layer, against the CPU in float64", [self.device])
-        ending = f"the first wrong operator is {self.culprit.operator}" if self.culprit else "no operator is wrong"
-        return plots.described(figure, f"error of {len(names)} layers, forward and backward; {ending}")
+            plots.title(
+                figure, "The error of each layer, against the CPU in float64", [self.device]
+            )
+        ending = (
+            f"the first wrong operator is {self.culprit.operator}"
+            if self.culprit
+            else "no operator is wrong"
+        )
+        return plots.described(
+            figure, f"error of {len(names)} layers, forward and backward; {ending}"
+        )
 
 
 def find(
@@ -242,17 +293,25 @@ def find(
         If the model has no floating parameter and no floating input, or float64 where the device has none.
     """
     if not isinstance(inputs, list | tuple | Mapping):
-        raise TypeError(f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)")
-    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs  # PyTorch goes through no other mapping
+        raise TypeError(
+            f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)"
+        )
+    inputs = (
+        dict(inputs) if isinstance(inputs, Mapping) else inputs
+    )  # PyTorch goes through no other mapping
     floating = [t for t in (*model.parameters(), *tensors_in(inputs)) if floats(t)]
     if not floating:
-        raise ValueError("the model has no floating parameter and no floating input: there is nothing to compare")
+        raise ValueError(
+            "the model has no floating parameter and no floating input: there is nothing to compare"
+        )
     if on.kind == "mps" and any(t.dtype in (torch.float64, torch.complex128) for t in floating):
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")
     run = _Run(model, inputs, loss or mean_square, optimizer)
     judge = _Judge(on, seconds)
     device = run.layers(on.torch_device, judge=judge, note=layers)
-    conditions, program = shrunk(judge.call, on.torch_device, judge.began + seconds) if judge.call else ((), "")
+    conditions, program = (
+        shrunk(judge.call, on.torch_device, judge.began + seconds) if judge.call else ((), "")
+    )
     errors = _layer_errors(run, device, judge.verdict.unjudged) if layers else ()
     return dataclasses.replace(judge.verdict, conditions=conditions, program=program, layers=errors)
 
@@ -264,7 +323,11 @@ def _moved(tensor: Tensor, device: Any) -> Tensor:
     if there.storage_offset() == offset or not there.numel():
         return there
     last = sum((count - 1) * step for count, step in zip(there.shape, there.stride(), strict=True))
-    return there.new_zeros(offset + last + 1).as_strided(there.shape, there.stride(), offset).copy_(there)
+    return (
+        there.new_zeros(offset + last + 1)
+        .as_strided(there.shape, there.stride(), offset)
+        .copy_(there)
+    )
 
 
 # ---- layers ---------------------------------------------------------------------------------------------------------
@@ -282,14 +345,19 @@ class _Run:
     loss: Callable[[Any], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
 
-    def layers(self, device: Any, wide: bool = False, judge: _Judge | None = None, note: bool = True) -> _Layers:
+    def layers(
+        self, device: Any, wide: bool = False, judge: _Judge | None = None, note: bool = True
+    ) -> _Layers:
         """Compute it on a copy, in float64 if ``wide``; a ``judge`` looks at each operator. Empty unless ``note``."""
         model = copied(self.model).to(device)
         if wide:
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data = widened(tensor.data)
         change = widened if wide else lambda t: t
-        inputs = mapped(lambda t: change(_moved(t.detach(), device)).requires_grad_(t.requires_grad), self.inputs)
+        inputs = mapped(
+            lambda t: change(_moved(t.detach(), device)).requires_grad_(t.requires_grad),
+            self.inputs,
+        )
         noted: _Layers = []
         for name, module in model.named_modules():
             if note and not any(module.children()):
@@ -315,7 +383,9 @@ class _Run:
             judge.direction = "step"
             if optimizer is not None:
                 parameter = inspect.signature(optimizer.step).parameters.get("closure")
-                optimizer.step(*[closure] * (parameter is not None and parameter.default is parameter.empty))  # LBFGS
+                optimizer.step(
+                    *[closure] * (parameter is not None and parameter.default is parameter.empty)
+                )  # LBFGS
         return noted
 
 
@@ -354,7 +424,14 @@ def _layer_errors(run: _Run, device: _Layers, unjudged: dict[str, str]) -> tuple
         unjudged["layers"] = "the CPU went through other layers"
         return ()
     return tuple(
-        LayerError(name, *(relative_error(e, v) for values in (got, own) for e, v in zip(right, values, strict=True)))
+        LayerError(
+            name,
+            *(
+                relative_error(e, v)
+                for values in (got, own)
+                for e, v in zip(right, values, strict=True)
+            ),
+        )
         for (name, got), (_, right), (_, own) in zip(device, exact, same, strict=True)
     )
 
@@ -375,7 +452,15 @@ def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
     apart = (exact - result).abs().masked_fill(same, 0.0).max().item()
     kept = exact[exact.isfinite()].abs()
     size = kept.square().mean().sqrt().item() if kept.numel() else 0.0
-    return math.inf if math.isnan(apart) else apart / size if size else math.inf if apart > 1e-6 else apart
+    return (
+        math.inf
+        if math.isnan(apart)
+        else apart / size
+        if size
+        else math.inf
+        if apart > 1e-6
+        else apart
+    )
 
 
 # ---- operators ------------------------------------------------------------------------------------------------------
@@ -398,13 +483,21 @@ class _Judge:
         """Run an operator, and compare it if the device computed it."""
         self.path = self.modules.innermost()
         call = Call(operator, args, kwargs)
-        if self.verdict.culprit or operator.is_view or call.name.rpartition("::")[2].startswith(UNWRITTEN):
+        if (
+            self.verdict.culprit
+            or operator.is_view
+            or call.name.rpartition("::")[2].startswith(UNWRITTEN)
+        ):
             return operator(*args, **kwargs)
         late = time.monotonic() - self.began > self.seconds
         with torch.no_grad():
             before = None if late else call.moved()
         result = operator(*args, **kwargs)
-        if all(t.device.type != self.on.kind for t in (*call.tensors, *tree_leaves(result)) if isinstance(t, Tensor)):
+        if all(
+            t.device.type != self.on.kind
+            for t in (*call.tensors, *tree_leaves(result))
+            if isinstance(t, Tensor)
+        ):
             return result
         if before is None:
             self.verdict.skipped += 1
@@ -439,13 +532,19 @@ class _Judge:
         held = [leaf for leaf in tree_leaves(result) if leaf is not None]
         self.look_for_infinities(call, before, [*got, *after.tensors], [*held, *call.tensors])
 
-    def look_for_infinities(self, call: Call, before: Call, got: Sequence[Any], held: Sequence[Any]) -> None:
+    def look_for_infinities(
+        self, call: Call, before: Call, got: Sequence[Any], held: Sequence[Any]
+    ) -> None:
         """Note which call an infinity comes from; a NaN that no argument has ends the search.
 
         ``got`` are its results and its arguments afterwards, on the CPU, ``held`` the same on the device.
         """
         infinite = [t for t, value in zip(held, got, strict=True) if has(value, torch.isinf)]
-        given = [t for t, value in zip(call.tensors, before.tensors, strict=True) if has(value, torch.isinf)]
+        given = [
+            t
+            for t, value in zip(call.tensors, before.tensors, strict=True)
+            if has(value, torch.isinf)
+        ]
         known = [self.infinities[key] for key in map(_memory, given) if key in self.infinities]
         here = f"{call.name} in {self.module or 'the model itself'}, {WHERE[self.direction]}"
         if infinite and not given:
@@ -455,7 +554,9 @@ class _Judge:
             known = [here]
         if known:
             self.infinities.update(dict.fromkeys(map(_memory, infinite), known[0]))
-        born = any(has(t, torch.isnan) for t in got) and not any(has(t, torch.isnan) for t in before.tensors)
+        born = any(has(t, torch.isnan) for t in got) and not any(
+            has(t, torch.isnan) for t in before.tensors
+        )
         if born and any(t.numel() for t in before.tensors):  # the mean of nothing is NaN
             self.verdict.infinity = known[0] if known and given else ""
             self.blame("agrees", call, "Its inputs have none.")
@@ -465,13 +566,17 @@ class _Judge:
         """The innermost module, as `named_modules` names it; empty for the model itself, and where it is not known."""
         return self.path.partition(".")[2]
 
-    def blame(self, agreement: Agreement, call: Call, difference: str, layouts: Call | None = None) -> None:
+    def blame(
+        self, agreement: Agreement, call: Call, difference: str, layouts: Call | None = None
+    ) -> None:
         """Name a call as the first that is wrong, or makes a NaN; its ``layouts`` are shrunk if it can be run again."""
         tensors = call.tensors
         dtype = units.dtype_name(tensors[0].dtype) if tensors else ""
         shapes = tuple(tuple(t.shape) for t in tensors)
         self.call, self.verdict.agreement = layouts, agreement
-        self.verdict.culprit = Culprit(call.name, self.module, self.direction, dtype, shapes, difference)
+        self.verdict.culprit = Culprit(
+            call.name, self.module, self.direction, dtype, shapes, difference
+        )
 
 
 def _memory(value: Any) -> int:

@@ -45,7 +45,9 @@ def mapped(do: Callable, value: Any, do_module: Callable = lambda module: module
         if isinstance(leaf, functools.partial):
             function, arguments, named = tree_map(one, (leaf.func, leaf.args, leaf.keywords))
             return functools.partial(function, *arguments, **named)
-        slots = [name for each in type(leaf).__mro__ for name in _slots(each) if hasattr(leaf, name)]
+        slots = [
+            name for each in type(leaf).__mro__ for name in _slots(each) if hasattr(leaf, name)
+        ]
         of_containers = isinstance(leaf, dict | list)  # subclasses, which pytree does not know
         if isinstance(leaf, ATOMIC) or not (of_containers or slots or hasattr(leaf, "__dict__")):
             return leaf
@@ -53,7 +55,9 @@ def mapped(do: Callable, value: Any, do_module: Callable = lambda module: module
             try:
                 objects[id(leaf)] = made = copy.copy(leaf)
                 if of_containers:
-                    for key, held in list(leaf.items() if isinstance(leaf, dict) else enumerate(leaf)):
+                    for key, held in list(
+                        leaf.items() if isinstance(leaf, dict) else enumerate(leaf)
+                    ):
                         made[key] = tree_map(one, held)
                 for name in [*slots, *getattr(leaf, "__dict__", ())]:
                     object.__setattr__(made, name, tree_map(one, getattr(leaf, name)))
@@ -66,7 +70,11 @@ def mapped(do: Callable, value: Any, do_module: Callable = lambda module: module
 
 def _slots(kind: type) -> tuple[str, ...]:
     names = vars(kind).get("__slots__", ())
-    return tuple(name for name in ((names,) if isinstance(names, str) else names) if not name.startswith("__"))
+    return tuple(
+        name
+        for name in ((names,) if isinstance(names, str) else names)
+        if not name.startswith("__")
+    )
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -117,7 +117,9 @@ class Problem:
 
     def __str__(self) -> str:
         modules = _shortened(self.modules) if any(self.modules) else ""
-        where = ", ".join(filter(None, [modules and f"in {modules}", self.line and f"at {self.line}"]))
+        where = ", ".join(
+            filter(None, [modules and f"in {modules}", self.line and f"at {self.line}"])
+        )
         return f"{self.text}{where and f' {where}'} ({self.way_out})"
 
 
@@ -144,17 +146,31 @@ class Coverage:
         """One line."""
         missing, slow = self.having("missing"), self.having("falls back", "unknown")
         kinds = collections.Counter(problem.kind for problem in self.problems)
-        first = [next(problem for problem in self.problems if problem.kind == kind) for kind in kinds]
-        sentences = [str(each) + (f", and {n - 1} more" if (n := kinds[each.kind]) > 1 else "") for each in first]
+        first = [
+            next(problem for problem in self.problems if problem.kind == kind) for kind in kinds
+        ]
+        sentences = [
+            str(each) + (f", and {n - 1} more" if (n := kinds[each.kind]) > 1 else "")
+            for each in first
+        ]
         if missing:
             has = "has" if len(missing) == 1 else "have"
-            sentences.append(f"{_listed(missing)} {has} no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)")
-        sentences += [f'{_listed([use])} refuses these arguments, "{use.words}"' for use in self.having("refused")]
+            sentences.append(
+                f"{_listed(missing)} {has} no MPS kernel (with {FALLBACK_VARIABLE}=1 it runs on the CPU)"
+            )
+        sentences += [
+            f'{_listed([use])} refuses these arguments, "{use.words}"'
+            for use in self.having("refused")
+        ]
         if sentences:
             return f"No: {'; '.join(sentences).removesuffix('.')}."
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
-        every = f"all {len(self.uses)} operators run" if len(self.uses) != 1 else "its one operator runs"
+        every = (
+            f"all {len(self.uses)} operators run"
+            if len(self.uses) != 1
+            else "its one operator runs"
+        )
         unseen = " (Traced on the CPU: tensors left there, and what it does on mps alone, would not be noticed.)"
         return f"Yes: {every} on MPS in PyTorch {torch.__version__}.{unseen if self.traced_on == 'cpu' else ''}"
 
@@ -162,15 +178,21 @@ class Coverage:
         rows = [(use.operator, use.status, use.calls, _shortened(use.modules)) for use in self.uses]
         advice = [f"{use.operator}: {use.advice}." for use in self.uses if use.advice]
         table = repr(Table(["operator", "status", "calls", "called by"], rows))
-        return "\n".join([f"{self.model}: {self.answer}", "", table, *([""] if advice else []), *advice])
+        return "\n".join(
+            [f"{self.model}: {self.answer}", "", table, *([""] if advice else []), *advice]
+        )
 
     def _repr_html_(self) -> str:
-        rows = [(_listed([u]), u.status, u.calls, _shortened(u.modules), u.advice) for u in self.uses]
+        rows = [
+            (_listed([u]), u.status, u.calls, _shortened(u.modules), u.advice) for u in self.uses
+        ]
         table = Table(["operator", "status", "calls", "called by", "what to do"], rows)
         return f"<p><b>{html.escape(self.model)}</b>: {html.escape(self.answer)}</p>{table._repr_html_()}"
 
 
-def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any) -> Coverage:
+def mps_coverage(
+    model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any
+) -> Coverage:
     """Predict which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS with what it is given.
 
     Parameters
@@ -191,7 +213,11 @@ def mps_coverage(model: Callable[..., Any], *inputs: Any, training: bool = False
     traced_on, recorder = _trace(model, inputs, named, training)
     uses = [recorder.use(operator) for operator in recorder.calls]
     uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
-    name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", str(model))
+    name = (
+        type(model).__name__
+        if isinstance(model, nn.Module)
+        else getattr(model, "__name__", str(model))
+    )
     problems = recorder.problems(_held_in_wide_dtypes(model, inputs, named))
     return Coverage(name, tuple(uses), traced_on, tuple(problems))
 
@@ -209,13 +235,19 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
             problem = getattr(error, "problem", None)
     if isinstance(failure, _Ended):
         raise TraceFailed(f"the model {failure}") from None
-    why = f"the model does not run with these inputs on the CPU: {explain(failure)}; do they fit it?"
+    why = (
+        f"the model does not run with these inputs on the CPU: {explain(failure)}; do they fit it?"
+    )
     raise TraceFailed(why) from failure
 
 
 def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
     # the caller's random numbers stay as they were
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(training):
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(training),
+    ):
         subject, arguments, keywords = (_moved(value, device) for value in (model, inputs, named))
         recorder = _Recorder(device, training)
         # MPS has neither the CPU's fused encoder nor its fused attention
@@ -254,7 +286,9 @@ class _Recorder:
         """The innermost module that runs, by its place in the model."""
         return below_root(self.modules.innermost())
 
-    def note(self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    def note(
+        self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac."""
         if self.inside_a_whole:
             return
@@ -278,7 +312,9 @@ class _Recorder:
 
     def problems(self, held: list[Problem]) -> list[Problem]:
         """Those that were found, without what follows from dtypes that the model holds or is given."""
-        found = [replace(problem, modules=tuple(modules)) for problem, modules in self.found.items()]
+        found = [
+            replace(problem, modules=tuple(modules)) for problem, modules in self.found.items()
+        ]
         # a backward pass meets what the forward pass has kept
         found = [each for each in found if each.line] or found
         return held + [each for each in found if not held or each.kind not in NARROWER]
@@ -310,12 +346,20 @@ class _Recorder:
         if name in READ_AS_NUMBERS and (self.has_zeros or args[0].is_meta):
             text, way_out = "a tensor on the GPU is no NumPy array", "write .cpu().numpy()"
             array = Problem("array", text, way_out, line=_calling_line())
-            raise _Ended(f"{name} asks for numbers", array if name != "tolist" and args[0].is_meta else None)
-        if self.inside_a_whole or name not in (*WHOLE_ON_MPS, ATTENTION) or self._is_on_the_cpu((args, kwargs)):
+            raise _Ended(
+                f"{name} asks for numbers", array if name != "tolist" and args[0].is_meta else None
+            )
+        if (
+            self.inside_a_whole
+            or name not in (*WHOLE_ON_MPS, ATTENTION)
+            or self._is_on_the_cpu((args, kwargs))
+        ):
             return function(*args, **kwargs)
         if name == ATTENTION:
             given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
-            if torch.is_grad_enabled() and any(given[each].requires_grad for each in ATTENTION_TAKES[:3]):
+            if torch.is_grad_enabled() and any(
+                given[each].requires_grad for each in ATTENTION_TAKES[:3]
+            ):
                 return function(*args, **kwargs)
             self.note(ATTENTION_ON_MPS, (), given)
             return self.whole(function, args, kwargs)
@@ -346,15 +390,21 @@ class _Recorder:
             self.note(name, args, kwargs)
         _require_dense(result, f"are made by {name}{where}")
         # what follows from such a tensor is not reported again
-        follows = self._wide_dtypes(given) and any(problem.kind in NARROWER for problem in self.found)
+        follows = self._wide_dtypes(given) and any(
+            problem.kind in NARROWER for problem in self.found
+        )
         for dtype in () if follows else self._wide_dtypes(result):
             text = f"MPS has no {dtype}, which {function.name()} makes"
-            self.report(Problem(dtype, text, _way_out_of(dtype, function), function.name(), _calling_line()))
+            self.report(
+                Problem(dtype, text, _way_out_of(dtype, function), function.name(), _calling_line())
+            )
         return result
 
     def _wide_dtypes(self, values: Any) -> list[str]:
         """Return the dtypes of tensors on the traced device that MPS does not have."""
-        dtypes = dict.fromkeys(units.dtype_name(t.dtype) for t in _leaves(values) if t.device.type == self.device)
+        dtypes = dict.fromkeys(
+            units.dtype_name(t.dtype) for t in _leaves(values) if t.device.type == self.device
+        )
         return [dtype for dtype in dtypes if dtype in NARROWER]
 
     def _is_on_the_cpu(self, values: Any) -> bool:
@@ -363,11 +413,15 @@ class _Recorder:
 
     def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
-        to_the_cpu = function == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
+        to_the_cpu = (
+            function == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
+        )
         if self.device == "meta" and to_the_cpu and args[0].is_meta:
             self.has_zeros = True
             return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
-        asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(function.tags)
+        asks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(
+            function.tags
+        )
         if self.has_zeros and asks and self._is_on_the_cpu(args):
             raise _Ended(f"{function.name()} asks for numbers")
         return function(*args, **kwargs)
@@ -382,7 +436,9 @@ class _Recorder:
             return args, kwargs
         # x[indices] moves indices from the CPU
         given = zip(function._schema.arguments, args, strict=False)
-        plain = [value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"]
+        plain = [
+            value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"
+        ]
         if "cpu" in kinds((plain, kwargs)):
             text = f"a tensor stays on the CPU where {function.name()} meets it"
             way_out = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
@@ -395,7 +451,10 @@ class _Recorder:
         recorder = self
 
         def see(function, args, kwargs):
-            with recorder.watching(), torch._C.DisableTorchFunction():  # in here a device is what it is
+            with (
+                recorder.watching(),
+                torch._C.DisableTorchFunction(),
+            ):  # in here a device is what it is
                 if function._can_decompose():  # whole only in inference mode
                     with each:
                         pieces = function.decompose(*args, **kwargs)
@@ -444,14 +503,20 @@ def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
     """Return a function's arguments with the meta device in place of mps."""
 
     def changed(value: Any) -> Any:
-        return "meta" if isinstance(value, str | torch.device) and str(value).startswith("mps") else value
+        return (
+            "meta"
+            if isinstance(value, str | torch.device) and str(value).startswith("mps")
+            else value
+        )
 
     if "device" in kwargs:
         kwargs = kwargs | {"device": changed(kwargs["device"])}
     return (tuple(map(changed, args)) if function == Tensor.to else args), kwargs
 
 
-def _differentiable(recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any) -> Any:
+def _differentiable(
+    recorder: _Recorder, backward: str, function: Callable, args: Any, kwargs: Any
+) -> Any:
     """Call a function whose backward pass is one operator, too; its gradients have the right shapes only."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
 
@@ -466,7 +531,10 @@ def _differentiable(recorder: _Recorder, backward: str, function: Callable, args
         @staticmethod
         def backward(context, *gradients):
             recorder.note(backward)
-            zeros = lambda: tuple(torch.zeros_like(t) if t.is_floating_point() else None for t in context.saved_tensors)
+            zeros = lambda: tuple(
+                torch.zeros_like(t) if t.is_floating_point() else None
+                for t in context.saved_tensors
+            )
             return recorder.whole(zeros, (), {})
 
     return Whole.apply(*_leaves(leaves))
@@ -477,9 +545,13 @@ def _moved(value: Any, device: Any) -> Any:
     if isinstance(value, torch.jit.ScriptModule):  # its parameters are in C++
         return copied(value).to(device)
     if isinstance(value, nn.Module):
-        moved = {id(p): nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()}
+        moved = {
+            id(p): nn.Parameter(_copied(p, device), p.requires_grad) for p in value.parameters()
+        }
         return copied(value, moved | {id(b): _copied(b, device) for b in value.buffers()})
-    return mapped(lambda tensor: _copied(tensor, device), value, lambda module: _moved(module, device))
+    return mapped(
+        lambda tensor: _copied(tensor, device), value, lambda module: _moved(module, device)
+    )
 
 
 def _require_dense(values: Any, where: str) -> None:
@@ -498,10 +570,15 @@ def _copied(tensor: Tensor, device: Any) -> Tensor:
 
 def _way_out_of(dtype: str, operator: Any) -> str:
     """Return how to avoid a dtype that MPS does not have."""
-    name, narrower = operator.name().partition("::")[2].partition(".")[0], f"torch.{NARROWER[dtype]}"
+    name, narrower = (
+        operator.name().partition("::")[2].partition(".")[0],
+        f"torch.{NARROWER[dtype]}",
+    )
     if name == "_to_copy":
         return f"write .to({narrower})"
-    if hasattr(torch, name) and any(argument.name == "dtype" for argument in operator._schema.arguments):
+    if hasattr(torch, name) and any(
+        argument.name == "dtype" for argument in operator._schema.arguments
+    ):
         return f"write torch.{name}(..., dtype={narrower})"
     return f"compute it in {narrower}"
 
@@ -510,7 +587,9 @@ def _summed(outputs: Any) -> Tensor:
     """Return the sum of all differentiable outputs; ValueError if there is none."""
     wanted = [leaf for leaf in tensors_in(outputs) if leaf.requires_grad]
     if not wanted:
-        raise ValueError("training=True, but no output depends on a parameter or input that requires a gradient")
+        raise ValueError(
+            "training=True, but no output depends on a parameter or input that requires a gradient"
+        )
     return sum((leaf.abs() if leaf.is_complex() else leaf).sum() for leaf in wanted)
 
 
@@ -523,7 +602,11 @@ def _held_in_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
     found = []
     for dtype, narrower in NARROWER.items():
         if names := [name for name, value in values if units.dtype_name(value.dtype) == dtype]:
-            way_out = "call .float() first" if dtype == "float64" else f"make it with dtype=torch.{narrower}"
+            way_out = (
+                "call .float() first"
+                if dtype == "float64"
+                else f"make it with dtype=torch.{narrower}"
+            )
             found.append(Problem(dtype, f"MPS has no {dtype}, but {_shortened(names)} is", way_out))
     return found
 
@@ -541,12 +624,17 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
     from metallab.pytorch.doctor.subject import NotAModel, made  # the doctor imports this module
 
-    parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
+    parser.add_argument(
+        "factory",
+        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+    )
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
     try:
         subject = made(given.factory)
-        coverage = mps_coverage(subject.model, *subject.inputs, training=given.training, **subject.named)
+        coverage = mps_coverage(
+            subject.model, *subject.inputs, training=given.training, **subject.named
+        )
     except (NotAModel, TraceFailed) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

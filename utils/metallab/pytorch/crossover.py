@@ -48,7 +48,11 @@ def devices(on: Device) -> dict[str, Device]:
 
 def roles(devices: Mapping[str, Device]) -> dict[str, str]:
     """What the devices are on any machine: the whole CPU, and a GPU."""
-    return {name: "CPU" if each.kind == "cpu" else "GPU" for name, each in devices.items() if name != ONE_THREAD}
+    return {
+        name: "CPU" if each.kind == "cpu" else "GPU"
+        for name, each in devices.items()
+        if name != ONE_THREAD
+    }
 
 
 def baseline() -> str:
@@ -86,12 +90,19 @@ class Curve:
     @property
     def withheld(self) -> dict[int, timing.Doubt]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
-        return {n: a.doubt for n, a in self.answers.items() if a.doubt and a.doubt.kind != "outputs differ"}
+        return {
+            n: a.doubt
+            for n, a in self.answers.items()
+            if a.doubt and a.doubt.kind != "outputs differ"
+        }
 
     @property
     def _won(self) -> dict[int, bool | None]:
         wins = "faster" if self.gpu else "slower"
-        return {n: None if n in self.withheld else self.answers[n].outcome == wins for n in sorted(self.answers)}
+        return {
+            n: None if n in self.withheld else self.answers[n].outcome == wins
+            for n in sorted(self.answers)
+        }
 
     @property
     def crossover(self) -> int | None:
@@ -120,11 +131,16 @@ class Curve:
         A stored curve has no points where nothing may be said: its lines are broken there, and it names these sizes.
         """
         n = self.crossover
-        marks = {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.answers) else {}
+        marks = (
+            {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.answers) else {}
+        )
         heading = f"{self.work}, float32"
         if self.stored:
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
-        lines = {self.device(name) if name == self.gpu else name: line for name, line in self.times.items()}
+        lines = {
+            self.device(name) if name == self.gpu else name: line
+            for name, line in self.times.items()
+        }
         from metallab import plots  # matplotlib takes a while to import
 
         return plots.curves(lines, xlabel="n", heading=heading, marks=marks, gaps=self.withheld)
@@ -137,13 +153,21 @@ class Curve:
         elif n == min(sizes):
             wins = f"wins at every size that counts, {n} to {max(sizes)}"
         else:
-            wins = f"wins from n = {n} on" if n else f"not shown to win from any size on, of {sizes[0]} to {sizes[-1]}"
+            wins = (
+                f"wins from n = {n} on"
+                if n
+                else f"not shown to win from any size on, of {sizes[0]} to {sizes[-1]}"
+            )
         wins += timing.not_counted(self._won) if sizes else ""
         sentence = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
-        return " ".join(filter(None, [sentence, "Stored, not measured here." if self.stored else self.left_out]))
+        return " ".join(
+            filter(None, [sentence, "Stored, not measured here." if self.stored else self.left_out])
+        )
 
 
-def measure(work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 4.0) -> Curve:
+def measure(
+    work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds: float = 4.0
+) -> Curve:
     """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
     ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
@@ -157,7 +181,9 @@ def measure(work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds:
     on_each = devices(on)
     with whole_float32(), timing.sentinel(fixed_work(on), on=on):
         for n in within.items(sizes, "n ="):
-            budget = within.budget(len(sizes) - len(comparisons), budget_here(), variants=len(on_each))
+            budget = within.budget(
+                len(sizes) - len(comparisons), budget_here(), variants=len(on_each)
+            )
             comparisons[n] = timing.compare(
                 {name: _made(make, n, each) for name, each in on_each.items()},
                 on=on_each,
@@ -170,13 +196,24 @@ def measure(work: str, make: Work, sizes: Sequence[int], *, on: Device, seconds:
                 budget=budget,
             )
     times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
-    curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), str(within) if within.left_out else "")
-    return dataclasses.replace(curve, answers={n: each.answers[curve.rival] for n, each in comparisons.items()})
+    curve = Curve(
+        work,
+        baseline(),
+        times,
+        {},
+        tuple(comparisons.values()),
+        str(within) if within.left_out else "",
+    )
+    return dataclasses.replace(
+        curve, answers={n: each.answers[curve.rival] for n, each in comparisons.items()}
+    )
 
 
 def budget_here() -> timing.Budget:
     """Return how long one comparison may measure, at most."""
-    return mode.by_mode(full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST)
+    return mode.by_mode(
+        full=timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=2.0), fast=timing.FAST
+    )
 
 
 def stored(work: str) -> Curve:
@@ -196,9 +233,13 @@ def stored(work: str) -> Curve:
         sound, doubt = records.believed(processes)
         if sound:
             times.setdefault(name, {})[size] = sound[0].measurement
-        answers.setdefault(name, {})[size] = sound[0].answer if sound else timing.Answer(name, None, doubt)
+        answers.setdefault(name, {})[size] = (
+            sound[0].answer if sound else timing.Answer(name, None, doubt)
+        )
     if not times:
-        raise ValueError(f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'")
+        raise ValueError(
+            f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'"
+        )
     curve = Curve(work, base, times, {}, stored=True)
     return dataclasses.replace(curve, answers=answers[curve.rival])
 
@@ -206,7 +247,9 @@ def stored(work: str) -> Curve:
 def whole_float32() -> contextlib.AbstractContextManager:
     """cuDNN convolves float32 in TensorFloat-32 unless switched off; elsewhere this does nothing."""
     cudnn = torch.backends.cudnn
-    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
+    return cudnn.flags(
+        cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False
+    )
 
 
 def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:

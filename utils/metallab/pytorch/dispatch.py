@@ -70,7 +70,9 @@ class CallingModules:
     def __enter__(self) -> CallingModules:
         self._note("")  # of what ran before
         self._entered.callback(register_module_forward_pre_hook(self._enter_module).remove)
-        self._entered.callback(register_module_forward_hook(self._leave_module, always_call=True).remove)
+        self._entered.callback(
+            register_module_forward_hook(self._leave_module, always_call=True).remove
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,7 +86,9 @@ class CallingModules:
         """
         entered = self._at_work[threading.get_ident()]
         task, path = entered[-1] if entered else (-1, "")
-        if task != torch._C._current_graph_task_id():  # not in the forward pass of a module, nor in a second one
+        if (
+            task != torch._C._current_graph_task_id()
+        ):  # not in the forward pass of a module, nor in a second one
             node = torch._C._current_autograd_node()
             paths = set(self._paths[node._sequence_nr()].values()) if node is not None else {""}
             path = (paths.pop() if len(paths) == 1 else "") or BACKWARD
@@ -95,18 +99,26 @@ class CallingModules:
         self.innermost()
         if module not in self._names:
             root = type(module).__name__
-            self._names.update((each, f"{root}.{name}" if name else root) for name, each in module.named_modules())
-        self._at_work[threading.get_ident()].append((torch._C._current_graph_task_id(), self._names[module]))
+            self._names.update(
+                (each, f"{root}.{name}" if name else root) for name, each in module.named_modules()
+            )
+        self._at_work[threading.get_ident()].append(
+            (torch._C._current_graph_task_id(), self._names[module])
+        )
 
     def _leave_module(self, *_: object) -> None:
         self.innermost()
-        if entered := self._at_work[threading.get_ident()]:  # none where it was entered before this was
+        if entered := self._at_work[
+            threading.get_ident()
+        ]:  # none where it was entered before this was
             entered.pop()
 
     def _note(self, path: str) -> None:
         """Nodes that were made since the last time belong to this path, as it is noted before each change of module."""
         thread = threading.get_ident()
-        number = torch.autograd._get_sequence_nr() - 1  # of the last node, which is made before its operator is seen
+        number = (
+            torch.autograd._get_sequence_nr() - 1
+        )  # of the last node, which is made before its operator is seen
         for each in range(self._noted.get(thread, number - 1) + 1, number + 1):
             self._paths[each][thread] = path
         self._noted[thread] = number
@@ -143,15 +155,21 @@ class Raised:
     """See `raising_line`."""
 
     def __str__(self) -> str:
-        where = ", ".join(filter(None, [self.module and f"in {self.module}", self.line and f"at {self.line}"]))
+        where = ", ".join(
+            filter(None, [self.module and f"in {self.module}", self.line and f"at {self.line}"])
+        )
         return self.text + (f" ({where})" if where else "")
 
 
 def explain(error: BaseException) -> Raised:
     """Describe an exception and where in a model it was raised: the model is the outermost module that was at work."""
-    text = textwrap.shorten(str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".!"), 200)
+    text = textwrap.shorten(
+        str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".!"), 200
+    )
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    modules = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)]
+    modules = [
+        each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)
+    ]
     names = {id(module): name for name, module in modules[0].named_modules()} if modules else {}
     module = next(filter(None, (names.get(id(each)) for each in reversed(modules))), "")
     return Raised(type(error).__name__ + (f": {text}" if text else ""), module, raising_line(error))
@@ -165,7 +183,10 @@ def raising_line(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
         return _line(error.filename, error.lineno or 1)
-    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    lines = [
+        (frame.f_code.co_filename, number)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+    ]
     lines = [line for line in reversed(lines) if not line[0].startswith((*INSIDE, "<"))]
     own = (line for line in lines if not installed_package(line[0]))
     return next((_line(*line) for line in (*own, *lines)), "")
@@ -173,10 +194,14 @@ def raising_line(error: BaseException) -> str:
 
 def installed_package(file: str | Path) -> str:
     """The installed package, or part of Python's own library, to which a file belongs; empty if to none."""
-    folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    folders = {
+        Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")
+    }
     path = Path(file).absolute()
     inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
-    return min(inside, key=lambda rest: len(rest.parts)).parts[0].removesuffix(".py") if inside else ""
+    return (
+        min(inside, key=lambda rest: len(rest.parts)).parts[0].removesuffix(".py") if inside else ""
+    )
 
 
 def _line(file: str, number: int) -> str:

@@ -25,7 +25,9 @@ class Network:
 
     def to(self, device: torch.device | str) -> Network:
         """A copy on a device; this one stays where it is."""
-        return Network(self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs))
+        return Network(
+            self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs)
+        )
 
     def replace(self, old: type[nn.Module], new: Callable[[], nn.Module]) -> Network:
         """A copy in which each layer of one kind is a new one of another. ValueError if there is none of that kind.
@@ -85,7 +87,11 @@ def mlp(batch: int = 256, width: int = 512) -> Network:
     return _seeded(
         "MLP",
         lambda: nn.Sequential(
-            nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+            nn.Linear(784, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 10),
         ),
         (batch, 784),
     )
@@ -96,7 +102,11 @@ def talk_mlp(batch: int = 256) -> Network:
 
     def make() -> nn.Module:
         widths = (784, 256, 256, 256)
-        hidden = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.Softshrink())]
+        hidden = [
+            layer
+            for a, b in itertools.pairwise(widths)
+            for layer in (nn.Linear(a, b), nn.Softshrink())
+        ]
         return nn.Sequential(*hidden, nn.Linear(256, 10))
 
     return _seeded("Softshrink MLP", make, (batch, 784))
@@ -107,7 +117,12 @@ def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
 
     def make() -> nn.Module:
         def stage(before: int, after: int) -> list[nn.Module]:
-            return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+            return [
+                nn.Conv2d(before, after, 3, padding=1),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
 
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * channels, 10)]
         return nn.Sequential(*stage(3, channels), *stage(channels, 2 * channels), *head)
@@ -119,7 +134,9 @@ def resnet(batch: int = 8, size: int = 64) -> Network:
     """torchvision's ResNet-18, untrained."""
     import torchvision
 
-    return _seeded("ResNet-18", lambda: torchvision.models.resnet18(weights=None), (batch, 3, size, size))
+    return _seeded(
+        "ResNet-18", lambda: torchvision.models.resnet18(weights=None), (batch, 3, size, size)
+    )
 
 
 def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
@@ -149,7 +166,9 @@ def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) 
     """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(0)  # the CPU's alone: torch.manual_seed would reseed the GPU's too
+        torch.default_generator.manual_seed(
+            0
+        )  # the CPU's alone: torch.manual_seed would reseed the GPU's too
         torch.set_default_dtype(torch.float32)
         try:
             model = make()

@@ -52,7 +52,9 @@ def digits(device: torch.device | str = "cpu") -> Data:
     ((1257, 1, 8, 8), [0, 1, 2])
     """
     # its load_digits reads the same file, but to import it takes a second
-    file = importlib.metadata.distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    file = importlib.metadata.distribution("scikit-learn").locate_file(
+        "sklearn/datasets/data/digits.csv.gz"
+    )
     rows = np.loadtxt(file, np.float32, delimiter=",")
     images = torch.tensor(rows[:, :-1] / 16).reshape(-1, 1, 8, 8).to(device)  # 0 to 16 in the file
     labels = torch.tensor(rows[:, -1]).long().to(device)

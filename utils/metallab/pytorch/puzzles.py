@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n#line 1\n"
 SECONDS = 4.0  # for one run; a right answer takes less than one
 MOST_THREADS, MOST_INTERVALS = 24, 4  # that are drawn
-_KINDS = {"address": "out of bounds", "race": "race", "barrier": "divergent barrier", "hang": "does not end"}
+_KINDS = {
+    "address": "out of bounds",
+    "race": "race",
+    "barrier": "divergent barrier",
+    "hang": "does not end",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,11 @@ class Score:
     def __str__(self) -> str:
         reads, writes, barriers = (
             f"{n:.3g} {what}{'' if n == 1 else 's'}"
-            for n, what in ((self.reads, "read"), (self.writes, "write"), (self.barriers, "barrier"))
+            for n, what in (
+                (self.reads, "read"),
+                (self.writes, "write"),
+                (self.barriers, "barrier"),
+            )
         )
         return f"{reads} and {writes} for each result, {barriers}, {self.shared} bytes of threadgroup memory"
 
@@ -122,11 +131,15 @@ class Puzzle:
         if source is ... or "your code here" in str(source):
             return judgement.Judgement(self.name, "not attempted", "not attempted yet")
         if not isinstance(source, str):
-            raise checks.wrong_answer(self.name, f"the source is no text but a {type(source).__name__}.")
+            raise checks.wrong_answer(
+                self.name, f"the source is no text but a {type(source).__name__}."
+            )
         verdict = self.grade(source, draw=True)
         if verdict.kind != "right":
             raise checks.wrong_answer(self.name, verdict.sentence)
-        on_gpu = "" if on is None or on.simulated or on.kind == "cpu" else f" {self._on_gpu(source, on)}"
+        on_gpu = (
+            "" if on is None or on.simulated or on.kind == "cpu" else f" {self._on_gpu(source, on)}"
+        )
         return judgement.Judgement(self.name, "right", f"{verdict.sentence}{on_gpu}")
 
     def grade(self, source: str, draw: bool = False) -> Verdict:
@@ -147,7 +160,10 @@ class Puzzle:
             return Verdict("too slow", f"right, but {unused}", score)
         best = "" if known == score else f"; best known: {known}"
         if not kernel_is_simulated():
-            return Verdict("right", "right on this GPU; races and accesses outside of memory were not looked for.")
+            return Verdict(
+                "right",
+                "right on this GPU; races and accesses outside of memory were not looked for.",
+            )
         return Verdict("right", f"right: {score}{best}.", score)
 
     def run(self, source: str, size: tuple[int, ...], kernel: Any = None) -> Run:
@@ -171,13 +187,19 @@ class Puzzle:
             expected = self.reference(*inputs)
             moved = [tensor.to(on.torch_device) for tensor in (torch.zeros_like(expected), *inputs)]
             launch = {"threads": expected.numel(), **self.launch(*size)}
-            call = lambda moved=moved, size=size, launch=launch: kernel(*moved, *self.numbers(*size), **launch)
+            call = lambda moved=moved, size=size, launch=launch: kernel(
+                *moved, *self.numbers(*size), **launch
+            )
             call()
             if not bool(self.alike(moved[0].cpu(), expected).all()):
-                raise checks.wrong_answer(self.name, f"at size {_size(size)} the result is wrong on {on.label}.")
+                raise checks.wrong_answer(
+                    self.name, f"at size {_size(size)} the result is wrong on {on.label}."
+                )
         if not self.large:
             return f"Right on {on.label}, too."
-        source_bytes = torch.empty(sum(t.nbytes for t in moved) // 2, dtype=torch.uint8, device=on.torch_device)
+        source_bytes = torch.empty(
+            sum(t.nbytes for t in moved) // 2, dtype=torch.uint8, device=on.torch_device
+        )
         copy = torch.empty_like(source_bytes)
         compared = timing.compare(
             {self.name: call, "copy": lambda: copy.copy_(source_bytes)},
@@ -204,7 +226,9 @@ class Puzzle:
         try:
             return getattr(library, self.name)
         except AttributeError as error:
-            raise _Wrong("wrong call", f"there is no `kernel void {self.name}(...)` in it.") from error
+            raise _Wrong(
+                "wrong call", f"there is no `kernel void {self.name}(...)` in it."
+            ) from error
         except RuntimeError as error:  # too much threadgroup memory, for instance
             raise _Wrong("does not compile", f"{error}.") from error
 
@@ -239,21 +263,33 @@ class Run:
         launch = {"threads": out.numel(), **puzzle.launch(*size)}
         numbers = puzzle.numbers(*size)
         if (given := len(arguments) + len(numbers)) != len(self.names):
-            raise _Wrong("wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed.")
-        self.threads, self.group = (_three(launch.get(key, launch["threads"])) for key in ("threads", "group_size"))
+            raise _Wrong(
+                "wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed."
+            )
+        self.threads, self.group = (
+            _three(launch.get(key, launch["threads"])) for key in ("threads", "group_size")
+        )
         self.accesses: Accesses | None = None
         self.shares = False  # a thread reads what another has written to threadgroup memory
-        self.record = lambda **how: kernel.accesses(*arguments, *numbers, timeout=SECONDS, **launch, **how)
+        self.record = lambda **how: kernel.accesses(
+            *arguments, *numbers, timeout=SECONDS, **launch, **how
+        )
         try:
             if kernel_is_simulated():
                 self.accesses = self.record()
                 data = self.accesses.memory.get(0)
-                self.result = out if data is None else torch.frombuffer(bytearray(data), dtype=out.dtype).view_as(out)
+                self.result = (
+                    out
+                    if data is None
+                    else torch.frombuffer(bytearray(data), dtype=out.dtype).view_as(out)
+                )
             else:
                 kernel(*arguments, *numbers, **launch)
                 self.result = arguments[0].cpu()
         except (RuntimeError, TypeError) as error:
-            raise _Wrong("wrong call", f"it cannot be called: {str(error).splitlines()[0]}") from error
+            raise _Wrong(
+                "wrong call", f"it cannot be called: {str(error).splitlines()[0]}"
+            ) from error
 
     def judge(self) -> None:
         """Raise `_Wrong` for the first fault."""
@@ -262,7 +298,9 @@ class Run:
             self._judge_uninitialised()
         self._judge_values()
         slow, most = f"right, but too slow: at size {_size(self.size)}", self.puzzle.most_reads
-        for index in (i for i, array in enumerate(self.arrays) if i and array.shape == self.arrays[1].shape):
+        for index in (
+            i for i, array in enumerate(self.arrays) if i and array.shape == self.arrays[1].shape
+        ):
             if (reads := self.moved(index, 0)) > most:
                 read = f"it reads {reads:.3g} numbers of {self.names[index]} from device memory for each result"
                 raise _Wrong("too slow", f"{slow} {read}, and {most:.3g} are enough.")
@@ -270,7 +308,9 @@ class Run:
             own = self.accesses.lines[self.accesses.lines["kind"] < 2]
             most = np.bincount(own["group"] * np.prod(self.group) + own["thread"]).max()
             if most >= 2 * few:
-                raise _Wrong("too slow", f"{slow} one thread makes {most} accesses, and {few} are enough.")
+                raise _Wrong(
+                    "too slow", f"{slow} one thread makes {most} accesses, and {few} are enough."
+                )
 
     def _judge_fault(self) -> None:
         fault = self.accesses.fault
@@ -282,11 +322,18 @@ class Run:
         if kind == "out of bounds" and marked:
             verb = "reads" if "read" in fault.message else "writes"
             if not (found := self._nearest(marked, fault.line)):
-                raise _Wrong(kind, f"{at}{self._thread(marked[0])} {verb} outside of every array{_line(fault.line)}.")
+                raise _Wrong(
+                    kind,
+                    f"{at}{self._thread(marked[0])} {verb} outside of every array{_line(fault.line)}.",
+                )
             one, place = found
             shared = {name: length for _, length, name in self.accesses.shared}
             length = shared[place.name] if place.buffer is None else self._bytes(place.buffer)[1]
-            signed = f", which is {element} as an int" if (element := self._element(place)) < 0 <= place.byte else ""
+            signed = (
+                f", which is {element} as an int"
+                if (element := self._element(place)) < 0 <= place.byte
+                else ""
+            )
             raise _Wrong(
                 kind,
                 f"{at}{self._thread(one)} {verb} {self._named(place)}{_line(fault.line)}{signed}; {self._name(place)} "
@@ -304,7 +351,11 @@ class Run:
 
     def _nearest(self, marked: list[np.void], line: int | None) -> tuple[np.void, Any] | None:
         """Of the lines for an access outside of all memory, the one for what was meant; None if that is not clear."""
-        text = self.source.splitlines()[line - 1] if line and line <= self.source.count("\n") + 1 else ""
+        text = (
+            self.source.splitlines()[line - 1]
+            if line and line <= self.source.count("\n") + 1
+            else ""
+        )
         pairs = [(one, self.accesses.place(one)) for one in marked]
         named = [pair for pair in pairs if re.search(rf"\b{self._name(pair[1])}\s*\[", text)]
         far = lambda pair: abs(self._element(pair[1]))
@@ -327,10 +378,14 @@ class Run:
         for index in range(1, len(self.arrays)):
             for one in lines[self._in_buffer(index) & (lines["kind"] == 1)][:1]:
                 place = f"{self._named(self.accesses.place(one))}{_line(self.accesses.source_line(one))}"
-                raise _Wrong("wrong value", f"{at}{self._thread(one)} writes {place}, which is an input.")
+                raise _Wrong(
+                    "wrong value", f"{at}{self._thread(one)} writes {place}, which is an input."
+                )
         for element in range(self.expected.numel()):
             if (-1, element * self.expected.element_size()) not in written:
-                raise _Wrong("uninitialised", f"{at}no thread writes {self.names[0]}{self._index(element)}.")
+                raise _Wrong(
+                    "uninitialised", f"{at}no thread writes {self.names[0]}{self._index(element)}."
+                )
 
     def _judge_values(self) -> None:
         got, wanted = self.result.flatten(), self.expected.flatten()
@@ -344,13 +399,18 @@ class Run:
         if self.accesses and self.record(unset="zero").memory != self.accesses.memory:
             kind, why = "uninitialised", "a thread reads a variable of its own that it has not set."
         place = f"{self.names[0]}{self._index(first)}"
-        raise _Wrong(kind, f"at size {_size(self.size)} {place} is {got_text}, and should be {wanted_text}; {why}")
+        raise _Wrong(
+            kind,
+            f"at size {_size(self.size)} {place} is {got_text}, and should be {wanted_text}; {why}",
+        )
 
     def score(self) -> Score:
         """What the kernel costs at this size; zeros where accesses were not recorded."""
         if self.accesses is None:
             return Score(0, 0)
-        reads, writes = (sum(self.moved(index, kind) for index in range(len(self.arrays))) for kind in (0, 1))
+        reads, writes = (
+            sum(self.moved(index, kind) for index in range(len(self.arrays))) for kind in (0, 1)
+        )
         barriers = int(self.accesses.lines["interval"].max(initial=0))
         return Score(reads, writes, barriers, self.kernel.static_thread_group_memory_length)
 
@@ -370,7 +430,10 @@ class Run:
     def _position(self, one: np.void) -> tuple[int, ...]:
         """Position in the grid of the thread of a line."""
         groups = [-(-t // g) for t, g in zip(self.threads, self.group, strict=True)]
-        group, thread = _unflattened(int(one["group"]), groups), _unflattened(int(one["thread"]), self.group)
+        group, thread = (
+            _unflattened(int(one["group"]), groups),
+            _unflattened(int(one["thread"]), self.group),
+        )
         return tuple(g * s + t for g, s, t in zip(group, self.group, thread, strict=True))
 
     def _thread(self, one: np.void) -> str:
@@ -397,7 +460,11 @@ class Run:
         return place.name if place.buffer is None else self.names[place.buffer]
 
     def _named(self, place: Any) -> str:
-        shape = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source) if place.buffer is None else None
+        shape = (
+            re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self.source)
+            if place.buffer is None
+            else None
+        )
         element = place.byte // self._width(place)
         sides = [int(side) for side in re.findall(r"\d+", shape[1])] if shape else []
         if len(sides) == 2:
@@ -422,9 +489,15 @@ class Run:
         """Accesses of the first threadgroup to arrays, and where each was."""
         lines = self.accesses.lines[self.accesses.lines["group"] == 0]
         seen = [(one, self.accesses.place(one)) for one in lines[lines["kind"] < 2]]
-        if found := self._nearest([*lines[lines["kind"] == 2]], self.accesses.fault and self.accesses.fault.line):
+        if found := self._nearest(
+            [*lines[lines["kind"] == 2]], self.accesses.fault and self.accesses.fault.line
+        ):
             seen.append(found)
-        return [(one, place) for one, place in seen if place.buffer is None or place.buffer < len(self.arrays)]
+        return [
+            (one, place)
+            for one, place in seen
+            if place.buffer is None or place.buffer < len(self.arrays)
+        ]
 
     def draw(self) -> Figure:
         """Return a picture of the first threadgroup: a column an interval between barriers, in it from below the
@@ -436,14 +509,22 @@ class Run:
         most = MOST_THREADS // len(intervals)
         shared = sorted({place.name for _, place in seen if place.buffer is None})
         rows = [*reversed(self.names[1 : len(self.arrays)]), "threads", *shared, self.names[0]]
-        shown = [(one, place) for one, place in seen if one["thread"] < most and one["interval"] in intervals]
+        shown = [
+            (one, place)
+            for one, place in seen
+            if one["thread"] < most and one["interval"] in intervals
+        ]
         shown = [(one, place) for one, place in shown if -2 <= self._element(place) < 2 * most]
         some = ", not all drawn" if len(shown) < len(seen) else ""
         with plots.plt.rc_context(plots.STYLE | {"axes.grid": False}):
             size = (7.5, 0.8 + 0.6 * len(rows))
-            figure, axes = plots.plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
+            figure, axes = plots.plt.subplots(
+                1, len(intervals), figsize=size, squeeze=False, sharey=True
+            )
             for axis, interval in zip(axes[0], intervals, strict=True):
-                self._draw_interval(axis, rows, [(o, p) for o, p in shown if o["interval"] == interval])
+                self._draw_interval(
+                    axis, rows, [(o, p) for o, p in shown if o["interval"] == interval]
+                )
                 if len(intervals) > 1:
                     axis.set_title(f"after {interval} barrier{'' if interval == 1 else 's'}")
             axes[0][0].set_yticks(range(len(rows)), rows)
@@ -460,23 +541,38 @@ class Run:
             row = rows.index(self._name(place))
             colour = (plots.BLUE, plots.ORANGE, plots.RED)[one["kind"]]
             step = 0.2 if row > middle else -0.2
-            axis.plot([thread, element], [middle + step, row - step], color=colour, linewidth=0.9, alpha=0.8)
+            axis.plot(
+                [thread, element],
+                [middle + step, row - step],
+                color=colour,
+                linewidth=0.9,
+                alpha=0.8,
+            )
             cells[row][element] = str(element)
             cells[middle][thread] = re.sub(r"[^\d,]", "", self._thread(one))
         for row, elements in cells.items():
             marker = "o" if row == middle else "s"
             axis.plot(
-                [*elements], [row] * len(elements), marker, color="white", markeredgecolor=plots.GREY, markersize=11
+                [*elements],
+                [row] * len(elements),
+                marker,
+                color="white",
+                markeredgecolor=plots.GREY,
+                markersize=11,
             )
             for element, text in elements.items():
-                axis.text(element, row, text, ha="center", va="center", fontsize=7 - (len(text) > 2))
+                axis.text(
+                    element, row, text, ha="center", va="center", fontsize=7 - (len(text) > 2)
+                )
         axis.set_ylim(-0.5, len(rows) - 0.5)
         axis.set_xticks([])
         axis.spines[["left", "bottom"]].set_visible(False)
 
     def _in_words(self, seen: list[tuple[np.void, Any]]) -> str:
         verbs = ("reads", "writes", "goes outside at")
-        said = [f"{self._thread(one)} {verbs[one['kind']]} {self._named(place)}" for one, place in seen]
+        said = [
+            f"{self._thread(one)} {verbs[one['kind']]} {self._named(place)}" for one, place in seen
+        ]
         more = f", and {len(said) - 12} more accesses" if len(said) > 12 else ""
         return f"Accesses of the first threadgroup of {self.puzzle.name}: {', '.join(said[:12])}{more}."
 
@@ -486,12 +582,18 @@ def _parameters(source: str, kernel: str) -> list[str]:
     found = re.search(rf"kernel\s+void\s+{kernel}\s*\((.*?)\)\s*\{{", source, re.DOTALL)
     inside = re.sub(r"\[\[.*?\]\]", "", found[1] if found else "", flags=re.DOTALL)
     parts = [part.strip() for part in inside.split(",")]
-    return [re.findall(r"\w+", part)[-1] for part in parts if re.match(r"(const\s+)?(device|constant)\b", part)]
+    return [
+        re.findall(r"\w+", part)[-1]
+        for part in parts
+        if re.match(r"(const\s+)?(device|constant)\b", part)
+    ]
 
 
 def _line(*numbers: int | None) -> str:
     known = sorted({number for number in numbers if number})
-    return f" (line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))})" if known else ""
+    return (
+        f" (line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))})" if known else ""
+    )
 
 
 def _three(value: Any) -> tuple[int, int, int]:

@@ -60,8 +60,25 @@ CPU_LANE, COPY_LANE = "CPU", "copies"
 TITLES = {"": "views (no work)", CPU_LANE: "CPU, fallbacks"}
 ITEM = "aten::_local_scalar_dense"  # what `.item()` calls: it copies one number to the host
 # The operators that move numbers between devices, each with the position of its source among its tensors.
-COPIES = {"aten::copy_": 1, "aten::_to_copy": 0, "aten::_copy_from": 0, "aten::_copy_from_and_resize": 0, ITEM: 0}
-COLUMNS = ("kind", "operator", "where", "dtype", "shapes", "called by", "calls", "total [ms]", "mean [µs]", "share")
+COPIES = {
+    "aten::copy_": 1,
+    "aten::_to_copy": 0,
+    "aten::_copy_from": 0,
+    "aten::_copy_from_and_resize": 0,
+    ITEM: 0,
+}
+COLUMNS = (
+    "kind",
+    "operator",
+    "where",
+    "dtype",
+    "shapes",
+    "called by",
+    "calls",
+    "total [ms]",
+    "mean [µs]",
+    "share",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,9 @@ class Event:
         """The lane of a timeline; empty for a view."""
         if self.kind == "view":
             return ""
-        return COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
+        return (
+            COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
+        )
 
     @property
     def style(self) -> str:
@@ -148,7 +167,9 @@ class Trace:
     def busy(self, *lanes: str) -> list[TimeSpan]:
         """Return the intervals in which any of these lanes was busy, in order."""
         joined: list[TimeSpan] = []
-        for start, end in sorted((event.start, event.end) for event in self.events if event.lane in lanes):
+        for start, end in sorted(
+            (event.start, event.end) for event in self.events if event.lane in lanes
+        ):
             if joined and start <= joined[-1][1]:
                 joined[-1] = joined[-1][0], max(end, joined[-1][1])
             else:
@@ -176,7 +197,9 @@ class Trace:
         if not self.accelerator:
             return f"{sentence} There is no accelerator."
         spans = (self.busy(self.accelerator), self.starving)
-        computed, starved = (sum(end - start for start, end in each) / self.seconds for each in spans)
+        computed, starved = (
+            sum(end - start for start, end in each) / self.seconds for each in spans
+        )
         return f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}."
 
     def __repr__(self) -> str:
@@ -195,7 +218,9 @@ class Trace:
         rows = []
         for key, events in groups.items():
             total = sum(event.duration for event in events)
-            shapes = _listed(", ".join("x".join(map(str, shape)) or "()" for shape in e.shapes) for e in events)
+            shapes = _listed(
+                ", ".join("x".join(map(str, shape)) or "()" for shape in e.shapes) for e in events
+            )
             share = f"{total / self.seconds:.0%}" if self.seconds else ""
             times = (len(events), round(1e3 * total, 4), round(1e6 * total / len(events), 1), share)
             row = dict(zip(COLUMNS, (*key, shapes, _listed(_by_time(events)), *times), strict=True))
@@ -222,17 +247,36 @@ class Trace:
             for start, end in self.starving:
                 axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **starving)
             for event in drawn:
-                row, span = self.lanes.index(event.lane), (event.start / scale, event.duration / scale)
+                row, span = (
+                    self.lanes.index(event.lane),
+                    (event.start / scale, event.duration / scale),
+                )
                 axes.broken_barh([span], (row - 0.35, 0.7), linewidth=0, **_styles()[event.style])
                 if event.duration > 0.01 * len(event.short) * whole:  # there is room for its name
                     middle = span[0] + span[1] / 2
-                    axes.text(middle, row, event.short, ha="center", va="center", fontsize=7, color="white")
+                    axes.text(
+                        middle,
+                        row,
+                        event.short,
+                        ha="center",
+                        va="center",
+                        fontsize=7,
+                        color="white",
+                    )
             axes.set_xlim(0, whole / scale)
-            plots.rows(axes, [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes])
-            axes.set_xlabel(f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]")
+            plots.rows(
+                axes, [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
+            )
+            axes.set_xlabel(
+                f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]"
+            )
             there = {event.style for event in drawn}
-            patches = [Patch(label=name, **style) for name, style in _styles().items() if name in there]
-            patches += [Patch(label=f"{self.accelerator} starves", **starving)] if self.starving else []
+            patches = [
+                Patch(label=name, **style) for name, style in _styles().items() if name in there
+            ]
+            patches += (
+                [Patch(label=f"{self.accelerator} starves", **starving)] if self.starving else []
+            )
             figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8)
             plots.title(figure, heading, [self.label], self.simulated)
         return plots.described(figure, str(self))
@@ -243,21 +287,38 @@ class Trace:
         The format: *Trace Event Format*, complete events (``"ph": "X"``) in microseconds. A thread is a lane.
         """
         order = (*self.lanes, "")
-        threads = sorted({(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1]))
+        threads = sorted(
+            {(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1])
+        )
         common = {"pid": os.getpid(), "ts": 0}
-        written = [{"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.label}} | common]
+        written = [
+            {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.label}} | common
+        ]
         for number, (lane, thread) in enumerate(threads, start=1):
             title = TITLES.get(lane, lane) + (f" (thread {thread})" if thread else "")
-            for name, argument in (("thread_name", {"name": title}), ("thread_sort_index", {"sort_index": number})):
+            for name, argument in (
+                ("thread_name", {"name": title}),
+                ("thread_sort_index", {"sort_index": number}),
+            ):
                 written.append({"ph": "M", "name": name, "tid": number, "args": argument} | common)
         for event in self.events:
-            arguments = {name: getattr(event, name) for name in ("device", "dtype", "shapes", "bytes")}
+            arguments = {
+                name: getattr(event, name) for name in ("device", "dtype", "shapes", "bytes")
+            }
             more = {name: getattr(event, name) for name in ("direction", "inferred", "module")}
             times = {"ts": round(1e6 * event.start, 3), "dur": round(1e6 * event.duration, 3)}
-            tid, named = 1 + threads.index((event.lane, event.thread)), {"name": event.name, "cat": event.kind}
+            tid, named = (
+                1 + threads.index((event.lane, event.thread)),
+                {"name": event.name, "cat": event.kind},
+            )
             arguments |= {name: value for name, value in more.items() if value}
             written.append({"ph": "X", "tid": tid, "args": arguments} | common | named | times)
-        by = {"by": __name__, "device": self.label, "simulated": self.simulated, "torch": torch.__version__}
+        by = {
+            "by": __name__,
+            "device": self.label,
+            "simulated": self.simulated,
+            "torch": torch.__version__,
+        }
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"traceEvents": written, "displayTimeUnit": "ms", "otherData": by})
         Path(path).write_text(text, encoding="utf-8")
@@ -272,9 +333,13 @@ def record(on: Device) -> Iterator[Trace]:
     device's name or a `torch.device`.
     """
     if not hasattr(on, "synchronize"):
-        raise TypeError(f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})")
+        raise TypeError(
+            f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})"
+        )
     if not _alone.acquire(blocking=False):
-        raise RuntimeError("a trace is being recorded already: end its block first, two would count everything twice")
+        raise RuntimeError(
+            "a trace is being recorded already: end its block first, two would count everything twice"
+        )
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
@@ -330,7 +395,9 @@ class _Recorder:
         finally:
             self.told.inside = []
         stop = time.perf_counter_ns()
-        self.trace.events.append(self.event(_Call(function, args, kwargs, result, inside), start, stop))
+        self.trace.events.append(
+            self.event(_Call(function, args, kwargs, result, inside), start, stop)
+        )
         return result
 
     def event(self, call: _Call, start: int, stop: int) -> Event:
@@ -341,7 +408,9 @@ class _Recorder:
                 f"{call.name} runs on {', '.join(strangers)}, and this trace waits for {self.on.kind} only: "
                 "give record() the device that the code runs on"
             )
-        kind, direction, inferred = call.kind(there, on_a_mac=there == "mps" and not self.on.simulated)
+        kind, direction, inferred = call.kind(
+            there, on_a_mac=there == "mps" and not self.on.simulated
+        )
         tensors = call.given or call.made
         return Event(
             kind=kind,
@@ -363,7 +432,9 @@ class _Recorder:
 class _Call:
     """An operator that has run, with its tensors."""
 
-    def __init__(self, function: Any, args: tuple, kwargs: dict, result: Any, inside: Sequence[Any]) -> None:
+    def __init__(
+        self, function: Any, args: tuple, kwargs: dict, result: Any, inside: Sequence[Any]
+    ) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.inside = inside
         """What the simulated GPU reported of it."""
@@ -406,12 +477,20 @@ class _Call:
             return _bytes({id(tensor): tensor for tensor in (*self.given, *self.made)}.values())
         if told := [event.bytes for event in self.inside if event.kind == kind]:
             return sum(told)
-        there = [tensor for tensor in (*self.given, *self.made) if tensor.device.type == accelerator]
+        there = [
+            tensor for tensor in (*self.given, *self.made) if tensor.device.type == accelerator
+        ]
         if kind == "copy":
             return _bytes(there[:1])
         slots = enumerate(self.function._schema.arguments)
-        written = [(index, slot.name) for index, slot in slots if slot.alias_info and slot.alias_info.is_write]
-        back = _tensors([self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written])
+        written = [
+            (index, slot.name)
+            for index, slot in slots
+            if slot.alias_info and slot.alias_info.is_write
+        ]
+        back = _tensors(
+            [self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written]
+        )
         return _bytes((*there, *(tensor for tensor in back if tensor.device.type == accelerator)))
 
 
@@ -422,7 +501,11 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     """Of dense tensors; others have no such figure."""
-    return sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided and not tensor.is_nested)
+    return sum(
+        tensor.nbytes
+        for tensor in tensors
+        if tensor.layout == torch.strided and not tensor.is_nested
+    )
 
 
 def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[TimeSpan]:

@@ -21,24 +21,44 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab trace``: the script's exit code, 1 if it raises, 2 where it cannot be traced."""
-    parser.add_argument("--device", choices=NAMES, default="auto", help="whose work is waited for; the best by default")
-    parser.add_argument("--rows", type=int, default=20, help="of the table, the longest first (%(default)s)")
-    parser.add_argument("--chrome", type=Path, metavar="FILE.json", help="also a time line, for ui.perfetto.dev")
-    parser.add_argument("--picture", type=Path, metavar="FILE.png", help="also the time line as a picture")
+    parser.add_argument(
+        "--device",
+        choices=NAMES,
+        default="auto",
+        help="whose work is waited for; the best by default",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20, help="of the table, the longest first (%(default)s)"
+    )
+    parser.add_argument(
+        "--chrome", type=Path, metavar="FILE.json", help="also a time line, for ui.perfetto.dev"
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE.png", help="also the time line as a picture"
+    )
     parser.add_argument("script", type=Path, help="a Python script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
+    )
     given = parser.parse_args(arguments)
     if not given.script.is_file():
-        print(f"{parser.prog}: {given.script}: there is no such file; name a Python script", file=sys.stderr)
+        print(
+            f"{parser.prog}: {given.script}: there is no such file; name a Python script",
+            file=sys.stderr,
+        )
         return 2
     if given.device != "auto":
-        os.environ["METALLAB_DEVICE"] = given.device  # so that the script, and what it starts, picks the same
+        os.environ["METALLAB_DEVICE"] = (
+            given.device
+        )  # so that the script, and what it starts, picks the same
     try:
         for option, file in (("--chrome", given.chrome), ("--picture", given.picture)):
             if file is not None:
                 _assert_takes(option, file)
         if given.picture and given.picture.suffix.lower() not in PICTURES:
-            raise OSError(f"{given.picture} is no picture: let its name end with {', '.join(PICTURES)}")
+            raise OSError(
+                f"{given.picture} is no picture: let its name end with {', '.join(PICTURES)}"
+            )
         if given.device == "sim":
             simulation.arm(required=True)
         lab = device.pick(given.device)

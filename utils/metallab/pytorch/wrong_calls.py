@@ -41,7 +41,11 @@ def floats(tensor: Tensor) -> bool:
 
 def widened(tensor: Tensor) -> Tensor:
     """Return a floating tensor in float64, a complex one in complex128."""
-    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) if floats(tensor) else tensor
+    return (
+        tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+        if floats(tensor)
+        else tensor
+    )
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -71,12 +75,16 @@ class Call:
     @property
     def settings(self) -> dict[str, Any]:
         """All arguments, with defaults."""
-        return {each.name: each.default_value for each in self.operator._schema.arguments} | self.arguments
+        return {
+            each.name: each.default_value for each in self.operator._schema.arguments
+        } | self.arguments
 
     @property
     def named(self) -> list[tuple[str, Any]]:
         """Each tensor or layout, with its argument's name."""
-        leaves = [(name, leaf) for name, value in self.arguments.items() for leaf in tree_leaves(value)]
+        leaves = [
+            (name, leaf) for name, value in self.arguments.items() for leaf in tree_leaves(value)
+        ]
         return [(name, leaf) for name, leaf in leaves if isinstance(leaf, Tensor | Layout | _Name)]
 
     @property
@@ -90,7 +98,11 @@ class Call:
 
     def written(self) -> list[str]:
         """Return the names of the arguments that it writes to."""
-        return [a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        return [
+            a.name
+            for a in self.operator._schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
 
     def moved(self, change: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Call:
         """Return a copy on the CPU that shares memory as here; ``change`` is applied to the memory."""
@@ -105,14 +117,20 @@ class Call:
             lazily = tensor.is_conj(), tensor.is_neg()  # of a view, whose memory is another's
             key = tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype, *lazily
             if key not in copies:
-                copies[key] = change(whole(tensor).to("cpu", copy=True).resolve_conj().resolve_neg())
+                copies[key] = change(
+                    whole(tensor).to("cpu", copy=True).resolve_conj().resolve_neg()
+                )
             return copies[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
         return self.mapped((torch.device, Tensor), move)
 
     def computed(self) -> Any:
         """Call the operator, or its entry in `REFERENCES`."""
-        function = eval(REFERENCES[self.name], {"torch": torch}) if self.name in REFERENCES else self.operator
+        function = (
+            eval(REFERENCES[self.name], {"torch": torch})
+            if self.name in REFERENCES
+            else self.operator
+        )
         return function(*self.args, **self.kwargs)
 
 
@@ -140,7 +158,9 @@ class Layout:
         order = tuple(sorted(plain, key=lambda d: -(tensor.stride(d) or math.inf)))
         base = tensor[tuple(slice(0, 1) if d in expanded else slice(None) for d in plain)]
         gap = not base.permute(order).is_contiguous()
-        return Layout(tuple(tensor.shape), order, gap, tensor.storage_offset(), tensor.dtype, expanded)
+        return Layout(
+            tuple(tensor.shape), order, gap, tensor.storage_offset(), tensor.dtype, expanded
+        )
 
     @property
     def view(self) -> bool:
@@ -156,7 +176,13 @@ class Layout:
             cast = "" if self.dtype == torch.float32 else f", {self.dtype}"
             text = f"torch.{self.fill}({self.offset + count}).to(device{cast})"
         else:
-            fill = self.fill if self.dtype.is_complex else "ones" if self.dtype == torch.bool else "zeros"
+            fill = (
+                self.fill
+                if self.dtype.is_complex
+                else "ones"
+                if self.dtype == torch.bool
+                else "zeros"
+            )
             text = f"torch.{fill}({self.offset + count}, dtype={self.dtype}).to(device)"
         text += f"[{self.offset}:]" if self.offset else ""
         text += f".view({inner})" if inner != [count] else ""
@@ -169,7 +195,9 @@ class Layout:
 # ---- shrinking ------------------------------------------------------------------------------------------------------
 
 
-def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[tuple[str, ...], str]:
+def shrunk(
+    call: Call, device: torch.device, until: float = math.inf
+) -> tuple[tuple[str, ...], str]:
     """Return the conditions of a wrong call, and a program that shows it; nothing if random numbers do not.
 
     ``call`` has a `Layout` in place of each tensor. ``until`` is a time of `time.monotonic`.
@@ -180,19 +208,31 @@ def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[t
 
     def divides(wrong: Call, right: Call) -> bool:
         """Return True if one is wrong and the other right, with all seeds."""
-        return all((outcome(wrong, n), outcome(right, n)) == ("differs", "agrees") for n in range(SEEDS))
+        return all(
+            (outcome(wrong, n), outcome(right, n)) == ("differs", "agrees") for n in range(SEEDS)
+        )
 
-    filled = [call.mapped(Layout, lambda t, fill=fill: dataclasses.replace(t, fill=fill)) for fill in ("rand", "randn")]
+    filled = [
+        call.mapped(Layout, lambda t, fill=fill: dataclasses.replace(t, fill=fill))
+        for fill in ("rand", "randn")
+    ]
     simpler: Call | None = next((each for each in filled if outcome(each) == "differs"), None)
     if simpler is None:
         return (), ""
     while simpler is not None:
-        call, ways = simpler, (each for _, each in [*_one_of_each_list(simpler), *_simpler(simpler)])
+        call, ways = (
+            simpler,
+            (each for _, each in [*_one_of_each_list(simpler), *_simpler(simpler)]),
+        )
         simpler = next((each for each in ways if outcome(each) == "differs"), None)
     shape = call.tensors[0].shape
     if all(t.shape == shape and not t.view for t in call.tensors):
         shapes = _shapes(call, math.prod(shape))
-        call = shapes[0] if len(shape) > 1 and all(outcome(each) == "differs" for each in shapes) else call
+        call = (
+            shapes[0]
+            if len(shape) > 1 and all(outcome(each) == "differs" for each in shapes)
+            else call
+        )
     for size in sorted({n for t in call.tensors for n in t.shape if n > 1}, reverse=True):
         passes, fails = 0, size
         while fails - passes > 1:
@@ -208,7 +248,9 @@ def shrunk(call: Call, device: torch.device, until: float = math.inf) -> tuple[t
 def _simpler(call: Call) -> Iterator[tuple[str, Call]]:
     """Yield simpler calls, each with the condition that it lacks."""
     halves = (torch.float16, torch.bfloat16)
-    in_float32 = lambda t: dataclasses.replace(t, dtype=torch.float32 if t.dtype in halves else t.dtype)
+    in_float32 = lambda t: dataclasses.replace(
+        t, dtype=torch.float32 if t.dtype in halves else t.dtype
+    )
     with_elements = lambda t: dataclasses.replace(t, shape=tuple(n or 1 for n in t.shape))
     for words, change in ((FLOAT32, in_float32), (EMPTY, with_elements)):
         if (changed := call.mapped(Layout, change)) != call:
@@ -217,7 +259,9 @@ def _simpler(call: Call) -> Iterator[tuple[str, Call]]:
         plain: dict[str, dict[str, Any]] = {
             f"{name} is not contiguous (an expanded view)": {"expanded": ()},
             f"{name} is not contiguous (a view with gaps)": {"gap": False},
-            f"{name} is not contiguous (a permuted view)": {"order": tuple(range(len(tensor.shape)))},
+            f"{name} is not contiguous (a permuted view)": {
+                "order": tuple(range(len(tensor.shape)))
+            },
         }
         if tensor.offset % 2:
             plain[f"{name} begins at an odd offset in its storage"] = {"offset": 2}
@@ -232,12 +276,18 @@ def _one_of_each_list(call: Call) -> Iterator[tuple[str, Call]]:
     """Yield calls with one tensor in place of each list."""
 
     def shortened(value: Any, number: int) -> Any:
-        several = isinstance(value, list | tuple) and len(value) > 1 and isinstance(value[0], Layout)
+        several = (
+            isinstance(value, list | tuple) and len(value) > 1 and isinstance(value[0], Layout)
+        )
         return list(value[number : number + 1]) if several else value
 
-    for number in range(max((len(v) for v in call.arguments.values() if isinstance(v, list | tuple)), default=0)):
+    for number in range(
+        max((len(v) for v in call.arguments.values() if isinstance(v, list | tuple)), default=0)
+    ):
         kwargs = {name: shortened(value, number) for name, value in call.kwargs.items()}
-        changed = Call(call.operator, tuple(shortened(value, number) for value in call.args), kwargs)
+        changed = Call(
+            call.operator, tuple(shortened(value, number) for value in call.args), kwargs
+        )
         if changed.tensors and len(changed.tensors) < len(call.tensors):
             yield "", changed
 
@@ -267,7 +317,9 @@ def _shapes(call: Call, count: int) -> list[Call]:
 
 def _resized(call: Call, old: int, new: int) -> Call:
     def resized(tensor: Layout) -> Layout:
-        return dataclasses.replace(tensor, shape=tuple(new if n == old else n for n in tensor.shape))
+        return dataclasses.replace(
+            tensor, shape=tuple(new if n == old else n for n in tensor.shape)
+        )
 
     return call.mapped(Layout, resized)
 
@@ -300,8 +352,12 @@ def _program(call: Call, device: str, seed: int = 0) -> str:
     left = iter(names)
     returned = _returned(call.mapped(Layout, lambda _: _Name(next(left))))
     dtype = next((t.dtype for t in tensors if t.dtype.is_floating_point), torch.float32)
-    alike = [(source, len(list(group))) for source, group in itertools.groupby(t.source for t in tensors)]
-    sources = [source if count == 1 else f"*({source} for _ in range({count}))" for source, count in alike]
+    alike = [
+        (source, len(list(group))) for source, group in itertools.groupby(t.source for t in tensors)
+    ]
+    sources = [
+        source if count == 1 else f"*({source} for _ in range({count}))" for source, count in alike
+    ]
     function = f"torch.ops.{call.operator}"
     return "\n".join([
         "import torch", "",
@@ -335,7 +391,9 @@ def _returned(named: Call) -> str:
         return f"[operator({given})]"
     if returns == ["number"]:
         return f"[torch.tensor(operator({given}))]"
-    return f"[x for x in operator({given}) if x is not None]"  # None: gradients that nothing asked for
+    return (
+        f"[x for x in operator({given}) if x is not None]"  # None: gradients that nothing asked for
+    )
 
 
 class _Name(str):

@@ -40,7 +40,9 @@ def load() -> tuple[Digits, Digits]:
     small = torch.from_numpy(pictures.images).float()[:, None] / 16
     images = F.interpolate(small, size=(SIZE, SIZE), mode="bilinear")
     labels = torch.from_numpy(pictures.target).long()
-    parts = train_test_split(range(len(labels)), test_size=TESTED, stratify=pictures.target, random_state=0)
+    parts = train_test_split(
+        range(len(labels)), test_size=TESTED, stratify=pictures.target, random_state=0
+    )
     seen, unseen = (Digits(images[part], labels[part]) for part in parts)
     return seen, unseen
 
@@ -52,7 +54,11 @@ def classifier(channels: int) -> nn.Sequential:
     """
 
     def stage(before: int, after: int, size: int = 3) -> list[nn.Module]:
-        return [nn.Conv2d(before, after, size, padding=size // 2, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        return [
+            nn.Conv2d(before, after, size, padding=size // 2, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+        ]
 
     return nn.Sequential(
         *stage(1, channels, 5),
@@ -67,7 +73,9 @@ def classifier(channels: int) -> nn.Sequential:
     )
 
 
-def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64) -> nn.Sequential:
+def train(
+    channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64
+) -> nn.Sequential:
     """Train a classifier on a device, from the same random numbers each time; it is returned on the CPU for use.
 
     On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW
@@ -76,7 +84,10 @@ def train(channels: int, digits: Digits, *, epochs: int, on: Device, batch: int 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         network = classifier(channels)
-        orders = [torch.randperm(len(digits.labels))[: len(digits.labels) // batch * batch] for _ in range(epochs)]
+        orders = [
+            torch.randperm(len(digits.labels))[: len(digits.labels) // batch * batch]
+            for _ in range(epochs)
+        ]
     network.to(on.torch_device, memory_format=torch.channels_last).train()
     images, labels = digits.images.to(on.torch_device), digits.labels.to(on.torch_device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)

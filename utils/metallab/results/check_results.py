@@ -27,14 +27,30 @@ def check(path: Path) -> list[Record]:
     runs = records.load(path)
     if found := records.foreign(path, runs):
         what = machine.one_line(", ".join(map(repr, found)))[:300]
-        raise records.RecordError(f"{path}: it holds {what}, which metallab does not write: send what make bench wrote")
+        raise records.RecordError(
+            f"{path}: it holds {what}, which metallab does not write: send what make bench wrote"
+        )
     for run in runs:
         if run.measurement.simulated or run.measurement.mode != "full":
-            raise records.RecordError(f"{path}: {run.name}: only real times of full mode are shown: make bench")
+            raise records.RecordError(
+                f"{path}: {run.name}: only real times of full mode are shown: make bench"
+            )
         if not run.machine.chip or not run.machine.os_name:
-            raise records.RecordError(f"{path}: {run.name}: chip or operating system is unknown, so nothing compares")
-        if len({(each.machine.chip, each.machine.gpu, each.machine.git_revision) for each in (run, runs[0])}) > 1:
-            raise records.RecordError(f"{path}: {run.name}: of another machine or revision than the first: make bench")
+            raise records.RecordError(
+                f"{path}: {run.name}: chip or operating system is unknown, so nothing compares"
+            )
+        if (
+            len(
+                {
+                    (each.machine.chip, each.machine.gpu, each.machine.git_revision)
+                    for each in (run, runs[0])
+                }
+            )
+            > 1
+        ):
+            raise records.RecordError(
+                f"{path}: {run.name}: of another machine or revision than the first: make bench"
+            )
     return runs
 
 
@@ -51,16 +67,25 @@ def add(path: Path) -> str:
         runs = check(copy)  # what was copied, whatever becomes of the original
         name, described = paths.results_file(findings.column(runs, "").title), runs[0].machine
         if traces := private.leaks(f"{content.decode()} {runs}"):
-            raise records.RecordError(f"{path}: it names {traces[0]!r}, which is of one machine only")
-        if not re.fullmatch(r"[a-z]\w{1,80}\.json", name, re.ASCII) or os.path.lexists(folder / name):
-            raise records.RecordError(f"{path}: data/results/{name} is there already, or is no name for a file")
+            raise records.RecordError(
+                f"{path}: it names {traces[0]!r}, which is of one machine only"
+            )
+        if not re.fullmatch(r"[a-z]\w{1,80}\.json", name, re.ASCII) or os.path.lexists(
+            folder / name
+        ):
+            raise records.RecordError(
+                f"{path}: data/results/{name} is there already, or is no name for a file"
+            )
         os.link(copy, folder / name)  # fails where there is one by now
     words = [described.chip, described.os_name, described.os_version, "Python", described.python]
     machine = re.sub(r"[^\w.,()-]+", " ", " ".join(filter(None, words)))[:200]
     made = f"`make bench` on {runs[-1].taken[:10]}, {len(records.by_name(runs))} benchmarks, sent by its owner"
     text = readme.read_text(encoding="utf-8")
     for mark, line in (
-        ("| file | machine | how |\n|---|---|---|\n", f"| `results/{name}` | {machine} | {made} |\n"),
+        (
+            "| file | machine | how |\n|---|---|---|\n",
+            f"| `results/{name}` | {machine} | {made} |\n",
+        ),
         ("sha256:\n\n```\n", f"{hashlib.sha256(content).hexdigest()}  results/{name}\n"),
     ):
         text = text.replace(mark, mark + line, 1)
@@ -77,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(records.schema(), indent=1))
         return 0
     if len(given) != 1:
-        print("check-results: name one file: make check-results FILE=build/bench/your_machine.json", file=sys.stderr)
+        print(
+            "check-results: name one file: make check-results FILE=build/bench/your_machine.json",
+            file=sys.stderr,
+        )
         return 2
     try:
         runs = check(Path(given[0]))
@@ -87,16 +115,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     _show(findings.column(runs, f"{given[0]}"))
     if added:
-        print(f"Added: data/results/{added}, and its rows and sha256 in data/README.md. Read git diff, then commit.")
+        print(
+            f"Added: data/results/{added}, and its rows and sha256 in data/README.md. Read git diff, then commit."
+        )
     return 0
 
 
 def _show(one: findings.Column) -> None:
     """What would be shown of a good file, and what it tells of who made it."""
     print(f"GOOD: it can be shown, as data/results/{paths.results_file(one.title)}\n")
-    print("What it is", *(f"  {label}: {cells[0]}" for label, cells in findings.provenance([one])), "", sep="\n")
+    print(
+        "What it is",
+        *(f"  {label}: {cells[0]}" for label, cells in findings.provenance([one])),
+        "",
+        sep="\n",
+    )
     print(*findings.in_short(one), "", sep="\n")
-    settings = {f"{name}={value}" for record in one.records for name, value in record.machine.environment.items()}
+    settings = {
+        f"{name}={value}"
+        for record in one.records
+        for name, value in record.machine.environment.items()
+    }
     print(f"Settings that go along, for you to look at: {', '.join(sorted(settings)) or 'none'}")
     for note in _notes(one.records):
         print(f"Note: {note}")

@@ -60,7 +60,9 @@ class Conclusion:
         """What explains ``answer.short``."""
         if self.answer.ratio is None:
             return self.answer.doubt.reason
-        return self.answer.ratio.words() + (f", {self.processes} processes" if self.processes > 1 else "")
+        return self.answer.ratio.words() + (
+            f", {self.processes} processes" if self.processes > 1 else ""
+        )
 
     @property
     def outcome(self) -> str:
@@ -124,9 +126,15 @@ def _interval(medians: Sequence[float]) -> tuple[float, float, float]:
     from scipy.special import stdtrit
 
     logs = [math.log(median) for median in medians]
-    half = stdtrit(len(logs) - 1, 0.975) * max(statistics.stdev(logs), _LEAST_DEVIATION) / math.sqrt(len(logs))
+    half = (
+        stdtrit(len(logs) - 1, 0.975)
+        * max(statistics.stdev(logs), _LEAST_DEVIATION)
+        / math.sqrt(len(logs))
+    )
     mean = statistics.fmean(logs)
-    return tuple(math.exp(min(log, 700.0)) for log in (mean - half, mean, mean + half))  # e^710 is no float
+    return tuple(
+        math.exp(min(log, 700.0)) for log in (mean - half, mean, mean + half)
+    )  # e^710 is no float
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -138,9 +146,21 @@ def trust(records: Sequence[Record]) -> str:
         return ""
     busy, drifted = doubted(real)
     if not busy and not drifted:
-        noisy = [record.name for record in real if {"noisy", "unreliable"} & set(record.measurement.flags)]
-        which = f" ({', '.join(sorted({name.partition('/')[2] for name in noisy}))})" if len(noisy) < 4 else ""
-        spread = f", but {len(noisy)} times{which} vary by more than 10 %: trust their intervals" if noisy else ""
+        noisy = [
+            record.name
+            for record in real
+            if {"noisy", "unreliable"} & set(record.measurement.flags)
+        ]
+        which = (
+            f" ({', '.join(sorted({name.partition('/')[2] for name in noisy}))})"
+            if len(noisy) < 4
+            else ""
+        )
+        spread = (
+            f", but {len(noisy)} times{which} vary by more than 10 %: trust their intervals"
+            if noisy
+            else ""
+        )
         return f"Measurements: {len(real)}. No other program was busy and the machine's speed was constant{spread}."
     every = conclusions(real)
     withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
@@ -163,14 +183,21 @@ def doubted(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def _real(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.measurement.mode == "full" and not record.measurement.simulated]
+    return [
+        record
+        for record in records
+        if record.measurement.mode == "full" and not record.measurement.simulated
+    ]
 
 
 def conclusions(records: Iterable[Record]) -> list[Conclusion]:
     """Return the conclusions about all compared variants."""
     records = list(records)
     bases = baselines(records)
-    every = [conclusion_of(runs, bases.get(comparison_of(runs[0]), ())) for runs in by_name(records).values()]
+    every = [
+        conclusion_of(runs, bases.get(comparison_of(runs[0]), ()))
+        for runs in by_name(records).values()
+    ]
     return [conclusion for conclusion in every if conclusion is not None]
 
 
@@ -216,7 +243,10 @@ class Unreadable:
 
 def column(records: Sequence[Record], origin: str) -> Column:
     """Return a machine's column, named after the accelerator that was measured, or else the CPU."""
-    first = min((record.measurement for record in records), key=lambda m: (m.kind == "cpu", -(m.threads or 0)))
+    first = min(
+        (record.measurement for record in records),
+        key=lambda m: (m.kind == "cpu", -(m.threads or 0)),
+    )
     return Column(first.device, origin, tuple(records), tuple(conclusions(records)))
 
 
@@ -241,8 +271,14 @@ def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
 
 def wanted(columns: Iterable[Column]) -> list[Column]:
     """Return an empty column for an Apple GPU, unless one was measured."""
-    measured = [record for one in columns for record in one.records if record.machine.os_name == "macOS"]
-    real = [record for record in measured if not record.measurement.simulated and record.measurement.kind != "cpu"]
+    measured = [
+        record for one in columns for record in one.records if record.machine.os_name == "macOS"
+    ]
+    real = [
+        record
+        for record in measured
+        if not record.measurement.simulated and record.measurement.kind != "cpu"
+    ]
     return [] if real else [Column("Apple GPU", WANTED)]
 
 
@@ -263,8 +299,12 @@ def _provenance(one: Column) -> dict[str, str]:
     real = f"SIMULATED: {timing.SIMULATED.reason}" if one.simulated else "real hardware"
     described, runs = one.records[-1].machine, {len(runs) for runs in by_name(one.records).values()}
     told = dict(described.rows())
-    rows |= {"measured on": real} | {name: told[name] for name in ("Chip", "CPU cores", "Memory", "GPU", "System")}
-    versions = [f"{name} {described.versions[name]}" for name in _FRAMEWORKS if described.versions.get(name)]
+    rows |= {"measured on": real} | {
+        name: told[name] for name in ("Chip", "CPU cores", "Memory", "GPU", "System")
+    }
+    versions = [
+        f"{name} {described.versions[name]}" for name in _FRAMEWORKS if described.versions.get(name)
+    ]
     rows |= {"frameworks": ", ".join(versions) or "none"}
     rows |= {"when": ", ".join(dict.fromkeys(record.taken[:10] for record in one.records))}
     rows |= {"lessons": str(len({record.lesson for record in one.records}))}
@@ -283,14 +323,20 @@ def in_short(one: Column) -> list[str]:
     if not judged:
         return []
     gpu = [each for each in judged if each.by_gpu]
-    sentences = [f"GPU over this machine's CPU: {_spread(gpu)}." if gpu else "No GPU was measured against a CPU."]
+    sentences = [
+        f"GPU over this machine's CPU: {_spread(gpu)}."
+        if gpu
+        else "No GPU was measured against a CPU."
+    ]
     best: dict[str, Conclusion] = {}  # of each lesson
     for each in judged:
         gains = each.outcome == "faster" and each.ratio
         if gains and (each.lesson not in best or each.ratio[1] > best[each.lesson].ratio[1]):
             best[each.lesson] = each
     if largest := sorted(best.values(), key=lambda each: each.ratio[1], reverse=True)[:3]:
-        sentences.append(f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}.")
+        sentences.append(
+            f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}."
+        )
     return sentences
 
 
@@ -298,16 +344,24 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     """Return the range of speed-ups, and how often each verdict: ``0.13 to 65.8 (29 faster, 9 slower)``."""
     ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
-    counts = ", ".join(f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome])
-    ends = " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else ""
+    counts = ", ".join(
+        f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome]
+    )
+    ends = (
+        " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else ""
+    )
     return f"{ends or timing.WORDS['withheld, in short']} ({counts})"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
     cells = [_cells(one.conclusions) for one in columns]
-    in_order = lambda label: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)]
-    labels = sorted({row for of_one in cells for row in of_one}, key=in_order)  # "batch of 2" before "batch of 16"
+    in_order = lambda label: [
+        int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)
+    ]
+    labels = sorted(
+        {row for of_one in cells for row in of_one}, key=in_order
+    )  # "batch of 2" before "batch of 16"
     nothing = [timing.SIMULATED.short if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
@@ -315,7 +369,9 @@ def every(columns: Sequence[Column]) -> list[Row]:
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """Return the cells of one machine, by row."""
-    given = lambda each: f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.short
+    given = lambda each: (
+        f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.short
+    )
     return {_row(each): given(each) for each in conclusions}
 
 

@@ -30,7 +30,9 @@ def read_notebook(path: Path) -> NotebookNode:
         notebook = nbformat.reads(paths.read_regular(path, follow=True).decode(), 4)
         nbformat.validate(notebook)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as problem:
-        raise PageError(f"{path.name} cannot be read ({units.first_line(problem)}): run the page again") from problem
+        raise PageError(
+            f"{path.name} cannot be read ({units.first_line(problem)}): run the page again"
+        ) from problem
     for cell in notebook.cells:
         if "outputs" in cell:
             cell.outputs = [_with_words(output, private.without_paths) for output in cell.outputs]
@@ -79,7 +81,9 @@ def _tokens(tokens: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _words_of(heading: dict[str, Any]) -> str:
     """Return what a reader sees of a heading."""
-    parts = [token for token in _tokens(heading["children"]) if token["type"] in ("text", "codespan")]
+    parts = [
+        token for token in _tokens(heading["children"]) if token["type"] in ("text", "codespan")
+    ]
     return html.unescape("".join(part["raw"] for part in parts))
 
 

@@ -27,8 +27,32 @@ FILM_WIDTH = 640
 """Pixels, at most."""
 COLOURS = 256
 
-KEPT = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", needs.MIME, judgement.MIME)
-_ELEMENTS = {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "b", "strong", "i", "em", "code"}
+KEPT = (
+    "text/plain",
+    "text/html",
+    "text/markdown",
+    "text/latex",
+    "image/png",
+    needs.MIME,
+    judgement.MIME,
+)
+_ELEMENTS = {
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "p",
+    "div",
+    "pre",
+    "br",
+    "b",
+    "strong",
+    "i",
+    "em",
+    "code",
+}
 _ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
 _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
 
@@ -46,14 +70,18 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
         (notebook, ("kernelspec", "language_info", "metallab")),
         *((c, ("tags",)) for c in notebook.cells),
     ):
-        place.metadata = type(notebook)({name: place.metadata[name] for name in kept if name in place.metadata})
+        place.metadata = type(notebook)(
+            {name: place.metadata[name] for name in kept if name in place.metadata}
+        )
     for number, _, cell in numbered(notebook):
         shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
         cell.outputs = shown
         if traces := private.leaks("\n".join(pages.words(shown))):
-            raise PlainError(f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on")
+            raise PlainError(
+                f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on"
+            )
     return notebook
 
 
@@ -83,13 +111,17 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         pictures, data["text/html"] = plain_html(data["text/html"])
         for picture, alternative in pictures:
             about = {"image/png": {"alt": alternative}}
-            yield type(output)(output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about)
+            yield type(output)(
+                output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about
+            )
     if data.get("text/html") or "image/png" in data:
         data.pop("text/plain", None)  # the object's name
     data = {kind: value for kind, value in data.items() if kind in KEPT and value}
     if data:
         output.data = type(output)(data)
-        output.metadata = type(output)({kind: about for kind, about in metadata.items() if kind in data})
+        output.metadata = type(output)(
+            {kind: about for kind, about in metadata.items() if kind in data}
+        )
         yield output
 
 
@@ -120,7 +152,9 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(html, "html.parser")
-    coloured = {name for style in soup.find_all("style") for name in _COLOURED.findall(style.get_text())}
+    coloured = {
+        name for style in soup.find_all("style") for name in _COLOURED.findall(style.get_text())
+    }
     for element in soup.find_all(["style", "script"]):
         element.decompose()
     pictures = []
@@ -134,7 +168,9 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
             bold = soup.new_tag("b")
             bold.extend(list(element.contents))
             element.append(bold)
-        element.attrs = {name: value for name, value in element.attrs.items() if name in ("colspan", "rowspan")}
+        element.attrs = {
+            name: value for name, value in element.attrs.items() if name in ("colspan", "rowspan")
+        }
         if element.name not in _ELEMENTS:
             element.unwrap()
     return pictures, re.sub(r"\s*\n\s*", "\n", str(soup)).strip()
@@ -149,7 +185,11 @@ def small_png(picture: bytes, width: int | None = None) -> bytes:
 
     try:
         with Image.open(io.BytesIO(picture)) as opened:
-            return _film(opened, width) if getattr(opened, "n_frames", 1) > 1 else _saved([_on_white(opened, width)])
+            return (
+                _film(opened, width)
+                if getattr(opened, "n_frames", 1) > 1
+                else _saved([_on_white(opened, width)])
+            )
     except (OSError, SyntaxError, ValueError) as problem:
         raise PlainError("a picture of it cannot be read: run the page again") from problem
 
@@ -163,7 +203,9 @@ def _film(opened: Image.Image, width: int | None) -> bytes:
         waits.append(frame.info.get("duration") or 100)
         if number % step == 0:
             frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
-    return _saved(frames, [sum(waits[start : start + step]) for start in range(0, len(waits), step)])
+    return _saved(
+        frames, [sum(waits[start : start + step]) for start in range(0, len(waits), step)]
+    )
 
 
 def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
@@ -173,7 +215,9 @@ def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
     white.alpha_composite(picture.convert("RGBA"))
     flat = white.convert("RGB")
     if width and flat.width > width:
-        flat = flat.resize((width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS)
+        flat = flat.resize(
+            (width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS
+        )
     return flat
 
 
@@ -187,8 +231,15 @@ def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> 
         every.paste(frame, (0, number * height))
     # this method keeps rare colours, and smooth shades
     few = every.quantize(COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    first, *rest = [few.crop((0, number * height, width, (number + 1) * height)) for number in range(len(frames))]
-    film = {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0} if rest else {}
+    first, *rest = [
+        few.crop((0, number * height, width, (number + 1) * height))
+        for number in range(len(frames))
+    ]
+    film = (
+        {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0}
+        if rest
+        else {}
+    )
     saved = io.BytesIO()
     first.save(saved, "PNG", optimize=True, **film)
     return saved.getvalue()

@@ -32,7 +32,9 @@ from metallab.results.findings import Conclusion, Unreadable
 if TYPE_CHECKING:
     import jinja2
 
-SIMULATED = f"SIMULATED: no Apple GPU took part; {timing.WORDS['withheld']}: {timing.SIMULATED.reason}"
+SIMULATED = (
+    f"SIMULATED: no Apple GPU took part; {timing.WORDS['withheld']}: {timing.SIMULATED.reason}"
+)
 
 TRACEBACK_LINES = 25
 
@@ -94,7 +96,9 @@ def read_summary(run: Path) -> RunSummary:
     try:
         summary = msgspec.json.decode(paths.read_regular(path, 2**24, follow=True), type=RunSummary)
     except (OSError, msgspec.MsgspecError) as problem:
-        raise ReportError(f"{path} cannot be read ({problem}): name the folder of a run, or run: make run") from problem
+        raise ReportError(
+            f"{path} cannot be read ({problem}): name the folder of a run, or run: make run"
+        ) from problem
     notebooks = tuple(
         replace(
             each,
@@ -104,7 +108,9 @@ def read_summary(run: Path) -> RunSummary:
         )
         for each in summary.notebooks
     )
-    return replace(summary, simulated=summary.simulated or summary.device == "sim", notebooks=notebooks)
+    return replace(
+        summary, simulated=summary.simulated or summary.device == "sim", notebooks=notebooks
+    )
 
 
 def _without_paths(told: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], ...]:
@@ -113,7 +119,11 @@ def _without_paths(told: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], .
 
 def latest_run(build: Path) -> Path:
     """The run that was begun last. ReportError if there is none."""
-    runs = [path.parent for pattern in ("full-*", "fast-*") for path in build.glob(f"{pattern}/summary.json")]
+    runs = [
+        path.parent
+        for pattern in ("full-*", "fast-*")
+        for path in build.glob(f"{pattern}/summary.json")
+    ]
     if not runs:
         raise ReportError(f"{build} holds no run to report on: run `make run` first")
     started = {run: read_summary(run).started for run in runs}
@@ -150,13 +160,21 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
         try:
             measurements[path.stem] = load(path)
         except RecordError as problem:
-            problems.append(Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: ")))
+            problems.append(
+                Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: "))
+            )
     usable = [record for records in measurements.values() for record in records]
     machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
     problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
-    cards = [_card(each, run, folder, measurements.get(each.name, ())) for each in summary.notebooks]
-    lessons = {name: tables for name, records in measurements.items() if (tables := _tables(records))}
-    conclusions = [each for tables in lessons.values() for table in tables.values() for each in table]
+    cards = [
+        _card(each, run, folder, measurements.get(each.name, ())) for each in summary.notebooks
+    ]
+    lessons = {
+        name: tables for name, records in measurements.items() if (tables := _tables(records))
+    }
+    conclusions = [
+        each for tables in lessons.values() for table in tables.values() for each in table
+    ]
     statuses = [notebook.status for notebook in summary.notebooks]
     text = _template().render(
         summary=summary,
@@ -190,7 +208,11 @@ def _template() -> jinja2.Template:
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "seconds": units.seconds, "size": units.size}
     return environment.get_template("report.html.j2")
@@ -206,7 +228,9 @@ def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclu
 
 def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]) -> Card:
     """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, the machine's drift."""
-    drifts = [record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"]
+    drifts = [
+        record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"
+    ]
     card = Card(notebook, drifted=timing.doubt(drift=max(drifts, key=abs, default=0.0)))
     card.headline = headline_of(records) if records else None
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
@@ -230,11 +254,17 @@ def traceback_tail(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
-            outputs = [output for cell in nbformat.reads(text, 4).cells for output in cell.get("outputs", ())]
+            outputs = [
+                output
+                for cell in nbformat.reads(text, 4).cells
+                for output in cell.get("outputs", ())
+            ]
             errors = [output for output in outputs if output.output_type == "error"]
             text = "\n".join(errors[-1].traceback) if errors else ""
     except (OSError, ValueError, AttributeError) as problem:
-        raise ReportError(f"{path} cannot be read ({units.first_line(problem)}): run the page again") from problem
+        raise ReportError(
+            f"{path} cannot be read ({units.first_line(problem)}): run the page again"
+        ) from problem
     lines = private.without_paths(without_colours(text)).splitlines()
     return "\n".join((["..."] if len(lines) > TRACEBACK_LINES else []) + lines[-TRACEBACK_LINES:])
 
@@ -247,7 +277,9 @@ def again(notebooks: Iterable[Notebook]) -> list[str]:
         if notebook.status == "failed":
             why = f"fix what is named below, and make run ONLY={notebook.number}"
         if notebook.status != "passed":
-            sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(notebook.number)
+            sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(
+                notebook.number
+            )
     return [f"{what}: {', '.join(numbers)}." for what, numbers in sentences.items()]
 
 
@@ -255,7 +287,9 @@ def merged_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
     """Return the provenance of all records in one table, with every value where they differ."""
     described = [dict(each.rows()) for each in machines]
     labels = [label for label in described[0] if label != machine.LOAD_AVERAGE]
-    return [(label, "; ".join(dict.fromkeys(rows[label] for rows in described))) for label in labels]
+    return [
+        (label, "; ".join(dict.fromkeys(rows[label] for rows in described))) for label in labels
+    ]
 
 
 class Axis:
@@ -263,7 +297,11 @@ class Axis:
 
     def __init__(self, conclusions: Iterable[Conclusion]) -> None:
         """It holds 1/2 to 2 and every interval, within 1/64 to 1024."""
-        ends = [math.log2(min(max(end, 2**-6), 2**10)) for each in conclusions for end in each.ratio or ()]
+        ends = [
+            math.log2(min(max(end, 2**-6), 2**10))
+            for each in conclusions
+            for end in each.ratio or ()
+        ]
         self.low, self.high = math.floor(min([-1.0, *ends])), math.ceil(max([1.0, *ends]))
 
     def at(self, value: float) -> float:
@@ -275,8 +313,13 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """Position and name of at most about seven powers of two, 1 among them."""
         step = math.ceil((self.high - self.low) / 7)
-        exponents = [exponent for exponent in range(self.low, self.high + 1) if exponent % step == 0]
-        return [(self.at(2.0**power), f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in exponents]
+        exponents = [
+            exponent for exponent in range(self.low, self.high + 1) if exponent % step == 0
+        ]
+        return [
+            (self.at(2.0**power), f"{2**power}" if power >= 0 else f"1/{2**-power}")
+            for power in exponents
+        ]
 
 
 def duration(seconds: float) -> str:
@@ -293,7 +336,9 @@ def duration(seconds: float) -> str:
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab report``: 0, or 2 if it cannot be made, or a file of results cannot be read."""
-    parser.add_argument("run", type=Path, nargs="?", help="folder of a run; by default the latest under build/")
+    parser.add_argument(
+        "run", type=Path, nargs="?", help="folder of a run; by default the latest under build/"
+    )
     run = parser.parse_args(arguments).run
     try:
         path, problems = make(run.resolve() if run else latest_run(paths.BUILD), paths.REPORT)

@@ -85,7 +85,11 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     target = folder / Path(paths.results_file(summary.label)).stem
     shown: dict[str, report.Notebook] = {}
     if (target / "summary.json").exists():
-        shown = {entry.name: entry for entry in report.read_summary(target).notebooks if entry.status != "skipped"}
+        shown = {
+            entry.name: entry
+            for entry in report.read_summary(target).notebooks
+            if entry.status != "skipped"
+        }
     made, refused, why = {}, {}, {}
     for entry in summary.notebooks:
         try:
@@ -96,14 +100,22 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
                 made[entry.name] = replace(entry, failed_copy=None)
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
-            why[entry.name] = "it failed there" if entry.status == "failed" else "what it did there may not be shown"
+            why[entry.name] = (
+                "it failed there"
+                if entry.status == "failed"
+                else "what it did there may not be shown"
+            )
     if not made:
-        raise ShowError("no page of it may be shown: " + "; ".join(refused.values() or ["it has none"]))
+        raise ShowError(
+            "no page of it may be shown: " + "; ".join(refused.values() or ["it has none"])
+        )
     _write_summary(target, summary, shown | made, why)
     return target, refused
 
 
-def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, target: Path) -> None:
+def _write_page(
+    entry: report.Notebook, run: Path, summary: report.RunSummary, target: Path
+) -> None:
     """Write one page with its record and its picture. ShowError if it may not be shown."""
     name, again = entry.name, f"make run ONLY={entry.number}"
     if entry.status == "failed":
@@ -115,9 +127,15 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, t
     if (notebook.title_of(executed) or name) != entry.title:
         raise ShowError(f"its notebook is another page's; {again}")
     measured = records.load(results)
-    if any(each.measurement.simulated or each.measurement.mode != "full" or each.lesson != name for each in measured):
+    if any(
+        each.measurement.simulated or each.measurement.mode != "full" or each.lesson != name
+        for each in measured
+    ):
         raise ShowError(f"its results are simulated, of fast mode or another page's; {again}")
-    if any(each.machine.environment.get("METALLAB_DEVICE", summary.device) != summary.device for each in measured):
+    if any(
+        each.machine.environment.get("METALLAB_DEVICE", summary.device) != summary.device
+        for each in measured
+    ):
         raise ShowError(f"its results are of another device; {again}")
     today = nbformat.read(original, 4)
     words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
@@ -129,7 +147,9 @@ def _write_page(entry: report.Notebook, run: Path, summary: report.RunSummary, t
 def _write_text(executed: nbformat.NotebookNode, text: nbformat.NotebookNode, words: str) -> None:
     """Put another notebook's text around executed code, and a caption under its title."""
     ran = iter([cell for cell in executed.cells if cell.cell_type == "code"])
-    executed.cells = [next(ran) if cell.cell_type == "code" else copy.deepcopy(cell) for cell in text.cells]
+    executed.cells = [
+        next(ran) if cell.cell_type == "code" else copy.deepcopy(cell) for cell in text.cells
+    ]
     for cell in executed.cells:
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace("](../", "](../../../")
@@ -193,7 +213,9 @@ def code(executed: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in executed.cells if cell.cell_type == "code"]
 
 
-def caption(entry: report.Notebook, measured: Sequence[Record], label: str, needed: Sequence[str]) -> str:
+def caption(
+    entry: report.Notebook, measured: Sequence[Record], label: str, needed: Sequence[str]
+) -> str:
     """Return the caption of an executed page: on what, when and of which revision it ran, what is missing.
 
     ``needed`` are packages of which another version than the locked one is named.
@@ -224,12 +246,18 @@ def revision(described: Machine) -> str:
     """Return the revision at which a page ran, in words."""
     if not described.git_revision:
         return "of an unknown revision"
-    return f"at revision {described.git_revision[:7]}{' with changes' if described.git_dirty else ''}"
+    return (
+        f"at revision {described.git_revision[:7]}{' with changes' if described.git_dirty else ''}"
+    )
 
 
 def unlocked(described: Machine) -> list[str]:
     """Return the packages of a machine with other versions than the locked ones, in words."""
-    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", paths.CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE))
+    locked = dict(
+        re.findall(
+            r"^([\w.-]+)==([^\s;]+)", paths.CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     return [
         f"{package} {version} (locked: {locked[package]})"
         for package, version in described.versions.items()
@@ -239,7 +267,11 @@ def unlocked(described: Machine) -> list[str]:
 
 def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> None:
     """Write one small record, a doubtful one if there is any, with the page's headline and its picture."""
-    alone = [each for each in measured if each.comparison is None or each.comparison.outcome == "baseline"]
+    alone = [
+        each
+        for each in measured
+        if each.comparison is None or each.comparison.outcome == "baseline"
+    ]
     kept = min(alone, key=lambda each: (not _doubted(each), each.measurement.n))
     headline, drawn = records.headline_of(measured), target.with_suffix(".png")
     if traces := private.leaks(f"{kept.machine.to_json()} {headline}"):
@@ -267,13 +299,23 @@ def _write_summary(
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
         original = nbformat.read(path, 4)
-        missing = [name for name in original.metadata["metallab"]["needs"] if described.versions.get(name, "") is None]
-        lacks = f"{' and '.join(missing)} was not installed there" if missing else "it was not run there"
+        missing = [
+            name
+            for name in original.metadata["metallab"]["needs"]
+            if described.versions.get(name, "") is None
+        ]
+        lacks = (
+            f"{' and '.join(missing)} was not installed there"
+            if missing
+            else "it was not run there"
+        )
         lacks = why.get(path.stem, lacks)
         skipped = report.Notebook(path.stem, notebook.title_of(original), "skipped", reason=lacks)
         entries.append(asdict(shown.get(path.stem, skipped)))
     started = summary.started.isoformat() if summary.started else None
-    text = json.dumps({**asdict(summary), "started": started, "notebooks": entries}, indent=1, ensure_ascii=False)
+    text = json.dumps(
+        {**asdict(summary), "started": started, "notebooks": entries}, indent=1, ensure_ascii=False
+    )
     paths.write_atomically(target / "summary.json", text + "\n")
 
 
@@ -299,9 +341,15 @@ def _check_stored(page: Executed) -> None:
     name, described = page.entry.name, page.record.machine
     told = nbformat.read(page.path, 4).cells[0].source
     on = re.search(r"^> \*\*Executed\*\* on (.+), \d+ \w+ \d{4}, ", told, re.MULTILINE)
-    right = on and Path(paths.results_file(on[1])).stem == page.folder.name and f"[notebooks/{name}.ipynb]" in told
+    right = (
+        on
+        and Path(paths.results_file(on[1])).stem == page.folder.name
+        and f"[notebooks/{name}.ipynb]" in told
+    )
     if not right or page.record.lesson != name or revision(described) not in told:
-        raise ShowError(f"{paths.shown(page.path)} and its file in results do not belong together: show it again")
+        raise ShowError(
+            f"{paths.shown(page.path)} and its file in results do not belong together: show it again"
+        )
     if page.picture:
         records.read_picture(page.folder / "results" / f"{name}.json", page.record.headline)
 
@@ -344,7 +392,9 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
         lost = mend_links(executed, path.parent, anchors_of)
         changed = pages.texts_of(executed) != before
         paths.write_atomically(path, nbformat.writes(executed) + "\n" if changed else text)
-        told += [f"{paths.shown(path)}: no heading {link}: the link leads to the page" for link in lost]
+        told += [
+            f"{paths.shown(path)}: no heading {link}: the link leads to the page" for link in lost
+        ]
     return told
 
 
@@ -355,15 +405,28 @@ def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str
     """
     parts, learned = [_INTRODUCTION], lessons()
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        whole = [each for each in sets if path.stem in each.pages and not each.pages[path.stem].entry.not_run]
+        whole = [
+            each
+            for each in sets
+            if path.stem in each.pages and not each.pages[path.stem].entry.not_run
+        ]
         if whole:
-            page = min((each.pages[path.stem] for each in whole), key=lambda page: _doubted(page.record))
+            page = min(
+                (each.pages[path.stem] for each in whole), key=lambda page: _doubted(page.record)
+            )
             links = [
                 f"[{each.summary.label}]({there}/{each.folder.name}/{path.name}), "
                 f"{revision(each.pages[path.stem].record.machine)}"
                 for each in whole
             ]
-            parts.append(_part(page, learned.get(path.name, ""), f"{there}/{page.folder.name}", "; ".join(links)))
+            parts.append(
+                _part(
+                    page,
+                    learned.get(path.name, ""),
+                    f"{there}/{page.folder.name}",
+                    "; ".join(links),
+                )
+            )
     return "\n\n".join(parts) + "\n"
 
 
@@ -380,22 +443,35 @@ def _part(page: Executed, learned: str, folder: str, links: str) -> str:
     link, headline = f"{folder}/{page.path.name}", page.record.headline
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
     if page.picture:
-        words = re.sub(r"[][\\|*`<>]", " ", textwrap.shorten(headline.alternative_text, 160, placeholder=" ..."))
+        words = re.sub(
+            r"[][\\|*`<>]",
+            " ",
+            textwrap.shorten(headline.alternative_text, 160, placeholder=" ..."),
+        )
         lines.append(f"[![{words}]({folder}/results/{page.picture.name})]({link})")
-    return "\n\n".join([*lines, f"{learned[:1].upper()}{learned[1:]}{'' if learned.endswith('?') else '.'} *{links}*"])
+    return "\n\n".join(
+        [
+            *lines,
+            f"{learned[:1].upper()}{learned[1:]}{'' if learned.endswith('?') else '.'} *{links}*",
+        ]
+    )
 
 
 def lessons() -> dict[str, str]:
     """Return what one learns on each page, from README, by file name."""
     rows = re.findall(
-        r"^\| \w+ \| \[[^]]*\]\(notebooks/([\w.]+)\).*\| (.*) \|$", README.read_text("utf-8"), re.MULTILINE
+        r"^\| \w+ \| \[[^]]*\]\(notebooks/([\w.]+)\).*\| (.*) \|$",
+        README.read_text("utf-8"),
+        re.MULTILINE,
     )
     return dict(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 if pages of a run were refused; 2 if nothing was written."""
-    parser = argparse.ArgumentParser(prog="python -m metallab.results.show", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m metallab.results.show", description=__doc__.splitlines()[0]
+    )
     what = "folder of a finished run in full mode; without one, the stored pages' text and the gallery are renewed"
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=what)
     refused: dict[str, str] = {}

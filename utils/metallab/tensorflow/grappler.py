@@ -54,8 +54,12 @@ def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Readin
     written = {node.op for graph in graphs for node in graph.pre_optimization_graph.node}
     ran = [node for graph in graphs for node in graph.post_optimization_graph.node]
     placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
-    working = [node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")]
-    devices = {node.device.rpartition("device:")[2].split(":")[0] for node in working}  # GPU of /job:.../device:GPU:0
+    working = [
+        node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")
+    ]
+    devices = {
+        node.device.rpartition("device:")[2].split(":")[0] for node in working
+    }  # GPU of /job:.../device:GPU:0
     fused = dict.fromkeys(filter(None, map(_fused, ran)))
     new = dict.fromkeys(node.op for node in ran if node.op not in written)
     return Reading(tuple(fused), tuple(new), tuple(sorted(devices - {""})), result)
@@ -63,7 +67,11 @@ def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Readin
 
 def _fused(node: Any) -> str:
     """What was fused into a node, after its name; empty for one that a user wrote, as ``FusedBatchNormV3``."""
-    parts = [part.decode() for part in node.attr["fused_ops"].list.s] if "fused_ops" in node.attr else []
+    parts = (
+        [part.decode() for part in node.attr["fused_ops"].list.s]
+        if "fused_ops" in node.attr
+        else []
+    )
     if parts:
         return f"{node.op}({', '.join(parts)})"
     return node.op if node.op.startswith("_") and "Fused" in node.op else ""
@@ -82,7 +90,9 @@ def error(reference: Any, result: Any) -> float:
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
-def survey(patterns: Mapping[str, Make] | None = None, *, on: Device, remapping: bool = True) -> DataFrame:
+def survey(
+    patterns: Mapping[str, Make] | None = None, *, on: Device, remapping: bool = True
+) -> DataFrame:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
     Parameters
@@ -110,7 +120,13 @@ def survey(patterns: Mapping[str, Make] | None = None, *, on: Device, remapping:
                 eager = compute()
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as problem:
-            rows[name] = "", float("inf"), f"WRONG: it raised {units.first_line(problem, kind=True)}", "", ""
+            rows[name] = (
+                "",
+                float("inf"),
+                f"WRONG: it raised {units.first_line(problem, kind=True)}",
+                "",
+                "",
+            )
             continue
         rows[name] = _row(reading, error(reference, reading.result), error(reference, eager))
     return _frame(rows)
@@ -126,7 +142,9 @@ def _row(reading: Reading, graph: float, eager: float = 0.0) -> tuple[str, float
 def _frame(rows: Mapping[str, tuple]) -> DataFrame:
     import pandas as pd
 
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["fused", "error", "verdict", "ran on", "new"])
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=["fused", "error", "verdict", "ran on", "new"]
+    )
 
 
 OPTIMIZERS = {
@@ -160,7 +178,10 @@ def steps(*, on: Device, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
             exact = _network("float64", name)
             exact.set_weights(start)
             exact.train_step((tf.constant(images), classes))
-        moved = [[b - a for a, b in zip(start, model.get_weights(), strict=True)] for model in (exact, ours)]
+        moved = [
+            [b - a for a, b in zip(start, model.get_weights(), strict=True)]
+            for model in (exact, ours)
+        ]
         rows[f"a step of {name}"] = _row(reading, error(*moved))
     return _frame(rows)
 
@@ -171,7 +192,9 @@ def _network(dtype: str, optimizer: str) -> Any:
 
     keras.utils.set_random_seed(0)
     hidden = keras.layers.Dense(64, activation="relu", dtype=dtype)
-    model = keras.Sequential([keras.Input((64,), dtype=dtype), hidden, keras.layers.Dense(10, dtype=dtype)])
+    model = keras.Sequential(
+        [keras.Input((64,), dtype=dtype), hidden, keras.layers.Dense(10, dtype=dtype)]
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
     options = {"learning_rate": 0.01, **OPTIMIZERS[optimizer]}
     model.compile(getattr(keras.optimizers, optimizer)(**options), loss, jit_compile=False)
@@ -184,13 +207,19 @@ def common_patterns() -> dict[str, Make]:
     import tensorflow as tf
 
     nn = tf.nn
-    made = {"matmul + bias": _product, "conv2d + bias": _convolution, "conv2d + fused_batch_norm": _normalised}
+    made = {
+        "matmul + bias": _product,
+        "conv2d + bias": _convolution,
+        "conv2d + fused_batch_norm": _normalised,
+    }
     for start, then in (
         ("matmul + bias", (nn.relu, nn.tanh, nn.sigmoid, nn.gelu, nn.softplus)),
         ("conv2d + bias", (nn.relu, nn.relu6, nn.elu, nn.leaky_relu, nn.tanh)),
         ("conv2d + fused_batch_norm", (nn.relu,)),
     ):
-        made |= {f"{start} + {f.__name__}": functools.partial(_followed, made[start], f) for f in then}
+        made |= {
+            f"{start} + {f.__name__}": functools.partial(_followed, made[start], f) for f in then
+        }
     made["conv2d + Keras BatchNormalization"] = functools.partial(_layers, _keras_normalised)
     made["Keras LSTM"] = functools.partial(_layers, _keras_lstm)
     return made
@@ -206,7 +235,9 @@ def _numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
     import tensorflow as tf
 
     terms = np.prod(shape[:-1]) if len(shape) > 1 else 1
-    values = np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32) / np.float32(terms**0.5)
+    values = np.random.default_rng([seed, *shape]).normal(size=shape).astype(
+        np.float32
+    ) / np.float32(terms**0.5)
     return tf.constant(values, dtype)
 
 

@@ -49,7 +49,9 @@ class Case:
         wants_device = "device" in inspect.signature(self.set_up).parameters
         work = self.set_up(**self.sizes, **({"device": device} if wants_device else {}))
         if not callable(work):
-            raise TypeError(f"the case gives a {type(work).__name__}: return the function to be timed")
+            raise TypeError(
+                f"the case gives a {type(work).__name__}: return the function to be timed"
+            )
         return work
 
 
@@ -68,11 +70,19 @@ def case(
 
     def mark(set_up: Callable) -> Callable:
         if function is not None and function is not set_up:
-            raise CaseError(f"{set_up.__name__}: options have names: write @case(group={function!r})")
+            raise CaseError(
+                f"{set_up.__name__}: options have names: write @case(group={function!r})"
+            )
         rows: list[dict[str, Any]] = [{}]
         for name, several in (sizes or {}).items():
-            if isinstance(several, str) or not isinstance(several, Iterable) or not (values := tuple(several)):
-                raise CaseError(f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: (1, 2)}}")
+            if (
+                isinstance(several, str)
+                or not isinstance(several, Iterable)
+                or not (values := tuple(several))
+            ):
+                raise CaseError(
+                    f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: (1, 2)}}"
+                )
             rows = [row | {name: value} for row in rows for value in values]
         set_up.versus_cases = []
         for row in rows:
@@ -88,16 +98,24 @@ def load(path: Path | str) -> dict[str, Case]:
     """Return the cases of a file by name. CaseError if it cannot be imported, or has none, or one name twice."""
     path = Path(path).resolve()
     if not path.is_file() or path.suffix != ".py":
-        raise CaseError(f"{path}: there is no such file of Python; name one with functions marked with @case")
+        raise CaseError(
+            f"{path}: there is no such file of Python; name one with functions marked with @case"
+        )
     spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        advice = "; import what a case needs inside of its function" if isinstance(error, ImportError) else ""
+        advice = (
+            "; import what a case needs inside of its function"
+            if isinstance(error, ImportError)
+            else ""
+        )
         raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error
-    marked = [one for function in vars(module).values() for one in getattr(function, "versus_cases", ())]
+    marked = [
+        one for function in vars(module).values() for one in getattr(function, "versus_cases", ())
+    ]
     cases = {one.name: one for one in marked}
     if len(cases) < len(marked):
         raise CaseError(f"{path}: two cases have one name; give each function its own")

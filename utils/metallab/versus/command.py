@@ -42,7 +42,9 @@ def run(given: argparse.Namespace) -> int:
     """Compare case by case and save the results; return the exit code."""
     root = sides.repository(Path.cwd())
     if not given.cases and root.resolve() != paths.ROOT.resolve():
-        raise cases.CaseError("name a file of cases behind A and B: functions with @case of metallab.versus")
+        raise cases.CaseError(
+            "name a file of cases behind A and B: functions with @case of metallab.versus"
+        )
     file = (given.cases or CASES).resolve()
     chosen = choose(cases.load(file), given.only)
     if given.list:
@@ -50,7 +52,9 @@ def run(given: argparse.Namespace) -> int:
         return 0
     wish = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wish not in DEVICES:
-        raise sides.SideError(f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device")
+        raise sides.SideError(
+            f"times of {wish!r} cannot be compared: name one of {', '.join(DEVICES)} with --device"
+        )
     paths.make_output(given.out)
     report.assert_own(given.out)
     two = {"A": sides.parse(given.a, root), "B": sides.parse(given.b, root)}
@@ -61,7 +65,9 @@ def run(given: argparse.Namespace) -> int:
     different = sides.differences(described)
     print(different)
     threads = f"{given.threads} a side" if given.threads else "no limit"
-    print(f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end="")
+    print(
+        f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end=""
+    )
     print(f"; about {given.seconds:g} s a case, at most twice that", flush=True)
     load = os.getloadavg()[0]
     outcomes, ended = compare(chosen, [side.command for side in described.values()], settings)
@@ -96,7 +102,9 @@ def compare(
     groups = dict.fromkeys(case.group for case in chosen)  # each imports its own frameworks
     try:
         for group in groups:
-            for outcome in lockstep.compare([case for case in chosen if case.group == group], commands, settings):
+            for outcome in lockstep.compare(
+                [case for case in chosen if case.group == group], commands, settings
+            ):
                 outcomes.append(outcome)
                 print(report.sentence(outcome), flush=True)
     except _ENDS as why:  # minutes of measuring are not lost
@@ -121,45 +129,81 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
     """
     every, names = list(all_cases.values()), set()
     for text in only:
-        exact = [one.name for one in every if text in (one.group, one.name, one.name.partition("[")[0])]
+        exact = [
+            one.name for one in every if text in (one.group, one.name, one.name.partition("[")[0])
+        ]
         is_group = re.fullmatch(r"\d+[a-z]?", text)  # 12 is no part of product[n=512]
         names.update(exact or [one.name for one in every if text in one.name and not is_group])
     chosen = [one for one in every if not only or one.name in names]
     if not chosen:
         groups = ", ".join(sorted({one.group for one in every} - {""})) or "none"
-        raise cases.CaseError(f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases")
+        raise cases.CaseError(
+            f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases"
+        )
     for one in chosen:
         try:
             checks.tolerance(one.tolerance)
         except (TypeError, ValueError) as error:
-            raise cases.CaseError(f"{one.name}: {error}; name one of these in @case(tolerance=)") from error
+            raise cases.CaseError(
+                f"{one.name}: {error}; name one of these in @case(tolerance=)"
+            ) from error
     return chosen
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    codes = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
+    codes = "\n".join(
+        ["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())]
+    )
     parser.epilog = f"{codes}\n\n{parser.epilog}"
-    side = "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
+    side = (
+        "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
+    )
     several = "or several of these with commas between ('\\,' is a comma in a value)"
     only = "a group (02b), a name, or part of one; again for more"
     threads = f"of each side: 1 to {cores()}, the cores here, or 0 for no limit"
     add = parser.add_argument
     add("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")
     add("b", metavar="B", nargs="?", help="the new side")
-    add("cases", metavar="cases.py", nargs="?", type=Path, help="functions with @case; Metal Lab's own in its checkout")
+    add(
+        "cases",
+        metavar="cases.py",
+        nargs="?",
+        type=Path,
+        help="functions with @case; Metal Lab's own in its checkout",
+    )
     add("--only", action="append", default=[], metavar="TEXT", help=only)
-    add("--device", metavar="DEVICE", help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto")
+    add(
+        "--device",
+        metavar="DEVICE",
+        help=f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto",
+    )
     add("--seconds", type=float, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
     add("--threads", type=int, choices=range(cores() + 1), metavar="N", default=1, help=threads)
-    add("--factor", type=float, default=Settings.factor, help="a difference beyond it is called, such as 1.05 (1.01)")
-    add("--out", type=Path, default=paths.BUILD / "versus", help="folder for JSON files and picture (%(default)s)")
-    add("--list", action="store_true", help="name the cases (A and B may be left out), measure nothing")
+    add(
+        "--factor",
+        type=float,
+        default=Settings.factor,
+        help="a difference beyond it is called, such as 1.05 (1.01)",
+    )
+    add(
+        "--out",
+        type=Path,
+        default=paths.BUILD / "versus",
+        help="folder for JSON files and picture (%(default)s)",
+    )
+    add(
+        "--list",
+        action="store_true",
+        help="name the cases (A and B may be left out), measure nothing",
+    )
     given = parser.parse_args(arguments)
     if given.list and given.a and not given.b:
         given.cases = Path(given.a)
     elif not given.list and not given.b:
         parser.error("name two sides, A and B")
     if not 1 <= given.seconds <= 86400 or not 1 <= given.factor < 100:
-        parser.error("--seconds is from 1 to 86400, and --factor from 1 to below 100, such as 1.05 for 5 %")
+        parser.error(
+            "--seconds is from 1 to 86400, and --factor from 1 to below 100, such as 1.05 for 5 %"
+        )
     return given

@@ -63,6 +63,8 @@ def _rank(pairs: int, risk: float) -> int:
     counts = [1]  # of the signs of the ranks 1 to n, how many give each sum of the positive ones
     for rank in range(1, pairs + 1):
         zeros = [0] * rank
-        counts = list(map(operator.add, [*counts, *zeros], [*zeros, *counts]))  # without this rank, and with it
+        counts = list(
+            map(operator.add, [*counts, *zeros], [*zeros, *counts])
+        )  # without this rank, and with it
     below = itertools.accumulate(counts)
     return sum(1 for _ in itertools.takewhile(lambda count: 2 * count <= risk * 2**pairs, below))

@@ -40,7 +40,12 @@ PATIENCE = 60.0
 """Seconds after which a side that does not answer hangs; up to five times as many for a larger budget."""
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
-REFUSING = {"B": "only A can do it", "AB": "neither can do it", "A": "only B can do it", "": "outputs differ"}
+REFUSING = {
+    "B": "only A can do it",
+    "AB": "neither can do it",
+    "A": "only B can do it",
+    "": "outputs differ",
+}
 """Why there is no speed-up, by the sides that refuse a case."""
 IN_PRINT = {
     REFUSING["B"]: "LOST", "slower": "SLOWER", REFUSING[""]: "DIFFERS", REFUSING["AB"]: "NEITHER",
@@ -134,13 +139,20 @@ class Outcome:
         if self.doubt or not count:
             return bool(self.doubt)
         budget *= 2 if count < intervals.LOOKS[0] else 1
-        if self.seconds * (1 + 1 / count) > budget or count == intervals.LOOKS[-1] or self.failures == 2:
+        if (
+            self.seconds * (1 + 1 / count) > budget
+            or count == intervals.LOOKS[-1]
+            or self.failures == 2
+        ):
             return True
         return count in intervals.LOOKS and self.answer != "UNSURE"
 
 
 def compare(
-    given: Iterable[Case], sides: Sequence[Command], settings: Settings, chance: random.Random | None = None
+    given: Iterable[Case],
+    sides: Sequence[Command],
+    settings: Settings,
+    chance: random.Random | None = None,
 ) -> Iterator[Outcome]:
     """Compare two sides in several cases, and yield each outcome as soon as it is known.
 
@@ -176,7 +188,9 @@ def compare(
         raise
 
 
-def _add_pair(of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> float:
+def _add_pair(
+    of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random
+) -> float:
     """Take the samples of another pair of processes; return the seconds.
 
     A pair whose process ended is tried once more, as it may have been killed for lack of memory. If that fails too,
@@ -204,7 +218,9 @@ class _NoRatioError(Exception):
         self.refusing = refusing
 
 
-def _pair(of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random) -> Pair:
+def _pair(
+    of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random
+) -> Pair:
     """Set a case up in a live process of each side, compare their outputs, and take samples in rounds."""
     start = time.monotonic()
     for side in chance.sample("AB", 2):  # both at a time
@@ -230,26 +246,41 @@ def _answers(live: Mapping[str, _Side], sides: str) -> dict[str, dict]:
     """Return the next answer of each of these sides; raise if one cannot do the case."""
     answers = {side: live[side].read() for side in sides}
     if lacking := {side: answer["lacks"] for side, answer in answers.items() if "lacks" in answer}:
-        raise _NoRatioError("; ".join(f"{side}: {why}" for side, why in lacking.items()), "".join(lacking))
+        raise _NoRatioError(
+            "; ".join(f"{side}: {why}" for side, why in lacking.items()), "".join(lacking)
+        )
     return answers
 
 
-def _assert_outputs_agree(of: Outcome, live: Mapping[str, _Side], dtypes: Sequence[Mapping[str, str]]) -> None:
+def _assert_outputs_agree(
+    of: Outcome, live: Mapping[str, _Side], dtypes: Sequence[Mapping[str, str]]
+) -> None:
     """Raise unless both outputs have one dtype and are close to A's first one."""
-    outputs, advice = {side: worker.load_output(live[side].output) for side in "AB"}, "seed what is random in the case"
+    outputs, advice = (
+        {side: worker.load_output(live[side].output) for side in "AB"},
+        "seed what is random in the case",
+    )
     if not any(array.size for arrays in outputs.values() for array in arrays.values()):
-        raise _NoRatioError("the case returns nothing: let its function return what it computes", "AB")
+        raise _NoRatioError(
+            "the case returns nothing: let its function return what it computes", "AB"
+        )
     if of.first:
-        advice = "in a further pair of processes: do cases that share processes leave something behind?"
+        advice = (
+            "in a further pair of processes: do cases that share processes leave something behind?"
+        )
     of.first = of.first or outputs.pop("A")
     for side, output in outputs.items():
         try:
             checks.assert_close(of.first, output, of.case.tolerance)
         except AssertionError as difference:
-            raise _NoRatioError(f"{side} from A: {' '.join(str(difference).split())}; {advice}") from None
+            raise _NoRatioError(
+                f"{side} from A: {' '.join(str(difference).split())}; {advice}"
+            ) from None
     for name in dtypes[0].keys() & dtypes[1].keys():
         if dtypes[0][name] != dtypes[1][name]:
-            raise _NoRatioError(f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case")
+            raise _NoRatioError(
+                f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case"
+            )
 
 
 def _rounds(starting: float, round_time: float, budget: float) -> int:
@@ -267,10 +298,21 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
 class _Side:
     """A live process of one side."""
 
-    def __init__(self, command: Command, settings: Settings, given: Mapping[str, Any], folder: Path, padding: int):
+    def __init__(
+        self,
+        command: Command,
+        settings: Settings,
+        given: Mapping[str, Any],
+        folder: Path,
+        padding: int,
+    ):
         """Start it in a session of its own; `end` ends it with everything that it started."""
         folder.mkdir()
-        self.name, self.output, self.log = f"{folder.parent.name}-{folder.name}", folder / "output.npz", folder / "log"
+        self.name, self.output, self.log = (
+            f"{folder.parent.name}-{folder.name}",
+            folder / "output.npz",
+            folder / "log",
+        )
         self.patience = min(max(PATIENCE, 5 * settings.seconds), 5 * PATIENCE)
         self.printed = 0
         """The size of its log before the current case."""
@@ -313,17 +355,31 @@ class _Side:
 
 
 @contextlib.contextmanager
-def _live_pair(sides: Sequence[Command], settings: Settings, chance: random.Random) -> Iterator[dict[str, _Side]]:
+def _live_pair(
+    sides: Sequence[Command], settings: Settings, chance: random.Random
+) -> Iterator[dict[str, _Side]]:
     """Start a process of each side, A and B, on the same cores, in random order."""
-    with tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         # where the system cannot keep processes on cores, or there is no limit, there are none
-        free = sorted(os.sched_getaffinity(0)) if settings.threads and hasattr(os, "sched_getaffinity") else []
-        live, given = {}, {"cases": cases.__file__, "file": str(settings.file), "device": settings.device}
+        free = (
+            sorted(os.sched_getaffinity(0))
+            if settings.threads and hasattr(os, "sched_getaffinity")
+            else []
+        )
+        live, given = (
+            {},
+            {"cases": cases.__file__, "file": str(settings.file), "device": settings.device},
+        )
         given["cores"] = chance.sample(free, min(settings.threads, len(free)))
         for side in chance.sample("AB", 2):
             about = given | {"seed": chance.randrange(2**32)}
             padding = chance.randrange(4096)
-            live[side] = _Side(sides["AB".index(side)], settings, about, Path(folder, side), padding)
+            live[side] = _Side(
+                sides["AB".index(side)], settings, about, Path(folder, side), padding
+            )
             stack.callback(live[side].end)
         yield live
 

@@ -19,7 +19,9 @@ from metallab.timing import Measurement
 from metallab.versus.lockstep import IN_PRINT, Outcome, Settings
 from metallab.versus.sides import Side
 
-RATIO = "time A / time B: above 1 B is faster; from paired samples, so not the ratio of the medians."
+RATIO = (
+    "time A / time B: above 1 B is faster; from paired samples, so not the ratio of the medians."
+)
 BUSY = "The load average was above the number of cores: a large ratio may be smaller than it looks."
 
 _WRITTEN = {
@@ -46,8 +48,12 @@ def table(outcomes: Iterable[Outcome], load: float) -> Table:
         times, of = ["", ""], outcome.speed_up.ratio
         if of:
             samples = ([pair.a for pair in outcome.pairs], [pair.b for pair in outcome.pairs])
-            times = [units.seconds(statistics.median(map(statistics.median, each))) for each in samples]
-        ratio = f"{of.median:.3f}" + f" ({of.low:.3f} to {of.high:.3f})" * of.has_interval if of else ""
+            times = [
+                units.seconds(statistics.median(map(statistics.median, each))) for each in samples
+            ]
+        ratio = (
+            f"{of.median:.3f}" + f" ({of.low:.3f} to {of.high:.3f})" * of.has_interval if of else ""
+        )
         rows.append([outcome.answer, outcome.case.name, *times, ratio, len(outcome.pairs)])
     headings = ["answer", "case", "A, a call", "B, a call", "time A / time B (95 %)", "pairs"]
     note = f"{RATIO}\n{BUSY}" if load > (os.cpu_count() or 1) else RATIO
@@ -62,8 +68,12 @@ def summary(outcomes: Sequence[Outcome], factor: float) -> str:
         for means, answer in IN_PRINT.items()
         if counts[answer]
     )
-    undecided = "\nUndecided: take more --seconds, a quieter machine or a larger --factor." * bool(counts["UNSURE"])
-    return f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same.{undecided}"
+    undecided = "\nUndecided: take more --seconds, a quieter machine or a larger --factor." * bool(
+        counts["UNSURE"]
+    )
+    return (
+        f"Cases, of B against A: {counted}. Within a factor of {factor:.4g} is the same.{undecided}"
+    )
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -81,7 +91,9 @@ def assert_own(folder: Path) -> None:
     for name, mark in _WRITTEN.items():
         file = folder / name
         if os.path.lexists(file) and not (file.is_file() and mark in file.read_bytes()):
-            raise OSError(f"{file} was not written by metallab versus: name another folder with --out")
+            raise OSError(
+                f"{file} was not written by metallab versus: name another folder with --out"
+            )
 
 
 def save_answers(
@@ -96,7 +108,12 @@ def save_answers(
     sides, rows = {}, []
     for name, side in described.items():
         state = dict(zip(("git_revision", "git_dirty"), side.state, strict=True))
-        sides[name] = {"text": side.text, **state, "python": str(side.python), "variables": dict(side.variables)}
+        sides[name] = {
+            "text": side.text,
+            **state,
+            "python": str(side.python),
+            "variables": dict(side.variables),
+        }
     for outcome in outcomes:
         of = outcome.speed_up.ratio
         low, high = (of.low, of.high) if of and of.has_interval else (None, None)
@@ -106,7 +123,10 @@ def save_answers(
             "reason": outcome.reason,
             "speed": of and of.median,
         }
-        rows.append(row | {"low": low, "high": high, "pairs": len(outcome.pairs), "seconds": outcome.seconds})
+        rows.append(
+            row
+            | {"low": low, "high": high, "pairs": len(outcome.pairs), "seconds": outcome.seconds}
+        )
     about = {
         "made_by": "metallab versus",
         "sides": sides,
@@ -121,7 +141,9 @@ def save_answers(
     path.write_text(f"{json.dumps(about, indent=1)}\n", encoding="utf-8")
 
 
-def save(path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Side], settings: Settings) -> Path | None:
+def save(
+    path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Side], settings: Settings
+) -> Path | None:
     """Write the samples of both sides as pyperf's JSON, one run for each process; None where there are none.
 
     The benchmarks are ``versus/case/A`` and ``.../B``, each with its side's revision and versions.
@@ -130,15 +152,30 @@ def save(path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Side],
     for index, (name, its) in enumerate(described.items()):
         revision, is_dirty = its.state
         versions = {package: its.packages.get(package) for package in machine.PACKAGES}
-        machine_of = replace(here, versions=versions, python=its.version, git_revision=revision, git_dirty=is_dirty)
-        about = {"warmup_calls": 0, "mode": "full", "simulated": False, "device": its.label or here.chip or "CPU"}
+        machine_of = replace(
+            here, versions=versions, python=its.version, git_revision=revision, git_dirty=is_dirty
+        )
+        about = {
+            "warmup_calls": 0,
+            "mode": "full",
+            "simulated": False,
+            "device": its.label or here.chip or "CPU",
+        }
         about |= {"kind": settings.device, "threads": settings.threads or None}
-        about["stop_reason"] = "rounds of a pair of processes; what other programs did was not measured"
-        for case, number, pair in ((each.case.name, *row) for each in outcomes for row in enumerate(each.pairs)):
-            taken = (start + timedelta(microseconds=number)).isoformat()  # each process has a moment of its own
+        about["stop_reason"] = (
+            "rounds of a pair of processes; what other programs did was not measured"
+        )
+        for case, number, pair in (
+            (each.case.name, *row) for each in outcomes for row in enumerate(each.pairs)
+        ):
+            taken = (
+                start + timedelta(microseconds=number)
+            ).isoformat()  # each process has a moment of its own
             samples, first = (pair.a, pair.b)[index], pair.first_calls[index]
             measured = Measurement(case, "throughput", samples, first, pair.calls, **about)
-            rows.append(Record("versus", f"versus/{case}/{name}", taken, measured, None, None, machine_of))
+            rows.append(
+                Record("versus", f"versus/{case}/{name}", taken, measured, None, None, machine_of)
+            )
     return records.write(path, rows) if rows else None
 
 
@@ -151,7 +188,9 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         return None
     with plots.picture(1.4 + 0.45 * len(compared)) as (figure, axes):
         for row, outcome in enumerate(compared):
-            axes.plot(outcome.speed_up.ratio.pairs, [row] * len(outcome.pairs), "|", color=plots.BLACK)
+            axes.plot(
+                outcome.speed_up.ratio.pairs, [row] * len(outcome.pairs), "|", color=plots.BLACK
+            )
             plots.speedup_row(axes, row, outcome.speed_up)
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")
@@ -159,7 +198,11 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
             set_formatter(lambda ratio, _: f"{ratio:.3g}")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.98), max(high, 1.02))
-        plots.rows(axes, ["\n".join(textwrap.wrap(each.case.name, 32)) for each in compared], fontsize=9)
+        plots.rows(
+            axes, ["\n".join(textwrap.wrap(each.case.name, 32)) for each in compared], fontsize=9
+        )
         axes.set_xlabel("time of A / time of B: right of 1 B is faster")
-        plots.title(figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device])
+        plots.title(
+            figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device]
+        )
     return plots.described(figure, "; ".join(map(sentence, outcomes)))

@@ -90,7 +90,9 @@ def _source(project: Path) -> Path:
     settings = tools.get("setuptools", {})
     packages = settings.get("packages")  # a table, or a list of names
     where = packages.get("find", {}).get("where", []) if isinstance(packages, dict) else []
-    configured = [folder for name, folder in settings.get("package-dir", {}).items() if not name] + where
+    configured = [
+        folder for name, folder in settings.get("package-dir", {}).items() if not name
+    ] + where
     src = project / "src"
     is_layout = any(src.rglob("*.py")) and not (src / "__init__.py").exists()
     folders = [*(project / name for name in configured), *[src] * is_layout]
@@ -119,7 +121,14 @@ def parse(text: str, root: Path) -> Side:
             raise SideError(f"{text!r} names more than one {what}: one is enough")
     revision = revisions[0] if revisions else None
     python = pythons[0] if pythons else Path(sys.executable)
-    return Side(text, worktree(revision, root) if revision else root, revision, python, variables, _project(root))
+    return Side(
+        text,
+        worktree(revision, root) if revision else root,
+        revision,
+        python,
+        variables,
+        _project(root),
+    )
 
 
 def describe(side: Side, device: str) -> Side:
@@ -132,7 +141,9 @@ def describe(side: Side, device: str) -> Side:
     try:
         described = replace(side, **json.loads(asked.stdout))
     except (ValueError, TypeError):
-        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[-1]
+        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[
+            -1
+        ]
         raise SideError(f"{side.python} does not answer as Python would: {last}") from None
     if described.imported["numpy"] is None:
         raise SideError(f"{side.python} has no NumPy, which transfers outputs: install it there")
@@ -157,10 +168,14 @@ def assert_comparable(described: Mapping[str, Side], threads: int = 0) -> None:
                     f"{name} ({side.text}) imports {module} from {file}, not from {side.source}: uninstall it there"
                 )
         if not side.device:
-            raise SideError(f"{name} ({side.text}) has no such device: name another one with --device")
+            raise SideError(
+                f"{name} ({side.text}) has no such device: name another one with --device"
+            )
     a, b = described.values()
     if all(getattr(a, what) == getattr(b, what) for what in ("python", "source", "variables")):
-        raise SideError("both sides are the same: name another revision, environment or variable for one of them")
+        raise SideError(
+            "both sides are the same: name another revision, environment or variable for one of them"
+        )
     if (a.device, a.label) != (b.device, b.label):
         devices = f"A would run on {a.label or a.device} and B on {b.label or b.device}"
         raise SideError(f"{devices}: name one device that both have with --device")
@@ -170,10 +185,15 @@ def differences(described: Mapping[str, Side]) -> Table:
     """Return what differs between the sides: revision, folder, Python, environment, variables, packages."""
     columns = []
     for side in described.values():
-        facts = {"revision": (side.revision or "working tree")[:12], "folder": paths.shown(side.checkout)}
+        facts = {
+            "revision": (side.revision or "working tree")[:12],
+            "folder": paths.shown(side.checkout),
+        }
         facts |= {"Python": side.version, "environment": paths.shown(side.python)}
         facts |= {f"variable {name}": value for name, value in side.variables.items()}
-        columns.append(facts | {f"package {name}": version for name, version in sorted(side.packages.items())})
+        columns.append(
+            facts | {f"package {name}": version for name, version in sorted(side.packages.items())}
+        )
     names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, "none") for column in columns)] for name in names]
     rows = [row for row in rows if len(set(row[1:])) > 1]
@@ -194,7 +214,9 @@ def _project(root: Path) -> Path:
     """Return the project of the current folder, below the working tree; the tree itself if none is nearer."""
     here = Path.cwd()
     inner = [folder for folder in (here, *here.parents) if folder.is_relative_to(root)]
-    return next((folder for folder in inner if (folder / "pyproject.toml").is_file()), root).relative_to(root)
+    return next(
+        (folder for folder in inner if (folder / "pyproject.toml").is_file()), root
+    ).relative_to(root)
 
 
 def worktree(revision: str, root: Path) -> Path:
@@ -215,15 +237,21 @@ def worktree(revision: str, root: Path) -> Path:
             _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
     changed = _git(folder, "status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
     if _git(folder, "rev-parse", "HEAD") != revision or changed:
-        raise SideError(f"{folder} is not what was committed as {revision[:12]}: remove that folder, and try again")
+        raise SideError(
+            f"{folder} is not what was committed as {revision[:12]}: remove that folder, and try again"
+        )
     return folder
 
 
 def _folders(text: str) -> str:
     """Return the folders of a ``PYTHONPATH`` as absolute paths: a side's processes run in another folder."""
-    folders = [os.path.abspath(os.path.expanduser(folder)) for folder in text.split(os.pathsep) if folder]
+    folders = [
+        os.path.abspath(os.path.expanduser(folder)) for folder in text.split(os.pathsep) if folder
+    ]
     if missing := [folder for folder in folders if not os.path.exists(folder)]:
-        raise SideError(f"PYTHONPATH names {missing[0]}, which does not exist: name a folder that does")
+        raise SideError(
+            f"PYTHONPATH names {missing[0]}, which does not exist: name a folder that does"
+        )
     return os.pathsep.join(folders)
 
 
@@ -238,7 +266,9 @@ def _python(path: Path) -> Path | None:
 def _commit(part: str, root: Path) -> str:
     _git(root, "--version")
     try:
-        return _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}")
+        return _git(
+            root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{part}^{{commit}}"
+        )
     except SideError:
         raise SideError(
             f"{part!r} is no revision of {root}, and no Python or its folder; a variable is NAME=value"
@@ -251,10 +281,16 @@ def _git(folder: Path, *arguments: str) -> str:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "-C", folder, *arguments], capture_output=True, text=True, env=variables, stdin=subprocess.DEVNULL
+            ["git", "-C", folder, *arguments],
+            capture_output=True,
+            text=True,
+            env=variables,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError:
         raise SideError("git is needed for revisions, and is not there: install it") from None
     if done.returncode:
-        raise SideError(f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}")
+        raise SideError(
+            f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"
+        )
     return done.stdout.strip()

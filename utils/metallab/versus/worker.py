@@ -58,7 +58,9 @@ def describe(settings):
     packages = {}
     for distribution in importlib.metadata.distributions():
         if distribution.metadata["Name"]:  # left by an interrupted installation
-            packages.setdefault(distribution.metadata["Name"].lower().replace("_", "-"), distribution.version)
+            packages.setdefault(
+                distribution.metadata["Name"].lower().replace("_", "-"), distribution.version
+            )
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
     device, label = choose_device(settings["device"])
     return {
@@ -81,7 +83,9 @@ def choose_device(wish):
                 found = {"cuda": torch.cuda.get_device_name(), **found}
             elif sys.platform == "darwin" and torch.backends.mps.is_available():
                 found = {"mps": "Apple GPU", **found}
-    return next(((device, name) for device, name in found.items() if wish in ("auto", device)), ("", ""))
+    return next(
+        ((device, name) for device, name in found.items() if wish in ("auto", device)), ("", "")
+    )
 
 
 def serve(settings, answers):
@@ -97,7 +101,11 @@ def serve(settings, answers):
                 work = Work(cases[asked["case"]], settings, asked["output"], chance)
                 answer = work.ready
             else:
-                answer = {"nanoseconds": sample(work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL)}
+                answer = {
+                    "nanoseconds": sample(
+                        work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL
+                    )
+                }
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
         end_if_forked()
@@ -111,7 +119,9 @@ class Work:
     def __init__(self, case, settings, output, chance):
         gc.enable()
         pin(settings["cores"] and EVERY_CORE)
-        self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]  # moves what follows
+        self.ballast = [
+            bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)
+        ]  # moves what follows
         random.seed(0)
         self.function = case.prepare(settings["device"])
         start = time.perf_counter_ns()
@@ -127,7 +137,10 @@ class Work:
         gc.collect()
         gc.disable()
         self.seconds = warm_up(self.function, self.wait)
-        self.ready = {"calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)), "first_call": first / 1e9}
+        self.ready = {
+            "calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)),
+            "first_call": first / 1e9,
+        }
         self.ready |= {"dtypes": dtypes}
 
 
@@ -150,9 +163,15 @@ def describe_error(error):
     """Return an error in one line, with the case's or its callee's line."""
     lines = str(error).strip().splitlines()
     here = os.path.dirname(os.path.abspath(__file__))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<")
+    ]
     frames = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != here]
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    where = (
+        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    )
     return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + where
 
 
@@ -161,7 +180,11 @@ def assert_concrete(result):
     for name, leaf in leaves(result):
         kind = type(leaf)
         is_plain = issubclass(kind, (int, float, complex, str, bytes, type(None)))
-        if not is_plain and package(leaf) not in PACKAGES and getattr(kind, "__iter__", None) not in ITERATIONS:
+        if (
+            not is_plain
+            and package(leaf) not in PACKAGES
+            and getattr(kind, "__iter__", None) not in ITERATIONS
+        ):
             raise TypeError(
                 f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
                 "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
@@ -185,7 +208,9 @@ class Waiting:
         self.synchronize = []
         if is_gpu and "torch" in sys.modules:
             self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
-        for at in {leaf.device for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")}:
+        for at in {
+            leaf.device for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")
+        }:
             if at.type != "cpu":
                 self.synchronize.append(synchronizer(at))
         if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
@@ -207,7 +232,9 @@ def synchronizer(device):
     """Return the function that waits for a device of PyTorch. TypeError if there is none."""
     wait = getattr(getattr(sys.modules["torch"], device.type, None), "synchronize", None)
     if wait is None:
-        raise TypeError(f"the case returns a tensor on {device}, which cannot be waited for: return a copy on the CPU")
+        raise TypeError(
+            f"the case returns a tensor on {device}, which cannot be waited for: return a copy on the CPU"
+        )
     return wait if device.type == "mps" else functools.partial(wait, device)
 
 
@@ -285,7 +312,9 @@ def to_numpy(leaf):
     if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 of JAX and TensorFlow
         array = array.astype(np.float32)
     if array.dtype.kind not in "biufcSU":
-        raise TypeError(f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers")
+        raise TypeError(
+            f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers"
+        )
     return array
 
 
@@ -296,7 +325,9 @@ def save_output(result, path):
         if name in parts:
             raise TypeError(f"two parts of the output are called {name}: give its keys other names")
         parts[name] = leaf
-    dtypes = {name: leaf.dtype for name, leaf in parts.items() if getattr(leaf, "dtype", None) is not None}
+    dtypes = {
+        name: leaf.dtype for name, leaf in parts.items() if getattr(leaf, "dtype", None) is not None
+    }
     if not dtypes:  # plain numbers need no NumPy, which takes time to be imported
         with contextlib.suppress(ValueError), open(path, "wb") as file:
             marshal.dump(parts, file)
@@ -305,7 +336,10 @@ def save_output(result, path):
 
     np.savez(path, **{name: to_numpy(leaf) for name, leaf in parts.items()})
     # PyTorch's dtype has no name
-    return {name: getattr(each, "name", None) or str(each).rpartition(".")[2] for name, each in dtypes.items()}
+    return {
+        name: getattr(each, "name", None) or str(each).rpartition(".")[2]
+        for name, each in dtypes.items()
+    }
 
 
 def load_output(path):
@@ -313,7 +347,9 @@ def load_output(path):
     import numpy as np
 
     if not zipfile.is_zipfile(path):
-        return {name: to_numpy(leaf) for name, leaf in marshal.loads(Path(path).read_bytes()).items()}
+        return {
+            name: to_numpy(leaf) for name, leaf in marshal.loads(Path(path).read_bytes()).items()
+        }
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 

@@ -28,10 +28,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.util.spec_from_loader(name, self, origin="simulated") if name in MODULES else None
+        return (
+            importlib.util.spec_from_loader(name, self, origin="simulated")
+            if name in MODULES
+            else None
+        )
 
     def exec_module(self, module: ModuleType) -> None:
-        with preload.forgiving():  # graphs are computed on the CPU, without torch's simulated device
+        with (
+            preload.forgiving()
+        ):  # graphs are computed on the CPU, without torch's simulated device
             from metalsim.graph import mpsgraph
         module.__doc__ = f"A simulated {module.__name__}: the part of it that MPSGraph needs. See metalsim.graph."
         module.__simulated__ = True
@@ -56,7 +62,9 @@ def install() -> str:
     """
     if not installed():
         if sys.platform == "darwin":
-            raise SimulationError("this is a Mac, which has the real MPSGraph: import it, and do not simulate it")
+            raise SimulationError(
+                "this is a Mac, which has the real MPSGraph: import it, and do not simulate it"
+            )
         for name in MODULES:
             if name in sys.modules or importlib.util.find_spec(name) is not None:
                 raise SimulationError(

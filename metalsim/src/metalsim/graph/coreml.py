@@ -52,10 +52,16 @@ def read(folder: Path) -> tuple[list[MPSGraphTensor], list[MPSGraphTensor]]:
     """
     try:
         manifest = json.loads((folder / "Manifest.json").read_text(encoding="utf-8"))
-        file = folder / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-        function = _messages("Model_pb2").Model.FromString(file.read_bytes()).mlProgram.functions["main"]
+        file = (
+            folder / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
+        )
+        function = (
+            _messages("Model_pb2").Model.FromString(file.read_bytes()).mlProgram.functions["main"]
+        )
         block = function.block_specializations[function.opset]
-        values: dict[str, Any] = {each.name: placeholder(*_type(each.type.tensorType)) for each in function.inputs}
+        values: dict[str, Any] = {
+            each.name: placeholder(*_type(each.type.tensorType)) for each in function.inputs
+        }
         feeds = list(values.values())
         for operation in block.operations:
             values[operation.outputs[0].name] = _value_of(operation, values, file.parent)
@@ -71,7 +77,9 @@ def _messages(name: str) -> ModuleType:
     if _MESSAGES not in sys.modules:
         spec = importlib.util.find_spec("coremltools")
         if spec is None or spec.origin is None:
-            raise SimulationError("reading a Core ML package takes coremltools, which is not installed")
+            raise SimulationError(
+                "reading a Core ML package takes coremltools, which is not installed"
+            )
         package = ModuleType(_MESSAGES)
         package.__path__ = [str(Path(spec.origin).with_name("proto"))]
         sys.modules[_MESSAGES] = package
@@ -87,23 +95,36 @@ def _value_of(operation: Any, values: Mapping[str, Any], folder: Path) -> Any:
     if operation.type == "const":
         return _constant(operation.attributes["val"], folder)
     if operation.type not in OPERATIONS:
-        raise SimulationError(f"Core ML's {operation.type!r} is not simulated; {', '.join(OPERATIONS)} are")
-    given = {name: _argument(each.arguments[0], values, folder) for name, each in operation.inputs.items()}
+        raise SimulationError(
+            f"Core ML's {operation.type!r} is not simulated; {', '.join(OPERATIONS)} are"
+        )
+    given = {
+        name: _argument(each.arguments[0], values, folder)
+        for name, each in operation.inputs.items()
+    }
     # tensors by position, so that the graph sees them; constants are a part of the function
     tensors = {name: each for name, each in given.items() if isinstance(each, MPSGraphTensor)}
     constants = {name: each for name, each in given.items() if name not in tensors}
-    function = lambda *arguments: OPERATIONS[operation.type](**dict(zip(tensors, arguments, strict=True)), **constants)
+    function = lambda *arguments: OPERATIONS[operation.type](
+        **dict(zip(tensors, arguments, strict=True)), **constants
+    )
     return added(operation.type, function, list(tensors.values()))
 
 
 def _argument(binding: Any, values: Mapping[str, Any], folder: Path) -> Any:
-    return values[binding.name] if binding.WhichOneof("binding") == "name" else _constant(binding.value, folder)
+    return (
+        values[binding.name]
+        if binding.WhichOneof("binding") == "name"
+        else _constant(binding.value, folder)
+    )
 
 
 def _constant(value: Any, folder: Path) -> Tensor | str:
     if value.WhichOneof("value") == "blobFileValue":
         shape, dtype = _type(value.type.tensorType)
-        with (folder / value.blobFileValue.fileName.removeprefix("@model_path/")).open("rb") as file:
+        with (folder / value.blobFileValue.fileName.removeprefix("@model_path/")).open(
+            "rb"
+        ) as file:
             file.seek(value.blobFileValue.offset)
             _, _, size, start = _RECORD.unpack(file.read(_RECORD.size))
             file.seek(start)

@@ -155,7 +155,9 @@ class MPSGraphConvolution2DOpDescriptor(Object):
         cls, *settings
     ):
         if list(settings[:5]) != [1] * 5 or settings[6:] != (0, 2) or settings[5] not in (1, 2):
-            raise AttributeError("of convolutions, strides, dilations and groups of 1 in NCHW and OIHW are simulated")
+            raise AttributeError(
+                "of convolutions, strides, dilations and groups of 1 in NCHW and OIHW are simulated"
+            )
         how = cls()
         how.padding = settings[5]
         return how
@@ -185,7 +187,9 @@ class MPSGraph(Object):
     def compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
         self, _device, feeds, targets, _operations, _how
     ):
-        return MPSGraphExecutable.of(list(reversed(feeds)), list(targets))  # an NSDictionary keeps no order
+        return MPSGraphExecutable.of(
+            list(reversed(feeds)), list(targets)
+        )  # an NSDictionary keeps no order
 
 
 class MPSGraphExecutable(Object):
@@ -205,7 +209,9 @@ class MPSGraphExecutable(Object):
     def targetTensors(self):
         return None if self.is_stored else self.targets
 
-    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(self, _queue, inputs, results, _how):
+    def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
+        self, _queue, inputs, results, _how
+    ):
         wanted = [(each.shape(), each.example.dtype) for each in self.feeds]
         if [(list(data.shape), data.dtype) for data in inputs] != wanted:
             raise InvalidGraph(f"the inputs are not {wanted} (a Mac ends the process here)")
@@ -226,7 +232,10 @@ class MPSGraphExecutable(Object):
             }
             for tensor in order
         ]
-        ends = {"feeds": [order[each] for each in self.feeds], "targets": [order[each] for each in self.targets]}
+        ends = {
+            "feeds": [order[each] for each in self.feeds],
+            "targets": [order[each] for each in self.targets],
+        }
         url.file.mkdir(exist_ok=True)
         (url.file / "graph.json").write_text(json.dumps(ends | {"nodes": nodes}), encoding="utf-8")
         with zipfile.ZipFile(url.file / "constants.zip", "w") as constants:
@@ -241,13 +250,19 @@ class MPSGraphExecutable(Object):
             for index, node in enumerate(content["nodes"]):
                 if node["operation"] == "constant":
                     data = constants.read(str(index))
-                    made.append(MPSGraph().constantWithData_shape_dataType_(data, node["shape"], node["type"]))
+                    made.append(
+                        MPSGraph().constantWithData_shape_dataType_(
+                            data, node["shape"], node["type"]
+                        )
+                    )
                 elif node["operation"] == "placeholder":
                     made.append(placeholder(node["shape"], TORCH[node["type"]]))
                 else:
                     arguments = [_read(each, made) for each in node["arguments"]]
                     made.append(added(node["operation"], OPERATIONS[node["operation"]], arguments))
-        self.feeds, self.targets = ([made[index] for index in content[key]] for key in ("feeds", "targets"))
+        self.feeds, self.targets = (
+            [made[index] for index in content[key]] for key in ("feeds", "targets")
+        )
         self.is_stored = True
         return self
 
@@ -264,18 +279,27 @@ def _value(tensor: MPSGraphTensor, values: dict[MPSGraphTensor, Tensor]) -> Tens
             raise InvalidGraph("a placeholder was not fed (a Mac ends the process here)")
         if tensor.operation == "constant":
             return tensor.example
-        given = [_value(each, values) if isinstance(each, MPSGraphTensor) else each for each in tensor.arguments]
+        given = [
+            _value(each, values) if isinstance(each, MPSGraphTensor) else each
+            for each in tensor.arguments
+        ]
         values[tensor] = tensor.function(*given)
     return values[tensor]
 
 
-def _reached(targets: Sequence[MPSGraphTensor], feeds: Sequence[MPSGraphTensor]) -> Iterator[MPSGraphTensor]:
+def _reached(
+    targets: Sequence[MPSGraphTensor], feeds: Sequence[MPSGraphTensor]
+) -> Iterator[MPSGraphTensor]:
     """Yield the tensors that a graph is made of, each after those that it needs."""
     seen: set[MPSGraphTensor] = set()
     waiting = [*reversed(targets), *reversed(feeds)]
     while waiting:
         tensor = waiting[-1]
-        needed = [each for each in tensor.arguments if isinstance(each, MPSGraphTensor) and each not in seen]
+        needed = [
+            each
+            for each in tensor.arguments
+            if isinstance(each, MPSGraphTensor) and each not in seen
+        ]
         waiting += needed
         if not needed:
             if tensor not in seen:
@@ -309,10 +333,16 @@ class MPSGraphTensorData(Object):
 
     @classmethod
     def of(cls, value: Tensor):
-        return cls().initWithMTLBuffer_shape_dataType_(bytearray(_bytes(value)), value.shape, NUMBER[value.dtype])
+        return cls().initWithMTLBuffer_shape_dataType_(
+            bytearray(_bytes(value)), value.shape, NUMBER[value.dtype]
+        )
 
     def initWithMTLBuffer_shape_dataType_(self, buffer, shape, number):
-        self.shape, self.dtype, self.memory = tuple(map(int, shape)), TORCH[number], memoryview(buffer)
+        self.shape, self.dtype, self.memory = (
+            tuple(map(int, shape)),
+            TORCH[number],
+            memoryview(buffer),
+        )
         return self
 
     def initWithDevice_data_shape_dataType_(self, _device, data, shape, number):
@@ -330,7 +360,8 @@ CONTENT: dict[str, dict[str, Any]] = {
     "Foundation": {"NSData": NSData, "NSURL": NSURL},
     "Metal": {"MTLCreateSystemDefaultDevice": Device, **CONSTANTS},
     "MetalPerformanceShaders": CONSTANTS,
-    "MetalPerformanceShadersGraph": CONSTANTS | {name: each for name, each in globals().items() if name[:3] == "MPS"},
+    "MetalPerformanceShadersGraph": CONSTANTS
+    | {name: each for name, each in globals().items() if name[:3] == "MPS"},
     "objc": {"autorelease_pool": contextlib.nullcontext},
 }
 """What each module of PyObjC has."""

@@ -46,8 +46,15 @@ class Object:
 class MPSGraphTensor(Object):
     """A value of a graph: its operation and arguments, and an example of zeros, which has its shape and dtype."""
 
-    def __init__(self, operation: str, arguments: Sequence[Any], example: Tensor, function: Any = None) -> None:
-        self.operation, self.arguments, self.example, self.function = operation, arguments, example, function
+    def __init__(
+        self, operation: str, arguments: Sequence[Any], example: Tensor, function: Any = None
+    ) -> None:
+        self.operation, self.arguments, self.example, self.function = (
+            operation,
+            arguments,
+            example,
+            function,
+        )
 
     def shape(self):
         return list(self.example.shape)
@@ -56,7 +63,9 @@ class MPSGraphTensor(Object):
         return NUMBER[self.example.dtype]
 
 
-def added(operation: str, function: Callable[..., Tensor], arguments: Sequence[Any]) -> MPSGraphTensor:
+def added(
+    operation: str, function: Callable[..., Tensor], arguments: Sequence[Any]
+) -> MPSGraphTensor:
     """Return the tensor of an operation. InvalidGraph where its arguments do not fit."""
     examples = [each.example if isinstance(each, MPSGraphTensor) else each for each in arguments]
     try:
@@ -66,4 +75,6 @@ def added(operation: str, function: Callable[..., Tensor], arguments: Sequence[A
 
 
 def placeholder(shape: Sequence[int], dtype: torch.dtype) -> MPSGraphTensor:
-    return MPSGraphTensor("placeholder", (), torch.zeros([int(size) for size in shape], dtype=dtype))
+    return MPSGraphTensor(
+        "placeholder", (), torch.zeros([int(size) for size in shape], dtype=dtype)
+    )

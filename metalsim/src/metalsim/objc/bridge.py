@@ -16,7 +16,11 @@ _FAILED = 0
 class Argument(ctypes.Structure):
     """What is bound to a buffer index: Argument in abi.h."""
 
-    _fields_ = (("index", ctypes.c_uint64), ("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+    _fields_ = (
+        ("index", ctypes.c_uint64),
+        ("address", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+    )
 
 
 class PipelineLimits(ctypes.Structure):
@@ -25,11 +29,18 @@ class PipelineLimits(ctypes.Structure):
     _fields_ = (("most_threads", ctypes.c_uint64), ("threadgroup_bytes", ctypes.c_uint64))
 
 
-_NUMBER, _SAID = ctypes.c_int64, ctypes.c_void_p  # a library or pipeline; where to say what went wrong
+_NUMBER, _SAID = (
+    ctypes.c_int64,
+    ctypes.c_void_p,
+)  # a library or pipeline; where to say what went wrong
 _THREE = ctypes.POINTER(ctypes.c_uint32 * 3)
 _LIBRARY = ctypes.CFUNCTYPE(_NUMBER, ctypes.c_char_p, _SAID)
-_PIPELINE = ctypes.CFUNCTYPE(_NUMBER, _NUMBER, ctypes.c_char_p, ctypes.POINTER(PipelineLimits), _SAID)
-_LAUNCH = ctypes.CFUNCTYPE(_NUMBER, _NUMBER, ctypes.POINTER(Argument), ctypes.c_uint64, _THREE, _THREE, _SAID)
+_PIPELINE = ctypes.CFUNCTYPE(
+    _NUMBER, _NUMBER, ctypes.c_char_p, ctypes.POINTER(PipelineLimits), _SAID
+)
+_LAUNCH = ctypes.CFUNCTYPE(
+    _NUMBER, _NUMBER, ctypes.POINTER(Argument), ctypes.c_uint64, _THREE, _THREE, _SAID
+)
 
 
 class Shaders(ctypes.Structure):
@@ -46,7 +57,9 @@ class Bridge:
         self.tools = toolchain.find()
         self.path: Path = toolchain.built_runtime(self.tools)
         self._made: list[Any] = [None]  # libraries and pipelines by their number; 0 is none
-        self._table = Shaders(_LIBRARY(self._library), _PIPELINE(self._pipeline), _LAUNCH(self._launch))
+        self._table = Shaders(
+            _LIBRARY(self._library), _PIPELINE(self._pipeline), _LAUNCH(self._launch)
+        )
         self._runtime = ctypes.CDLL(str(self.path))
         self._runtime.metalsim_connect.restype = ctypes.c_void_p
         connect(self._runtime.metalsim_connect(ctypes.byref(self._table)))
@@ -64,12 +77,16 @@ class Bridge:
     def _pipeline(self, library: int, name: bytes, limits: Any, answer: int) -> int:
         def make() -> int:
             kernel = getattr(self._made[library], name.decode())
-            limits[0] = PipelineLimits(kernel.max_threads_per_threadgroup, kernel.static_thread_group_memory_length)
+            limits[0] = PipelineLimits(
+                kernel.max_threads_per_threadgroup, kernel.static_thread_group_memory_length
+            )
             return self._keep(kernel)
 
         return _answered(make, answer)
 
-    def _launch(self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, answer: int) -> int:
+    def _launch(
+        self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, answer: int
+    ) -> int:
         from metalsim.shader import binding
 
         def make() -> int:

@@ -40,7 +40,9 @@ def _teach(cpp_extension: ModuleType, bridge: Callable[[], Bridge]) -> None:
     @functools.wraps(write)
     def write_ninja_file(**build: Any) -> None:
         # without `ldflags` it is setuptools that links, and nothing can be added here
-        if build["ldflags"] is None or not any(source.endswith(".mm") for source in build["sources"]):
+        if build["ldflags"] is None or not any(
+            source.endswith(".mm") for source in build["sources"]
+        ):
             return write(**build)
         tools, runtime = bridge().tools, bridge().path
         build["cflags"] = [*build["cflags"], *tools.cflags]
@@ -48,11 +50,16 @@ def _teach(cpp_extension: ModuleType, bridge: Callable[[], Bridge]) -> None:
             *without_frameworks(build["ldflags"]),
             *(shlex.quote(str(runtime)), f"-Wl,-rpath,{shlex.quote(str(runtime.parent))}"),
         ]
-        with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=list(tools.compiler)):
+        with mock.patch.object(
+            cpp_extension, "get_cxx_compiler", return_value=list(tools.compiler)
+        ):
             write(**build)
         file = Path(build["path"])
         linking = f"command = {shlex.quote(tools.gxx)} $in"
-        file.write_text(file.read_text(encoding="utf-8").replace("command = $cxx $in", linking), encoding="utf-8")
+        file.write_text(
+            file.read_text(encoding="utf-8").replace("command = $cxx $in", linking),
+            encoding="utf-8",
+        )
 
     cpp_extension._write_ninja_file = write_ninja_file
 

@@ -34,7 +34,9 @@ def looks_at_arguments(operator: str) -> bool:
     return any(name in rules.RULES or name in detours.RULES for name in _names(operator))
 
 
-def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Refusal | Detour | None:
+def outcome(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Refusal | Detour | None:
     """Return the outcome of a call of an operator such as ``aten::_linalg_svd.U``; None if it runs on the GPU.
 
     ``args`` are in the order of the operator's schema.
@@ -54,20 +56,29 @@ def outcome(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
 
 def is_refusal(error: BaseException) -> bool:
     """Return True if an exception is a refusal of a kernel."""
-    return any(isinstance(error, kind) and words.fullmatch(str(error)) for kind, words in _patterns())
+    return any(
+        isinstance(error, kind) and words.fullmatch(str(error)) for kind, words in _patterns()
+    )
 
 
 @functools.cache
 def _patterns() -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
     messages = {(rule.error, rule.words) for kept in rules.RULES.values() for rule in kept}
-    return tuple((kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words))))) for kind, words in messages)
+    return tuple(
+        (kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words)))))
+        for kind, words in messages
+    )
 
 
 @functools.cache
 def _names(operator: str) -> tuple[str, ...]:
     """Return an operator without its overload, and the other form of one that works in place."""
     plain = operator.partition(".")[0]
-    return (plain, plain.removesuffix("_")) if plain.endswith("_") and not plain.endswith("__") else (plain,)
+    return (
+        (plain, plain.removesuffix("_"))
+        if plain.endswith("_") and not plain.endswith("__")
+        else (plain,)
+    )
 
 
 @functools.cache

@@ -41,14 +41,19 @@ def _eigh(A: Any, **_: Any) -> Detour | None:
     if detour := _too_large("linalg.eigh", 2 * _bytes(A)):
         return detour
     if A.numel() < EIGH_LEAST:
-        return Detour(f"eigh leaves less than {EIGH_LEAST} numbers, in all matrices together, to the CPU")
+        return Detour(
+            f"eigh leaves less than {EIGH_LEAST} numbers, in all matrices together, to the CPU"
+        )
     return None
 
 
 def _avg_pool2d(self: Any, divisor_override: int | None = None, **_: Any) -> Detour | None:
     if str(self.dtype) != "torch.int64" or divisor_override is None:
         return None
-    return Detour("whole numbers are averaged there with the window's own divisor only", AVERAGE_OF_WHOLE_NUMBERS)
+    return Detour(
+        "whole numbers are averaged there with the window's own divisor only",
+        AVERAGE_OF_WHOLE_NUMBERS,
+    )
 
 
 AVERAGE_OF_WHOLE_NUMBERS = (
@@ -59,7 +64,10 @@ TOO_LARGE = (
     "{kernel}: matrix too large to stage in MPS threadgroup memory ({staged} > {bytes} bytes); "
     "falling back to CPU."
 )
-WARNINGS = (AVERAGE_OF_WHOLE_NUMBERS, *(TOO_LARGE.replace("{kernel}", f"linalg.{name}") for name in ("svd", "eigh")))
+WARNINGS = (
+    AVERAGE_OF_WHOLE_NUMBERS,
+    *(TOO_LARGE.replace("{kernel}", f"linalg.{name}") for name in ("svd", "eigh")),
+)
 """The words of all detours, with fields for `str.format`."""
 
 
@@ -81,7 +89,9 @@ RULES: Mapping[str, Callable[..., Detour | None]] = {
     "aten::_linalg_svd": _svd,
     "aten::_linalg_eigh": _eigh,
     # a composite in inference mode: what it calls decides
-    "aten::linalg_pinv": lambda self, hermitian=False, **_: _eigh(self) if hermitian else _svd(self),
+    "aten::linalg_pinv": lambda self, hermitian=False, **_: (
+        _eigh(self) if hermitian else _svd(self)
+    ),
     "aten::avg_pool2d": _avg_pool2d,
 }
 """By operator, without its overload: a function of the arguments of a call, by the names of its schema."""

@@ -54,7 +54,9 @@ NAMES = {
 }  # fmt: skip
 
 
-def refused(operators: str, words: str, way_out: str, error: type[Exception] = RuntimeError) -> Callable:
+def refused(
+    operators: str, words: str, way_out: str, error: type[Exception] = RuntimeError
+) -> Callable:
     """Make a predicate a rule of these operators and of their in-place and ``out=`` forms."""
 
     def add(predicate: Predicate) -> Predicate:
@@ -91,7 +93,9 @@ def name(dtype: torch.dtype) -> str:
 def _promoted(arguments: Mapping[str, Any]) -> torch.dtype | None:
     import torch
 
-    operands = [value for key, value in arguments.items() if key in _OPERANDS and value is not None][:2]
+    operands = [
+        value for key, value in arguments.items() if key in _OPERANDS and value is not None
+    ][:2]
     if not any(isinstance(operand, torch.Tensor) for operand in operands):
         return None
     return operands[0].dtype if len(operands) == 1 else torch.result_type(*operands)
@@ -101,7 +105,9 @@ _OPERANDS = ("self", "input", "other", "x", "n", "grad_output", "A")
 
 complex_ = lambda dtype: dtype.is_complex
 not_floating = lambda dtype: not dtype.is_floating_point
-not_a_number = lambda dtype: not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1  # float8 is none
+not_a_number = lambda dtype: (
+    not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1
+)  # float8 is none
 not_whole = lambda dtype: dtype.is_floating_point or dtype.is_complex
 is_ = lambda *names: lambda dtype: str(dtype).removeprefix("torch.") in names
 complex_or_bool = lambda dtype: dtype.is_complex or is_("bool")(dtype)
@@ -159,7 +165,9 @@ def _pooled(rule: Callable[[tuple[int, int], tuple[int, int]], bool]) -> Predica
 
 
 def _divides(divisors: tuple[int, int], sizes: tuple[int, int]) -> bool:
-    return all(divisor and size % divisor == 0 for divisor, size in zip(divisors, sizes, strict=True))
+    return all(
+        divisor and size % divisor == 0 for divisor, size in zip(divisors, sizes, strict=True)
+    )
 
 
 _SHRINKS_UNEVENLY = "Adaptive pool MPS: input " + _ONE_DIVIDES.format(small="output")
@@ -174,7 +182,9 @@ refused(_ADAPTIVE, _GROWS_UNEVENLY, _MULTIPLE)(
     _pooled(lambda before, after: before[0] < after[0] and not _divides(before, after))
 )
 
-_MAX_POOL = "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool2d max_pool2d_backward"
+_MAX_POOL = (
+    "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool2d max_pool2d_backward"
+)
 _AVERAGE_POOL = "avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward"
 _ADAPTIVE_MAX = "Adaptive max pooling{} for complex is not supported for MPS"
 by_dtype("adaptive_max_pool2d", complex_, _ADAPTIVE_MAX.format(""))
@@ -195,7 +205,9 @@ _WITHOUT_DROPOUT = (
 
 @refused(_ATTENTION, _NO_ATTENTION + "dtype {dtype}", FLOAT, NotImplementedError)
 def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str, object] | None:
-    return next(({"dtype": name(one.dtype)} for one in (query, key, value) if not_floating(one.dtype)), None)
+    return next(
+        ({"dtype": name(one.dtype)} for one in (query, key, value) if not_floating(one.dtype)), None
+    )
 
 
 # Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
@@ -211,10 +223,25 @@ by_dtype("gcd", not_whole, "gcd_mps not implemented for {dtype}")
 by_dtype("lcm", not_whole, "lcm_mps not implemented for {dtype}")
 by_dtype("bitwise_left_shift", not_whole, "bitwise_left_shift not implemented for {dtype}")
 by_dtype("bitwise_right_shift", not_whole, "bitwise_right_shift not implemented for {dtype}")
-by_dtype("igamma special_gammainc", not_floating, "igamma_mps not implemented for {dtype}", error=TypeError)
-by_dtype("igammac special_gammaincc", not_floating, "igammac_mps not implemented for {dtype}", error=TypeError)
+by_dtype(
+    "igamma special_gammainc",
+    not_floating,
+    "igamma_mps not implemented for {dtype}",
+    error=TypeError,
+)
+by_dtype(
+    "igammac special_gammaincc",
+    not_floating,
+    "igammac_mps not implemented for {dtype}",
+    error=TypeError,
+)
 by_dtype("logaddexp2", not_floating, "\"logaddexp2_mps\" not implemented for '{dtype}'")
-by_dtype("nextafter", not_floating, "nextafter_mps not implemented for non-floating types", error=TypeError)
+by_dtype(
+    "nextafter",
+    not_floating,
+    "nextafter_mps not implemented for non-floating types",
+    error=TypeError,
+)
 for _special in (
     "xlog1py", "zeta", "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",
     "chebyshev_polynomial_w", "shifted_chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u",
@@ -222,10 +249,16 @@ for _special in (
     "hermite_polynomial_he",
 ):  # fmt: skip
     _NOT_FLOATING = f"{_special}_mps not implemented for non-floating types"
-    by_dtype(f"special_{_special}", complex_, _NOT_FLOATING, error=TypeError)  # whole numbers are promoted before
+    by_dtype(
+        f"special_{_special}", complex_, _NOT_FLOATING, error=TypeError
+    )  # whole numbers are promoted before
 by_dtype("addcmul", is_("bool"), "addcmul_mps not implemented for 'Bool'")
-by_dtype("clamp clamp_min clamp_max", complex_, "\"clamp_scalar_mps\" not implemented for '{dtype}'")
-by_dtype("frac", not_floating, "frac_out_mps is only implemented for floating types", error=RuntimeError)
+by_dtype(
+    "clamp clamp_min clamp_max", complex_, "\"clamp_scalar_mps\" not implemented for '{dtype}'"
+)
+by_dtype(
+    "frac", not_floating, "frac_out_mps is only implemented for floating types", error=RuntimeError
+)
 
 
 # ---- Convolution.mm -------------------------------------------------------------------------------------------------
@@ -242,12 +275,16 @@ _SMALLER = "update to macOS 15.1 or newer, where it runs, or work in parts of at
 @refused(_CONVOLUTIONS, "Convolution is supported only for Floating types", FLOAT)
 def _convolution_of_whole_numbers(input: Any = None, self: Any = None, **_: Any) -> bool:
     image = input if input is not None else self
-    return not image.dtype.is_floating_point and not image.is_complex()  # complex ones were split into real ones
+    return (
+        not image.dtype.is_floating_point and not image.is_complex()
+    )  # complex ones were split into real ones
 
 
 @refused("convolution convolution_overrideable", _HALF_3D, _IN_FLOAT)
 def _half_transposed_3d(input: Any, transposed: bool = False, **_: Any) -> bool:
-    return transposed and input.dim() == 5 and str(input.dtype) in ("torch.float16", "torch.bfloat16")
+    return (
+        transposed and input.dim() == 5 and str(input.dtype) in ("torch.float16", "torch.bfloat16")
+    )
 
 
 LARGEST_BEFORE_15_1 = 2**16
@@ -261,17 +298,28 @@ def macos() -> tuple[int, ...]:
     return tuple(map(int, version.split(".")[:2])) if version else (15, 0)
 
 
-@refused(_CONVOLUTIONS, "Output channels > 65536 not supported at the MPS device. ", _SMALLER, NotImplementedError)
-def _large_convolution(input: Any = None, self: Any = None, transposed: bool = False, **settings: Any) -> bool:
+@refused(
+    _CONVOLUTIONS,
+    "Output channels > 65536 not supported at the MPS device. ",
+    _SMALLER,
+    NotImplementedError,
+)
+def _large_convolution(
+    input: Any = None, self: Any = None, transposed: bool = False, **settings: Any
+) -> bool:
     image = input if input is not None else self
     sizes = tuple(image.shape) if transposed else _convolved_sizes(image, **settings)
     return macos() < (15, 1) and all(sizes) and max(sizes) > LARGEST_BEFORE_15_1
 
 
-def _convolved_sizes(image: Any, weight: Any, stride: Any, padding: Any, dilation: Any, **_: Any) -> tuple[int, ...]:
+def _convolved_sizes(
+    image: Any, weight: Any, stride: Any, padding: Any, dilation: Any, **_: Any
+) -> tuple[int, ...]:
     """Return the shape of a convolution's result, also of one that no device takes."""
     kernel = weight.shape[2:]
-    settings = (list(setting) * len(kernel) for setting in (stride, padding, dilation))  # one may stand for all
+    settings = (
+        list(setting) * len(kernel) for setting in (stride, padding, dilation)
+    )  # one may stand for all
     space = zip(image.shape[2:], kernel, *settings, strict=False)
     sizes = ((n + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for n, k, s, p, d in space)
     return image.shape[0], weight.shape[0], *sizes
@@ -284,14 +332,20 @@ _DROPOUT = "native_dropout_mps: input must be a floating-point or complex tensor
 _LOGSPACE = "logspace is not implemented for integral dtypes on MPS"
 by_dtype("linalg_cross", is_("bool"), "linalg.cross: not implemented for 'Bool'")
 by_dtype("bernoulli", complex_, "bernoulli is not implemented for complex types on MPS")
-by_dtype("normal_", not_a_number, "normal_kernel_mps not implemented for '{dtype}'", error=TypeError)
+by_dtype(
+    "normal_", not_a_number, "normal_kernel_mps not implemented for '{dtype}'", error=TypeError
+)
 by_dtype("random_", complex_, _RANDOM, error=RuntimeError)
 by_dtype("bincount", is_("bool"), "bincount is not supported for Bool", INT)
 
 
 @refused("native_dropout", _DROPOUT, FLOAT)
-def _dropout_of_whole_numbers(input: Any, train: bool | None = True, **_: Any) -> Mapping[str, object] | None:
-    return {"dtype": name(input.dtype)} if train is not False and not_a_number(input.dtype) else None
+def _dropout_of_whole_numbers(
+    input: Any, train: bool | None = True, **_: Any
+) -> Mapping[str, object] | None:
+    return (
+        {"dtype": name(input.dtype)} if train is not False and not_a_number(input.dtype) else None
+    )
 
 
 @refused("logspace", _LOGSPACE, "make it in float32 and convert the result", NotImplementedError)
@@ -304,7 +358,9 @@ for _factory in ("arange", "linspace"):
     _BOOLS = f"\"{_factory}_mps\" not implemented for 'Bool'"
 
     refused(_factory, _BOOLS, "make whole numbers and convert the result", NotImplementedError)(
-        lambda out=None, dtype=None, **_: str(out.dtype if out is not None else dtype) == "torch.bool"
+        lambda out=None, dtype=None, **_: (
+            str(out.dtype if out is not None else dtype) == "torch.bool"
+        )
     )
 
 
@@ -318,14 +374,22 @@ refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)(
 
 
 not_float_or_half = lambda dtype: not is_("float32", "float16")(dtype)
-by_dtype("_fft_r2c", not_float_or_half, "Only float and half dtypes are supported", error=RuntimeError)
+by_dtype(
+    "_fft_r2c", not_float_or_half, "Only float and half dtypes are supported", error=RuntimeError
+)
 
 BICUBIC = 2
 """Of grid_sampler's modes."""
 _OTHER_MODE = "sample with mode='bilinear' or mode='nearest'"
-_BICUBIC_BACKWARD = "grid_sampler_3d backward on MPS only supports bilinear and nearest interpolation"
+_BICUBIC_BACKWARD = (
+    "grid_sampler_3d backward on MPS only supports bilinear and nearest interpolation"
+)
 by_dtype("grid_sampler_2d", complex_, "grid_sampler_2d is not supported for complex on MPS")
-by_dtype("grid_sampler_2d_backward", complex_, "grid_sampler_2d_backward is not supported for complex on MPS")
+by_dtype(
+    "grid_sampler_2d_backward",
+    complex_,
+    "grid_sampler_2d_backward is not supported for complex on MPS",
+)
 
 
 @refused("grid_sampler_3d", "grid_sampler_3d: Unsupported Bicubic interpolation", _OTHER_MODE)
@@ -333,7 +397,9 @@ def _bicubic_in_3d(interpolation_mode: int, **_: Any) -> bool:
     return interpolation_mode == BICUBIC
 
 
-refused("grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError)(_bicubic_in_3d)
+refused("grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError)(
+    _bicubic_in_3d
+)
 
 _ANTIALIASED = "_upsample_{}2d_aa_out_mps only supports floating-point dtypes"
 _BILINEAR = _ANTIALIASED.format("bilineard")  # as it is there
@@ -342,7 +408,12 @@ by_dtype("_upsample_bicubic2d_aa", not_floating, _ANTIALIASED.format("bicubic"),
 
 # No function of these dtypes is among the 18563 Metal functions in the wheel.
 _NO_FUNCTION = "Failed to create function state object for: "
-by_dtype("upsample_bicubic2d", is_("uint8"), _NO_FUNCTION + "upsample_bicubic2d_uchar", error=RuntimeError)
+by_dtype(
+    "upsample_bicubic2d",
+    is_("uint8"),
+    _NO_FUNCTION + "upsample_bicubic2d_uchar",
+    error=RuntimeError,
+)
 by_dtype("renorm", is_("complex64"), _NO_FUNCTION + "renorm_float2", REAL, RuntimeError)
 
 
@@ -353,7 +424,9 @@ HIGHEST_RANK = 16
 _LOWER_RANK = "reshape it to at most 16 dimensions"
 _EMBEDDING = "embedding_dense_backward_mps: indices ndim {rank} exceeds metal max_ndim {most}"
 refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK)(
-    lambda indices, **_: {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
+    lambda indices, **_: (
+        {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
+    )
 )
 refused("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors supported", _LOWER_RANK)(
     lambda grad_in, **_: grad_in.dim() >= HIGHEST_RANK
@@ -361,9 +434,11 @@ refused("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors suppo
 
 
 _NOT_FUSED = "leave fused=True out"
-refused("_fused_adam_ _fused_adamw_ _fused_sgd_", "Only float, bfloat and half are supported", _NOT_FUSED)(
-    lambda self, **_: any(not_floating(parameter.dtype) for parameter in self)
-)
+refused(
+    "_fused_adam_ _fused_adamw_ _fused_sgd_",
+    "Only float, bfloat and half are supported",
+    _NOT_FUSED,
+)(lambda self, **_: any(not_floating(parameter.dtype) for parameter in self))
 
 
 # ---- Indexing.mm, ScatterGather.mm, Sort.mm, Unique.mm, ReduceOps.mm, ScanKernel.mm ---------------------------------
@@ -377,9 +452,9 @@ _INDICES = "Current limit allows up to 16 indices to be used in MPS indexing ker
 _INDEX_FIRST = "index some dimensions first and the others of the result"
 by_dtype("index_reduce", is_("int64"), _INDEX_REDUCE.format("long"), INT, RuntimeError)
 by_dtype("index_reduce", is_("complex64"), _INDEX_REDUCE.format("cfloat"), REAL, RuntimeError)
-refused("masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS)(
-    lambda self, **_: self.numel() > MANY
-)
+refused(
+    "masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS
+)(lambda self, **_: self.numel() > MANY)
 refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT)(
     lambda self, reduce, **_: reduce == "mean" and str(self.dtype) == "torch.bool"
 )
@@ -387,7 +462,9 @@ refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bo
 
 @refused("scatter_reduce_", _AMIN, "call .contiguous() first")
 def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
-    return reduce in ("amin", "amax") and str(self.dtype) == "torch.int64" and not self.is_contiguous()
+    return (
+        reduce in ("amin", "amax") and str(self.dtype) == "torch.int64" and not self.is_contiguous()
+    )
 
 
 # Only in place and with out=: of a result of its own empty_mps says first that it has too many dimensions.
@@ -410,9 +487,15 @@ for _extreme in ("argmax", "argmin"):
     def _extreme_of_many_dimensions(
         self: Any, dim: int | None = None, keepdim: bool = False, **_: Any
     ) -> Mapping[str, object] | None:
-        return {"most": HIGHEST_RANK} if self.dim() > HIGHEST_RANK and dim is not None and not keepdim else None
+        return (
+            {"most": HIGHEST_RANK}
+            if self.dim() > HIGHEST_RANK and dim is not None and not keepdim
+            else None
+        )
 
-    by_dtype(_extreme, complex_, f"{_extreme}_out_mps: not implemented for {{dtype}}", error=RuntimeError)
+    by_dtype(
+        _extreme, complex_, f"{_extreme}_out_mps: not implemented for {{dtype}}", error=RuntimeError
+    )
 
 _UNIQUE = "unique is not supported on MPS for dtype {dtype}"
 by_dtype("kthvalue", complex_or_bool, "kthvalue_mps not implemented for {dtype}", INT)
@@ -426,34 +509,60 @@ by_dtype("_cummin_helper", complex_, "\"cummin\" not implemented for '{dtype}'",
 
 _LINEAR = "MPS device does not support linear for non-float "
 _HUGE = "Output dim sizes larger than 2**32 elements for matmul not supported on MPS device."
-_SOLVE = "solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU"
+_SOLVE = (
+    "solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU"
+)
 _NO_PROJECTION = "leave proj_size out and follow the LSTM by a linear layer, or run it on the CPU"
 refused("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
 refused("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
-refused("linear", _LINEAR + "bias", FLOAT)(lambda bias=None, **_: bias is not None and not_a_number(bias.dtype))
+refused("linear", _LINEAR + "bias", FLOAT)(
+    lambda bias=None, **_: bias is not None and not_a_number(bias.dtype)
+)
 refused("addr", "MPS device does not support addr for non-float input", FLOAT)(
     lambda vec1, **_: not_a_number(vec1.dtype)
 )
-refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)(lambda self, mat2, **_: self.shape[-2] * mat2.shape[-1] > MANY)
-by_dtype("cholesky_inverse", not_float32, "cholesky_inverse: MPS only supports float type!", CPU, RuntimeError)
+refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)(
+    lambda self, mat2, **_: self.shape[-2] * mat2.shape[-1] > MANY
+)
+by_dtype(
+    "cholesky_inverse",
+    not_float32,
+    "cholesky_inverse: MPS only supports float type!",
+    CPU,
+    RuntimeError,
+)
 by_dtype("geqrf", not_float32, "geqrf: MPS currently supports float32 only", CPU, RuntimeError)
-by_dtype("linalg_inv_ex", complex_, "linalg_inv: not supported for complex types yet!", _SOLVE, RuntimeError)
+by_dtype(
+    "linalg_inv_ex",
+    complex_,
+    "linalg_inv: not supported for complex types yet!",
+    _SOLVE,
+    RuntimeError,
+)
 
 
 @refused("geqrf linalg_qr", "MPS QR: at most {most} dims", _LOWER_RANK, NotImplementedError)
-def _qr_of_many_dimensions(self: Any = None, A: Any = None, **_: Any) -> Mapping[str, object] | None:
+def _qr_of_many_dimensions(
+    self: Any = None, A: Any = None, **_: Any
+) -> Mapping[str, object] | None:
     matrix = self if self is not None else A
     return {"most": HIGHEST_RANK} if matrix.dim() > HIGHEST_RANK else None
 
 
-refused("linalg_lu_factor_ex linalg_lu", "linalg.lu_factor(): MPS doesn't allow pivot == False.", "leave pivot=True")(
-    lambda pivot=True, **_: not pivot
-)
+refused(
+    "linalg_lu_factor_ex linalg_lu",
+    "linalg.lu_factor(): MPS doesn't allow pivot == False.",
+    "leave pivot=True",
+)(lambda pivot=True, **_: not pivot)
 refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")(
     lambda driver=None, **_: driver is not None
 )
-refused("_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION)(
-    lambda hx, **_: isinstance(hx, list | tuple) and len(hx) == 2 and hx[0].shape[-1] != hx[1].shape[-1]
+refused(
+    "_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION
+)(
+    lambda hx, **_: (
+        isinstance(hx, list | tuple) and len(hx) == 2 and hx[0].shape[-1] != hx[1].shape[-1]
+    )
 )
 
 
@@ -466,8 +575,17 @@ _BATCH_NORM = (
 _HISTOGRAM = "\"histogram_mps\" not implemented for '{dtype}'"
 by_dtype("huber_loss", complex_, "huber_loss for complex is not supported for MPS")
 by_dtype("huber_loss smooth_l1_loss", is_("int64"), "MPS doesn't know how to do square_i64")
-by_dtype("mse_loss", not_floating, "mse_loss_out_mps: only defined for floating types", error=RuntimeError)
-by_dtype("nll_loss_forward nll_loss2d_forward", not_floating, "nll_loss is not implemented for {dtype} on MPS")
+by_dtype(
+    "mse_loss",
+    not_floating,
+    "mse_loss_out_mps: only defined for floating types",
+    error=RuntimeError,
+)
+by_dtype(
+    "nll_loss_forward nll_loss2d_forward",
+    not_floating,
+    "nll_loss is not implemented for {dtype} on MPS",
+)
 by_dtype(_BATCH_NORM, not_floating, "batch_norm is not implemented for {dtype} on MPS")
 by_dtype("native_layer_norm", is_("int64"), "Not implemented for long on MPS")
 by_dtype("histc", complex_or_bool, "\"histc_mps\" not implemented for '{dtype}'", INT)
@@ -478,7 +596,9 @@ refused("histogram _histogramdd_from_bin_cts", "histogram is only supported for 
 
 @refused("histogram _histogramdd_from_bin_tensors", _HISTOGRAM, FLOAT, NotImplementedError)
 def _histogram_with_edges(self: Any, bins: Any, **_: Any) -> Mapping[str, object] | None:
-    with_edges = hasattr(bins, "dtype") or (isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins))
+    with_edges = hasattr(bins, "dtype") or (
+        isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins)
+    )
     return {"dtype": name(self.dtype)} if with_edges and not_floating(self.dtype) else None
 
 
@@ -489,7 +609,9 @@ _TORCHVISION = {
     **dict.fromkeys(("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"), ("input", "rois")),
     "_roi_align_backward": ("grad", "rois"),
     "_roi_pool_backward": ("grad", "rois", "argmax"),
-    **dict.fromkeys(("_ps_roi_align_backward", "_ps_roi_pool_backward"), ("grad", "rois", "channel_mapping")),
+    **dict.fromkeys(
+        ("_ps_roi_align_backward", "_ps_roi_pool_backward"), ("grad", "rois", "channel_mapping")
+    ),
     "deform_conv2d": ("input", "weight", "offset", "mask", "bias"),
 }
 """Its operators that have a Metal kernel, and the tensors that they take."""
@@ -506,7 +628,9 @@ def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
 
     def left_on_the_cpu(tensor: str) -> Predicate:
         elsewhere = lambda given: any(given[each].device.type != "cpu" for each in tensors)
-        return lambda **given: location if given[tensor].device.type == "cpu" and elsewhere(given) else None
+        return lambda **given: (
+            location if given[tensor].device.type == "cpu" and elsewhere(given) else None
+        )
 
     def half(grad: Any, **_: Any) -> Mapping[str, object] | None:
         return location if str(grad.dtype) == "torch.float16" else None
@@ -518,7 +642,9 @@ def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
 
     for tensor in tensors:
         moved = 'call .to("mps") on it'
-        refused(operator, f"{{location}}, {tensor} must be a MPS tensor", moved)(left_on_the_cpu(tensor))
+        refused(operator, f"{{location}}, {tensor} must be a MPS tensor", moved)(
+            left_on_the_cpu(tensor)
+        )
     if backward:
         words = f"{{location}}, MPS does not support {plain} backward with float16 inputs."
         refused(operator, words, _IN_FLOAT)(half)

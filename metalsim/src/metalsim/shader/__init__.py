@@ -13,4 +13,13 @@ from metalsim.shader.check import KernelFault, Report
 from metalsim.shader.compiler import NoCompiler
 from metalsim.shader.library import Kernel, Library, UnknownKernel, compile_shader
 
-__all__ = ["Accesses", "Kernel", "KernelFault", "Library", "NoCompiler", "Report", "UnknownKernel", "compile_shader"]
+__all__ = [
+    "Accesses",
+    "Kernel",
+    "KernelFault",
+    "Library",
+    "NoCompiler",
+    "Report",
+    "UnknownKernel",
+    "compile_shader",
+]

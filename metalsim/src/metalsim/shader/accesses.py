@@ -55,11 +55,16 @@ class Accesses:
         """Return which variable and byte a line of `lines` is about."""
         offset = int(line["offset"])
         if line["region"] < 0:
-            begin, name = max(((b, n) for b, _, n in self.shared if b <= max(offset, 0)), default=(0, "threadgroup"))
+            begin, name = max(
+                ((b, n) for b, _, n in self.shared if b <= max(offset, 0)),
+                default=(0, "threadgroup"),
+            )
             return Place(None, name, offset - begin)
         buffers = self.regions[line["region"]]
         first = min(buffers.values())
-        begin, index = max((o - first, i) for i, o in buffers.items() if o - first <= max(offset, 0))
+        begin, index = max(
+            (o - first, i) for i, o in buffers.items() if o - first <= max(offset, 0)
+        )
         return Place(index, f"buffer({index})", offset - begin)
 
     def source_line(self, line: np.void) -> int | None:
@@ -73,7 +78,9 @@ def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -
     regions, built = binding.regions(call.buffers), program.build(tool := f"accesses, {unset}")
     outcome = program.run(tool, call, timeout)
     shared = _shared(built)
-    lines = np.frombuffer(outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize).copy()
+    lines = np.frombuffer(
+        outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize
+    ).copy()
     lines["region"] -= bool(shared)  # threadgroup memory, where there is some, is the first span
     if outcome.status is None:
         faults = [KernelFault("hang", None, f"the kernel did not end within {timeout:g} s")]
@@ -85,7 +92,9 @@ def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -
         for index, offset in region.buffers.items()
     }
     first = min(faults, key=lambda fault: fault.kind != "address", default=None)
-    return Accesses(lines, first, memory, tuple(region.buffers for region in regions), shared, built)
+    return Accesses(
+        lines, first, memory, tuple(region.buffers for region in regions), shared, built
+    )
 
 
 def _shared(built: Path) -> tuple[tuple[int, int, str], ...]:

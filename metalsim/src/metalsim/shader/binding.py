@@ -23,7 +23,15 @@ CASTS = {
     "int8": torch.int8,
     "uint8": torch.uint8,
 }
-WORDS = {"f": "float", "h": "half", "b": "bfloat", "B": "bool", "i": "integer", "u": "unsigned integer", "s": "struct"}
+WORDS = {
+    "f": "float",
+    "h": "half",
+    "b": "bfloat",
+    "B": "bool",
+    "i": "integer",
+    "u": "unsigned integer",
+    "s": "struct",
+}
 RAW = "r"  # bytes of which nothing more is known
 _KINDS = {
     torch.float32: "f",
@@ -39,7 +47,8 @@ class Parameter(ctypes.Structure):
     """One parameter of a compiled kernel: MetalsimParameter in abi.h, which explains the fields."""
 
     _fields_ = tuple(
-        (name, ctypes.c_int) for name in ("buffer", "is_reference", "kind", "scalar_bytes", "bytes", "is_const")
+        (name, ctypes.c_int)
+        for name in ("buffer", "is_reference", "kind", "scalar_bytes", "bytes", "is_const")
     )
 
 
@@ -57,7 +66,11 @@ class Buffer:
     @property
     def text(self) -> str:
         """What it holds, for messages."""
-        return f"{self.scalar_bytes}-byte {WORDS[self.kind]}" if self.kind in "iu" else WORDS[self.kind]
+        return (
+            f"{self.scalar_bytes}-byte {WORDS[self.kind]}"
+            if self.kind in "iu"
+            else WORDS[self.kind]
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +110,10 @@ def bind(
             f"threads has {len(total)} dimensions, group_size {len(group)}."
         )
     if group is None:
-        group = [min(total[0], most_threads) if len(total) == 1 else most_threads, *[1] * (len(total) - 1)]
+        group = [
+            min(total[0], most_threads) if len(total) == 1 else most_threads,
+            *[1] * (len(total) - 1),
+        ]
     if math.prod(group) > most_threads:
         raise ValueError(f"Threadgroup size exceeds {most_threads} limit")
     if 0 in group and 0 not in total:
@@ -117,7 +133,9 @@ def _extent(value: object) -> list[int] | None:
         numbers = [value] if isinstance(value, int) else list(value)
     except TypeError:
         kind = type(value).__name__
-        raise RuntimeError(f"threads and group_size are an int, or up to three of them, not a {kind}") from None
+        raise RuntimeError(
+            f"threads and group_size are an int, or up to three of them, not a {kind}"
+        ) from None
     if not 0 < len(numbers) < 4:
         raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
     if any(not isinstance(n, int) or n < 0 or n >= 2**32 for n in numbers):
@@ -136,9 +154,13 @@ def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
             "Please use float32 instead."
         )
     if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "mps"):
-        raise RuntimeError(f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}")
+        raise RuntimeError(
+            f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}"
+        )
     if tensor.is_conj() or tensor.is_neg():
-        kind, way_out = ("conjugate", "resolve_conj()") if tensor.is_conj() else ("negative", "resolve_neg()")
+        kind, way_out = (
+            ("conjugate", "resolve_conj()") if tensor.is_conj() else ("negative", "resolve_neg()")
+        )
         raise RuntimeError(
             f"argument {index} is the {kind} of what its memory holds, and a kernel sees memory: pass tensor.{way_out}"
         )
@@ -153,7 +175,9 @@ def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
             "memory, not strides. Pass tensor.contiguous()"
         )
     kind = _KINDS.get(tensor.dtype) or ("i" if tensor.dtype.is_signed else "u")
-    return Buffer(tensor.data_ptr(), length, kind, width // (2 if tensor.is_complex() else 1), tensor)
+    return Buffer(
+        tensor.data_ptr(), length, kind, width // (2 if tensor.is_complex() else 1), tensor
+    )
 
 
 class _Casts:
@@ -171,10 +195,14 @@ class _Casts:
         if not values:
             raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
         if isinstance(values[0], torch.Tensor):
-            raise RuntimeError(f"argument {index} is a list of tensors: argument buffers are not simulated")
+            raise RuntimeError(
+                f"argument {index} is a list of tensors: argument buffers are not simulated"
+            )
         if not isinstance(values[0], (int, float)):
             listed = isinstance(value, (list, tuple))
-            raise RuntimeError("Unexpected argument types" if listed else "Unsupported argument type")
+            raise RuntimeError(
+                "Unexpected argument types" if listed else "Unsupported argument type"
+            )
         name = self.by_index.get(index, self.default)
         if name and name not in CASTS:
             raise RuntimeError(f"Unsupported cast instruction {name}; known are {', '.join(CASTS)}")
@@ -189,14 +217,18 @@ class _Casts:
 # ---- what Metal would take, and what it would make of it -------------------------------------------------------------
 
 
-def check_parameters(kernel: str, parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> None:
+def check_parameters(
+    kernel: str, parameters: Sequence[Parameter], buffers: dict[int, Buffer]
+) -> None:
     """RuntimeError for a buffer that is missing, too short, or holds something else than the kernel declares."""
     for parameter in parameters:
         index = parameter.buffer
         if index < 0:
             continue
         if index not in buffers:
-            raise RuntimeError(f"{kernel}: buffer({index}) is not bound, {len(buffers)} arguments were given")
+            raise RuntimeError(
+                f"{kernel}: buffer({index}) is not bound, {len(buffers)} arguments were given"
+            )
         _check_buffer(f"{kernel}: buffer({index})", parameter, buffers[index])
 
 
@@ -214,13 +246,23 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
         )
     if want in floating or parameter.scalar_bytes == buffer.scalar_bytes:
         return
-    if parameter.is_reference and isinstance(buffer.number, int):  # the low bytes of an int64 are the number
+    if parameter.is_reference and isinstance(
+        buffer.number, int
+    ):  # the low bytes of an int64 are the number
         bits = 8 * parameter.scalar_bytes
-        low, high = (0, 2 if want == "B" else 2**bits) if want in "uB" else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        low, high = (
+            (0, 2 if want == "B" else 2**bits)
+            if want in "uB"
+            else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        )
         if low <= buffer.number < high:
             return
-        raise RuntimeError(f"{name} is {buffer.number}, which {parameter.scalar_bytes} bytes cannot hold")
-    raise RuntimeError(f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}")
+        raise RuntimeError(
+            f"{name} is {buffer.number}, which {parameter.scalar_bytes} bytes cannot hold"
+        )
+    raise RuntimeError(
+        f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}"
+    )
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -235,7 +277,10 @@ def snapshots(parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> di
     written, copies = [buffers[index] for index in buffers.keys() - read], {}
     for index in read:
         old = buffers[index]
-        if any(old.address < new.address + new.bytes and new.address < old.address + old.bytes for new in written):
+        if any(
+            old.address < new.address + new.bytes and new.address < old.address + old.bytes
+            for new in written
+        ):
             data = ctypes.create_string_buffer(ctypes.string_at(old.address, old.bytes), old.bytes)
             copies[index] = replace(old, address=ctypes.addressof(data), owner=data)
     return copies
@@ -261,7 +306,9 @@ class Region:
 
 def regions(buffers: dict[int, Buffer]) -> list[Region]:
     """The buffers' memory, overlapping ones together."""
-    spans = sorted((buffer.address, buffer.address + buffer.bytes, index) for index, buffer in buffers.items())
+    spans = sorted(
+        (buffer.address, buffer.address + buffer.bytes, index) for index, buffer in buffers.items()
+    )
     groups: list[list[tuple[int, int, int]]] = []
     end = -1
     for span in spans:
@@ -273,7 +320,9 @@ def regions(buffers: dict[int, Buffer]) -> list[Region]:
     made = []
     for group in groups:
         begin, stop = group[0][0], max(span[1] for span in group)
-        made.append(Region(begin, stop - begin, {index: address - begin for address, _, index in group}))
+        made.append(
+            Region(begin, stop - begin, {index: address - begin for address, _, index in group})
+        )
     return made
 
 
@@ -312,7 +361,9 @@ class Guarded:
 
     def take_back(self, kernel: str) -> None:
         """Copy the results back. RuntimeError if something was written outside of them."""
-        if any(ctypes.string_at(begin, length) != b"\xff" * length for begin, length in self._zones()):
+        if any(
+            ctypes.string_at(begin, length) != b"\xff" * length for begin, length in self._zones()
+        ):
             numbers = ", ".join(f"buffer({index})" for index in sorted(self.region.buffers))
             raise RuntimeError(
                 f"{kernel}: wrote outside of {numbers}, {self.region.bytes} bytes long. Nothing was kept of it; "
@@ -340,13 +391,19 @@ def _libc() -> ctypes.CDLL:
 
 def _reserve(inner: int) -> tuple[int, int, int]:
     """Reserve address space; return its begin, the bytes before the inner part, and all bytes."""
-    private, anonymous, no_reserve = mmap.MAP_PRIVATE, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
+    private, anonymous, no_reserve = (
+        mmap.MAP_PRIVATE,
+        mmap.MAP_ANONYMOUS,
+        getattr(mmap, "MAP_NORESERVE", 0),
+    )
     for before, after in _AROUND:
         length = before + inner + after
         address = _libc().mmap(_vacated, length, 0, private | anonymous | no_reserve, -1, 0)
         if address not in (None, ctypes.c_void_p(-1).value):
             return address, before, length
-    raise MemoryError(f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?")
+    raise MemoryError(
+        f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?"
+    )
 
 
 def pointers(addresses: dict[int, int]) -> ctypes.Array:

@@ -11,7 +11,10 @@ from metalsim.shader.program import Outcome, Program
 ORDERS = {1: "backwards", 2: "shuffled", 3: "shuffled another way"}
 GARBAGE = {0x7F: "3.4e38", 0xFE: "-1.7e38"}  # as float; an ordinary run has 0xFF, NaN
 
-TOOLS = {"address": "address and undefined behaviour sanitizers", "race": "races, and accesses outside of buffers"}
+TOOLS = {
+    "address": "address and undefined behaviour sanitizers",
+    "race": "races, and accesses outside of buffers",
+}
 _DIFFERENCES = ("thread order", "uninitialised memory")  # of two runs that should give the same
 # what a sanitizer writes -> kind of finding
 _KINDS = (
@@ -95,11 +98,15 @@ def _without_end(kernel: str, program: Program, call: binding.Call, timeout: flo
     findings, ran = [_hang(timeout)], ("a plain run",)
     skipped = ("races, thread orders, garbage: there is no result to compare",)
     if missing := compiler.find_compiler().missing_sanitizers:
-        return Report(kernel, tuple(findings), ran, (f"address and undefined behaviour: {missing}", *skipped))
+        return Report(
+            kernel, tuple(findings), ran, (f"address and undefined behaviour: {missing}", *skipped)
+        )
     outcome = program.run("address", call, timeout)
     if outcome.status is not None:
         findings += findings_in(outcome)
-    return Report(kernel, tuple(findings), (*ran, "address and undefined behaviour sanitizers"), skipped)
+    return Report(
+        kernel, tuple(findings), (*ran, "address and undefined behaviour sanitizers"), skipped
+    )
 
 
 def _hang(timeout: float, how: str = "") -> KernelFault:
@@ -118,22 +125,37 @@ def _sanitized(
             continue
         outcome = program.run(tool, call, timeout)
         if outcome.status is None:  # slow, and no hang: it ended without them
-            skipped += (f"{name}: not done within {timeout:g} s; pass a larger timeout or fewer threads",)
+            skipped += (
+                f"{name}: not done within {timeout:g} s; pass a larger timeout or fewer threads",
+            )
             continue
         seen = {finding.line for finding in findings}
-        findings += [found for found in findings_in(outcome) if found.kind == "race" or found.line not in seen]
+        findings += [
+            found
+            for found in findings_in(outcome)
+            if found.kind == "race" or found.line not in seen
+        ]
         ran += (name,)
     return findings, ran, skipped
 
 
-def _compared(program: Program, call: binding.Call, timeout: float, usual: Outcome) -> list[KernelFault]:
+def _compared(
+    program: Program, call: binding.Call, timeout: float, usual: Outcome
+) -> list[KernelFault]:
     """Findings of plain runs that should all give the same as the usual one."""
     if faults := findings_in(usual):
         return faults
     findings = []
     for order, words in ORDERS.items():
         when = f" when threads run {words}"
-        findings += _other("thread order", when, call, usual, program.run("plain", call, timeout, order=order), timeout)
+        findings += _other(
+            "thread order",
+            when,
+            call,
+            usual,
+            program.run("plain", call, timeout, order=order),
+            timeout,
+        )
     for garbage, words in GARBAGE.items():
         when = f" when threadgroup memory that nobody wrote, or an absent lane, holds {words}"
         again = program.run("plain", call, timeout, garbage=garbage)
@@ -162,7 +184,9 @@ def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
         return "the buffers have"
     names = [
         f"buffer({index})"
-        for region, a, b in zip(binding.regions(call.buffers), usual.memory, again.memory, strict=True)
+        for region, a, b in zip(
+            binding.regions(call.buffers), usual.memory, again.memory, strict=True
+        )
         for index in region.buffers
         if a != b
     ]
@@ -177,14 +201,22 @@ def findings_in(outcome: Outcome) -> list[KernelFault]:
         kind = "crash" if "barrier" not in match[3] else "barrier"
         return [KernelFault(kind, int(match[2]) or None, match[3])]
     findings = []
-    for part in re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.standard_error):
+    for part in re.split(
+        r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.standard_error
+    ):
         for pattern, kind in _KINDS:
             if match := re.search(pattern, part):
                 line = re.search(r"program_source:(\d+)", part)
-                findings.append(KernelFault(kind, int(line[1]) if line else None, _message(match[1], part)))
+                findings.append(
+                    KernelFault(kind, int(line[1]) if line else None, _message(match[1], part))
+                )
                 break
     if not findings and outcome.status not in (0, 66):
-        findings.append(KernelFault("crash", None, f"exit status {outcome.status}: {outcome.standard_error[-300:]}"))
+        findings.append(
+            KernelFault(
+                "crash", None, f"exit status {outcome.status}: {outcome.standard_error[-300:]}"
+            )
+        )
     return list(dict.fromkeys(findings))
 
 

@@ -41,14 +41,29 @@ MACROS = (
     *("-U__linux__", "-Ulinux", "-Uunix"),
 )
 CODE = (
-    *("-fPIC", "-fvisibility=hidden", "-fdeclspec", "-fno-exceptions", "-fno-rtti", "-fno-math-errno"),
+    *(
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fdeclspec",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-math-errno",
+    ),
     "-ffp-contract=off",  # every operation rounds: comparable with PyTorch, alike in every copy of a kernel
     *("-Xclang", "-ffloat16-excess-precision=none"),  # half rounds after each operation
     "-fno-finite-loops",  # C++ may take a loop without end away, and with it whatever follows: here it hangs
     "-fstack-clash-protection",  # large variables meet the end of a stack, and no other thread's
     "-Wno-everything",
 )
-RUN_TIME_CODE = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-nostdinc++")
+RUN_TIME_CODE = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-nostdinc++",
+)
 
 
 # What x86-64-v3 has and older processors have not, as PyTorch names it: it asks the processor itself.
@@ -86,7 +101,9 @@ class Compiler:
 
     def tool(self, name: str) -> str | None:
         """Return a program of the same LLVM, such as llvm-symbolizer."""
-        beside = Path(os.path.realpath(shutil.which(self.command[0]) or self.command[0])).with_name(name)
+        beside = Path(os.path.realpath(shutil.which(self.command[0]) or self.command[0])).with_name(
+            name
+        )
         return str(beside) if beside.exists() else shutil.which(name)
 
 
@@ -98,7 +115,9 @@ def find_compiler() -> Compiler:
 @functools.lru_cache
 def _find_compiler(asked: str, _path: str) -> Compiler:
     if sys.platform != "linux":
-        raise NoCompiler("shaders are simulated on Linux only; on a Mac torch.mps.compile_shader runs them for real")
+        raise NoCompiler(
+            "shaders are simulated on Linux only; on a Mac torch.mps.compile_shader runs them for real"
+        )
     if asked and asked != "zig":
         return _clang(shlex.split(asked)) or _no_compiler(
             f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer."
@@ -119,7 +138,9 @@ def check_processor() -> None:
     """SimulationError on an x86 processor without the instructions that kernels are compiled to."""
     capabilities = torch.cpu.get_capabilities()
     lacking = (
-        [name for name in V3 if not capabilities.get(name)] if capabilities.get("architecture") == "x86_64" else []
+        [name for name in V3 if not capabilities.get(name)]
+        if capabilities.get("architecture") == "x86_64"
+        else []
     )
     if lacking:
         raise SimulationError(
@@ -149,7 +170,9 @@ def _clang(command: list[str]) -> Compiler | None:
 
 def _output(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=120
+        ).stdout
     except OSError:
         return ""
 
@@ -160,7 +183,14 @@ def _output(command: list[str]) -> str:
 def key(*parts: str) -> str:
     """Return the name of a result: a hash of everything that goes into it."""
     compiler = find_compiler()
-    fixed = (torch.__version__, compiler.kind, compiler.identity, platform.machine(), *compiler.options, _our_files())
+    fixed = (
+        torch.__version__,
+        compiler.kind,
+        compiler.identity,
+        platform.machine(),
+        *compiler.options,
+        _our_files(),
+    )
     return hashlib.sha256("\0".join((*fixed, *parts)).encode()).hexdigest()[:24]
 
 
@@ -185,7 +215,16 @@ def preprocess(source: str) -> str:
     include = _torch_include()
     folders = [f"-I{RUNTIME / 'include'}", f"-I{include}"]
     compiler = find_compiler()
-    command = [*compiler.command, *compiler.options, *LANGUAGE, "-nostdinc", "-E", *folders, *MACROS, "-"]
+    command = [
+        *compiler.command,
+        *compiler.options,
+        *LANGUAGE,
+        "-nostdinc",
+        "-E",
+        *folders,
+        *MACROS,
+        "-",
+    ]
     result = _run(command, input=f'# 1 "{msl.PROGRAM}"\n{source}\n')
     return result.replace(f"{include}{os.sep}", "")
 
@@ -199,7 +238,9 @@ def compile_library(code: str, to: Path) -> None:
     _build(code, to, options=_LIBRARY, run_time=())
 
 
-def compile_program(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
+def compile_program(
+    code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]
+) -> None:
     """Compile a program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it.
 
     The calls of ``-fsanitize=thread`` are answered by rt.cpp: it is an option of compiling only, which every clang has.
@@ -212,17 +253,48 @@ def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, .
     compiler = find_compiler()
     text = to.with_suffix(".cpp")
     text.write_text(code, encoding="utf-8")
-    command = [*compiler.command, *compiler.options, *LANGUAGE, "-nostdinc", f"-I{RUNTIME / 'include'}", *CODE]
+    command = [
+        *compiler.command,
+        *compiler.options,
+        *LANGUAGE,
+        "-nostdinc",
+        f"-I{RUNTIME / 'include'}",
+        *CODE,
+    ]
     no_library = [] if any("-fsanitize" in option for option in options) else ["-nostdlib++"]
-    if compiler.kind == "zig":  # it would first compile its run-time library, for seconds; kernels call nothing of it
+    if (
+        compiler.kind == "zig"
+    ):  # it would first compile its run-time library, for seconds; kernels call nothing of it
         no_library.append("-rtlib=none")
     text = [str(text)]
     if "-fsanitize=thread" in options:
-        _run([*command, *options, "-fno-sanitize=undefined", "-c", *text, "-o", str(to.with_suffix(".o"))])
+        _run(
+            [
+                *command,
+                *options,
+                "-fno-sanitize=undefined",
+                "-c",
+                *text,
+                "-o",
+                str(to.with_suffix(".o")),
+            ]
+        )
         options = tuple(option for option in options if not option.startswith("-fsanitize"))
         text, no_library = ["-x", "none", str(to.with_suffix(".o"))], ["-nostdlib++", *no_library]
     command += [*options, *text]
-    _run([*command, "-x", "none", str(_run_time(run_time)), *no_library, "-lm", "-lpthread", "-o", str(to)])
+    _run(
+        [
+            *command,
+            "-x",
+            "none",
+            str(_run_time(run_time)),
+            *no_library,
+            "-lm",
+            "-lpthread",
+            "-o",
+            str(to),
+        ]
+    )
 
 
 def _run_time(macros: tuple[str, ...]) -> Path:
@@ -231,7 +303,15 @@ def _run_time(macros: tuple[str, ...]) -> Path:
     def make(folder: Path) -> None:
         rt = str(RUNTIME / "rt.cpp")
         compiler = find_compiler()
-        command = [*compiler.command, *compiler.options, *RUN_TIME_CODE, *macros, f"-I{RUNTIME / 'include'}", "-c", rt]
+        command = [
+            *compiler.command,
+            *compiler.options,
+            *RUN_TIME_CODE,
+            *macros,
+            f"-I{RUNTIME / 'include'}",
+            "-c",
+            rt,
+        ]
         _run([*command, "-o", str(folder / "rt.o")])
 
     return kept(f"rt-{key(*macros)}", make) / "rt.o"
@@ -241,16 +321,23 @@ def _run(command: list[str], input: str = "") -> str:
     """Run the compiler and return its output. SyntaxError with file and line for its complaints about the source."""
     # in a folder of ours: a quoted #include must find nothing by chance; a driver's children end with it
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    running = subprocess.Popen(command, **streams, text=True, cwd=RUNTIME / "include", start_new_session=True)
+    running = subprocess.Popen(
+        command, **streams, text=True, cwd=RUNTIME / "include", start_new_session=True
+    )
     try:
         output, complaints = running.communicate(input, timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-        raise RuntimeError(f"compiling takes longer than {MOST_SECONDS} s: split it into several libraries") from None
+        raise RuntimeError(
+            f"compiling takes longer than {MOST_SECONDS} s: split it into several libraries"
+        ) from None
     if running.returncode == 0:
         return output
-    errors = _what_concerns_the_source(complaints) or f"{command[0]} failed with status {running.returncode}"
+    errors = (
+        _what_concerns_the_source(complaints)
+        or f"{command[0]} failed with status {running.returncode}"
+    )
     location = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", errors)
     if not location:
         raise RuntimeError(f"the compiler for shaders failed:\n{errors}")
@@ -259,10 +346,14 @@ def _run(command: list[str], input: str = "") -> str:
 
 def _what_concerns_the_source(errors: str) -> str:
     """Return the compiler's messages without notes on our headers and without folders of this machine."""
-    errors = errors.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(f"{_torch_include()}{os.sep}", "")
+    errors = errors.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(
+        f"{_torch_include()}{os.sep}", ""
+    )
     errors = re.sub(r"^In file included from .*\n(?: +from .*\n)*", "", errors, flags=re.M)
     blocks = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", errors, flags=re.M)
-    return "".join(block for block in blocks if not re.match(r"metalsim/[^:]*:\d+:\d+: note", block)).strip()
+    return "".join(
+        block for block in blocks if not re.match(r"metalsim/[^:]*:\d+:\d+: note", block)
+    ).strip()
 
 
 def _torch_include() -> Path:

@@ -6,7 +6,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # name, type, flags, address, offset, size, link, info, alignment, entry size
+_SECTION = struct.Struct(
+    "<IIQQQQIIQQ"
+)  # name, type, flags, address, offset, size, link, info, alignment, entry size
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 
 
@@ -25,7 +27,10 @@ def symbols(path: Path) -> list[Symbol]:
     data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{path.name} is not a 64-bit ELF file")
-    begin, size, count, names = *struct.unpack_from("<Q", data, 0x28), *struct.unpack_from("<HHH", data, 0x3A)
+    begin, size, count, names = (
+        *struct.unpack_from("<Q", data, 0x28),
+        *struct.unpack_from("<HHH", data, 0x3A),
+    )
     sections = [_SECTION.unpack_from(data, begin + i * size) for i in range(count)]
     section_names = [_text(data, sections[names][4] + section[0]) for section in sections]
     entries = []

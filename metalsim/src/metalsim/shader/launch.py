@@ -99,17 +99,25 @@ def launch_code(kernels: tuple[Kernel, ...], threadgroup: Mapping[int, int]) -> 
         # errors in these lines are errors of the declaration
         parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
     entries = [
-        _ENTRY.format(i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression)
+        _ENTRY.format(
+            i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression
+        )
         for i, kernel in enumerate(kernels)
     ]
     table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
     end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
-    return f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
+    return (
+        f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
+    )
 
 
 def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
     """Return the bytes of the kernel's threadgroup parameters, by index. SyntaxError for one without a length."""
-    indices = [int(parameter.argument or 0) for parameter in kernel.parameters if parameter.attribute == "threadgroup"]
+    indices = [
+        int(parameter.argument or 0)
+        for parameter in kernel.parameters
+        if parameter.attribute == "threadgroup"
+    ]
     for index in indices:
         if index not in threadgroup:
             memory = f"the threadgroup memory [[threadgroup({index})]] has no length"
@@ -137,8 +145,12 @@ def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]
             index = f"({parameter.argument})" if parameter.attribute else following
             following = f"{index} + 1"
             there = f"({parameter.condition or 'true'})"
-            arguments.append(f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})")
-            parameters.append(f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}")
+            arguments.append(
+                f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})"
+            )
+            parameters.append(
+                f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}"
+            )
         elif parameter.attribute == "threadgroup":
             memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
             arguments.append(f"metalsim::in_threadgroup<{kind}>({memory})")

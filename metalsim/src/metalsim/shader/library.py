@@ -64,17 +64,23 @@ def compile_shader(
         raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
     for index, size in (threadgroup or {}).items():
         if not isinstance(size, int) or size <= 0 or size % 16:
-            raise ValueError(f"threadgroup={{{index}: {size!r}}}: Metal takes a positive multiple of 16 bytes")
+            raise ValueError(
+                f"threadgroup={{{index}: {size!r}}}: Metal takes a positive multiple of 16 bytes"
+            )
     if isinstance(kernels, str):
         raise TypeError(f"kernels is a collection of names, not one: kernels=[{kernels!r}]")
     given = msl.Given(constants, threadgroup, kernels)
-    return Library(source.removeprefix("\ufeff"), strided, given)  # some editors write it before the text
+    return Library(
+        source.removeprefix("\ufeff"), strided, given
+    )  # some editors write it before the text
 
 
 class Library:
     """The kernels of a Metal source, each an attribute."""
 
-    def __init__(self, source: str, strided: bool = False, given: msl.Given = _NOTHING_GIVEN) -> None:
+    def __init__(
+        self, source: str, strided: bool = False, given: msl.Given = _NOTHING_GIVEN
+    ) -> None:
         compiler.check_processor()
         self._strided = strided
         name = f"kernels-{compiler.key(source, _fibers_asked(), given.key())}"
@@ -91,7 +97,9 @@ class Library:
             if "_numbers" not in self.__dict__:  # being made, by copy for instance
                 raise AttributeError(name)
             there = ", ".join(self._numbers) or "none"
-            raise UnknownKernel(f"Failed to create function state object for: {name}. The library has {there}")
+            raise UnknownKernel(
+                f"Failed to create function state object for: {name}. The library has {there}"
+            )
         kernel = Kernel(self, name)
         self.__dict__[name] = kernel
         return kernel
@@ -100,14 +108,22 @@ class Library:
         return list(self._numbers)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a compiled Metal library cannot be copied or pickled: keep its source, and compile that")
+        raise TypeError(
+            "a compiled Metal library cannot be copied or pickled: keep its source, and compile that"
+        )
 
     @functools.cached_property
     def _shared_bytes(self) -> dict[int, int]:
         """Bytes of threadgroup memory by kernel number, from the library's symbols."""
         table = elf.symbols(self._binary)
-        variables = [symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes]
-        names = {symbol.address: symbol.name for symbol in table if symbol.name.startswith("_Z") and symbol.bytes}
+        variables = [
+            symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes
+        ]
+        names = {
+            symbol.address: symbol.name
+            for symbol in table
+            if symbol.name.startswith("_Z") and symbol.bytes
+        }
         base = ctypes.addressof(ctypes.c_char.in_dll(self._runtime, "metalsim_run")) - next(
             symbol.address for symbol in table if symbol.name == "metalsim_run"
         )
@@ -115,8 +131,14 @@ class Library:
         for number in self._numbers.values():
             function = self._runtime.metalsim_kernel(number).contents.function
             inside = f"_Z{names.get(function - base, '_Z?')[1:]}E"
-            parameters = re.compile(rf"_ZL\d+metalsim_threadgroup_{number}_\d+$")  # their length is the host's
-            own = (one for one in variables if one.name.startswith(inside) or parameters.match(one.name))
+            parameters = re.compile(
+                rf"_ZL\d+metalsim_threadgroup_{number}_\d+$"
+            )  # their length is the host's
+            own = (
+                one
+                for one in variables
+                if one.name.startswith(inside) or parameters.match(one.name)
+            )
             sizes[number] = sum(variable.bytes for variable in own)
         return sizes
 
@@ -176,7 +198,10 @@ class Kernel:
             _raise_reported(errors.numpy().tobytes())
 
     def launch(
-        self, buffers: dict[int, binding.Buffer], threads: tuple[int, int, int], group_size: tuple[int, int, int]
+        self,
+        buffers: dict[int, binding.Buffer],
+        threads: tuple[int, int, int],
+        group_size: tuple[int, int, int],
     ) -> None:
         """Run the kernel as a command encoder does, with buffers by index (`binding.raw`); dtypes are not checked."""
         binding.check_parameters(self.name, self._parameters, buffers)
@@ -196,20 +221,32 @@ class Kernel:
         over several kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds,
         for each run.
         """
-        return check(self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout)
+        return check(
+            self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout
+        )
 
     def accesses(
-        self, *args: object, threads=None, group_size=None, arg_casts=None, timeout: float = 120.0, unset="pattern"
+        self,
+        *args: object,
+        threads=None,
+        group_size=None,
+        arg_casts=None,
+        timeout: float = 120.0,
+        unset="pattern",
     ) -> Accesses:
         """Run the kernel once in another process, as `check` does, and return which thread read and wrote what.
 
         The arguments keep their values; `Accesses.memory` has what the run made of them. A thread's variables begin
         with NaN, or where ``unset="zero"`` with 0: if the two differ, one is read before it is set.
         """
-        return accesses(self._program(), self._bind(args, threads, group_size, arg_casts), timeout, unset)
+        return accesses(
+            self._program(), self._bind(args, threads, group_size, arg_casts), timeout, unset
+        )
 
     def _program(self) -> Program:
-        return Program(self._library._code, self._number, self._library._described[self.name]["meets"])
+        return Program(
+            self._library._code, self._number, self._library._described[self.name]["meets"]
+        )
 
     def _bind(
         self,
@@ -223,7 +260,9 @@ class Kernel:
         most = self.max_threads_per_threadgroup
         call = binding.bind(args, threads, group_size, arg_casts, self._library._strided, most)
         if error_index is not None:
-            call.buffers[error_index] = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
+            call.buffers[error_index] = binding.Buffer(
+                errors.data_ptr(), errors.numel(), "u", 1, errors
+            )
         binding.check_parameters(self.name, self._parameters, call.buffers)
         if self._library._strided:
             call.buffers.update(binding.snapshots(self._parameters, call.buffers))
@@ -258,12 +297,18 @@ class Kernel:
                 runtime.metalsim_unwatch()
             message = runtime.metalsim_error().decode() if failed else ""
         if failed:
-            if message == _INTERRUPTED:  # the run time passed SIGINT on: Python's own handler raises where it may
+            if (
+                message == _INTERRUPTED
+            ):  # the run time passed SIGINT on: Python's own handler raises where it may
                 raise RuntimeError(f"{self.name}: {message}")
-            raise RuntimeError(f"{self.name}: {message}. {self.name}.check(...) with the same arguments names the line")
+            raise RuntimeError(
+                f"{self.name}: {message}. {self.name}.check(...) with the same arguments names the line"
+            )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a compiled Metal kernel cannot be copied or pickled: keep its source, and compile that")
+        raise TypeError(
+            "a compiled Metal kernel cannot be copied or pickled: keep its source, and compile that"
+        )
 
     def __repr__(self) -> str:
         return f"<simulated Metal kernel {self.name}>"
@@ -294,7 +339,10 @@ def _compile(source: str, given: msl.Given, folder: Path) -> None:
     translation = msl.translate(compiler.preprocess(source), given)
     (folder / "kernels.cpp").write_text(translation.code, encoding="utf-8")
     compiler.compile_library(translation.code, folder / "kernels.so")
-    kernels = [asdict(kernel) | ({"meets": True} if _fibers_asked() == "1" else {}) for kernel in translation.kernels]
+    kernels = [
+        asdict(kernel) | ({"meets": True} if _fibers_asked() == "1" else {})
+        for kernel in translation.kernels
+    ]
     (folder / "kernels.json").write_text(json.dumps(kernels), encoding="utf-8")
 
 
@@ -310,7 +358,9 @@ def _raise_reported(data: bytes) -> None:
     count = int.from_bytes(data[:4], "little")
     if not count:
         return
-    first = {name: data[4 + at :][:size].split(b"\0")[0].decode() for name, at, size in _ERROR_PARTS}
+    first = {
+        name: data[4 + at :][:size].split(b"\0")[0].decode() for name, at, size in _ERROR_PARTS
+    }
     line = int.from_bytes(data[4 + 508 : 4 + 512], "little")
     error = getattr(torch, "AcceleratorError", RuntimeError)
     raise error(f"{first['file']}:{line}: {first['message']} (reported by {count} threads)")

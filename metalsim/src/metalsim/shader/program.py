@@ -13,7 +13,10 @@ from pathlib import Path
 from metalsim.shader import binding, compiler
 
 _HOOKED = (  # without sinking an access stays before the `if` that it was written before
-    ("-fsanitize=thread", *("-mllvm", "-tsan-instrument-read-before-write", "-mllvm", "-instcombine-code-sinking=0")),
+    (
+        "-fsanitize=thread",
+        *("-mllvm", "-tsan-instrument-read-before-write", "-mllvm", "-instcombine-code-sinking=0"),
+    ),
     ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
 )
 TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runtime/hooks.h answers the calls
@@ -62,7 +65,9 @@ class Program:
 
         return compiler.kept(name, make) / "program"
 
-    def run(self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF) -> Outcome:
+    def run(
+        self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF
+    ) -> Outcome:
         """One run. `order` of threads: 0 as numbered, 1 backwards, others shuffled. `garbage`: byte in fresh memory."""
         program = self.build(tool)
         memory = binding.regions(call.buffers)
@@ -73,23 +78,39 @@ class Program:
             command = [program, job, *([record] if tool.startswith("accesses") else [])]
             try:
                 result = subprocess.run(
-                    command, capture_output=True, text=True, check=False, timeout=timeout, env=_environment()
+                    command,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=timeout,
+                    env=_environment(),
                 )
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())
-            after = [(Path(folder) / f"region{i}").read_bytes()[region.skew :] for i, region in enumerate(memory)]
+            after = [
+                (Path(folder) / f"region{i}").read_bytes()[region.skew :]
+                for i, region in enumerate(memory)
+            ]
             lines = record.read_bytes() if record.exists() else b""
         return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after), lines)
 
-    def _job(self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str) -> Path:
-        lines = [f"{self.number} {how}", " ".join(map(str, call.threads)), " ".join(map(str, call.group_size))]
+    def _job(
+        self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str
+    ) -> Path:
+        lines = [
+            f"{self.number} {how}",
+            " ".join(map(str, call.threads)),
+            " ".join(map(str, call.group_size)),
+        ]
         lines.append(str(len(memory)))
         offsets = []
         for i, region in enumerate(memory):
             path = folder / f"region{i}"
             path.write_bytes(b"\xff" * region.skew + region.read())
             lines.append(f"{region.bytes + region.skew} {path}")
-            offsets += [f"{index} {i} {region.skew + offset}" for index, offset in region.buffers.items()]
+            offsets += [
+                f"{index} {i} {region.skew + offset}" for index, offset in region.buffers.items()
+            ]
         job = folder / "job"
         job.write_text("\n".join([*lines, *offsets]) + "\n", encoding="utf-8")
         return job
@@ -123,9 +144,15 @@ def source_line(program: Path, address: str) -> str:
     if int(address, 16) == 0:
         return "?:0"
     symbolizer = _symbolizer()
-    command = [symbolizer, "--inlines", f"--obj={program}"] if symbolizer else ["addr2line", "-i", "-e", str(program)]
+    command = (
+        [symbolizer, "--inlines", f"--obj={program}"]
+        if symbolizer
+        else ["addr2line", "-i", "-e", str(program)]
+    )
     try:
-        output = subprocess.run([*command, address], capture_output=True, text=True, check=False, timeout=60).stdout
+        output = subprocess.run(
+            [*command, address], capture_output=True, text=True, check=False, timeout=60
+        ).stdout
     except OSError:
         return "?:0"  # neither symbolizer nor addr2line
     line = re.search(r"(program_source:\d+)", output)

@@ -23,7 +23,10 @@ PROGRAM = "program_source"  # what Metal calls a library's source in its message
 
 # what appears in the source -> what is not simulated
 _NOT_SIMULATED = (
-    (r"\b(?:texture|depth)(?:1d|2d|3d|cube)(?:_ms)?(?:_array)?\b|\btexture_buffer\b", "textures are"),
+    (
+        r"\b(?:texture|depth)(?:1d|2d|3d|cube)(?:_ms)?(?:_array)?\b|\btexture_buffer\b",
+        "textures are",
+    ),
     (r"(?<!::)\bsampler\b", "samplers are"),
     (r"\bimageblock\b|\bthreadgroup_imageblock\b", "imageblocks are"),
     (r"\b(?:vertex|fragment)\s+[\w:<>]+\s+\w+\s*\(", "vertex and fragment functions are"),
@@ -76,7 +79,15 @@ class Given:
     def key(self) -> str:
         """What of it goes into the name of a result."""
         chosen = None if self.kernels is None else sorted(self.kernels)
-        return repr([*(sorted(map(repr, (each or {}).items())) for each in (self.constants, self.threadgroup)), chosen])
+        return repr(
+            [
+                *(
+                    sorted(map(repr, (each or {}).items()))
+                    for each in (self.constants, self.threadgroup)
+                ),
+                chosen,
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -135,14 +146,20 @@ def error(text: str, position: int, message: str) -> SyntaxError:
 
 def refuse_what_is_not_simulated(text: str, given: Given) -> None:
     """SyntaxError for the parts of Metal that have no counterpart here."""
-    not_given = [(pattern, what) for name, pattern, what in _NOT_GIVEN if getattr(given, name) is None]
+    not_given = [
+        (pattern, what) for name, pattern, what in _NOT_GIVEN if getattr(given, name) is None
+    ]
     for pattern, what in (*_NOT_SIMULATED, *not_given):
         if match := re.search(pattern, text):
             raise error(text, match.start(), f"{what} not simulated")
     if "metalsim_standard_library" in text:
         return
     if match := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
-        raise error(text, match.start(), "use of undeclared identifier 'metal': #include <metal_stdlib> is missing")
+        raise error(
+            text,
+            match.start(),
+            "use of undeclared identifier 'metal': #include <metal_stdlib> is missing",
+        )
 
 
 _SCALAR = (
@@ -155,13 +172,19 @@ _SPACES = r"\b(?:device|constant|threadgroup|thread|ray_data|object_data)\b"
 def check_address_spaces(text: str) -> None:
     """SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
     types = sorted(set(re.findall(r"\b(?:typename|class)\s+(\w+)", text)), key=len, reverse=True)
-    declarator = re.compile(rf"(?<![\w.])(?:{'|'.join([_SCALAR, *types])})\s*(?:const\s*)?[*&](?![&=])")
+    declarator = re.compile(
+        rf"(?<![\w.])(?:{'|'.join([_SCALAR, *types])})\s*(?:const\s*)?[*&](?![&=])"
+    )
     for match in declarator.finditer(text):
         begin = max(text.rfind(c, 0, match.start()) for c in ";{}(,<") + 1
-        if re.search(_SPACES, text[begin : match.end()]) or re.match(rf"\s*{_SPACES}", text[match.end() :][:20]):
+        if re.search(_SPACES, text[begin : match.end()]) or re.match(
+            rf"\s*{_SPACES}", text[match.end() :][:20]
+        ):
             continue
         raise error(
-            text, match.start(), f"pointer or reference type must have explicit address space qualifier: '{match[0]}'"
+            text,
+            match.start(),
+            f"pointer or reference type must have explicit address space qualifier: '{match[0]}'",
         )
 
 
@@ -188,7 +211,9 @@ def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
         value = constants.get(name, constants.get(int(match[3])))
         asked = rf"\bis_function_constant_defined\s*\(\s*{name}\s*\)"
         if value is None and not re.search(asked, text):
-            message = f"function constant {name} has no value: constants={{{name!r}: ...}} gives one"
+            message = (
+                f"function constant {name} has no value: constants={{{name!r}: ...}} gives one"
+            )
             raise error(text, text.index(match[0]), message)
         text = re.sub(asked, "true" if value is not None else "false", text)
         set_to = f"static constexpr constant {match[1]} {name} = {match[1]}({_literal(value)});"
@@ -206,7 +231,9 @@ def _literal(value: object) -> str:
         return repr(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(_literal, value))
-    raise ValueError(f"a function constant is a bool, an int, a float or a sequence of them, not {value!r}")
+    raise ValueError(
+        f"a function constant is a bool, an int, a float or a sequence of them, not {value!r}"
+    )
 
 
 def single_precision_literals(text: str) -> str:
@@ -231,11 +258,17 @@ def drop_address_space_twins(text: str) -> str:
         block = _block_around(text, begin)
         if block not in ends:
             ends[block] = _closing(text, block, "{", "}") if block >= 0 else len(text)
-        head = r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1])))
+        head = r"\s*".join(
+            map(re.escape, re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1]))
+        )
         const = r"\s*const" if re.search(r"\bconst\b", match[0]) else ""
         of_thread = re.compile(rf"{head}(?:\s*thread)?{const}(?:\s*thread)?\s*[:{{=]")
         if (block, head, const) in seen or of_thread.search(text, max(block, 0), ends[block]):
-            end = text.find(";", match.end()) + 1 if text[match.end()] == "=" else _end_of_body(text, match.end())
+            end = (
+                text.find(";", match.end()) + 1
+                if text[match.end()] == "="
+                else _end_of_body(text, match.end())
+            )
             kept += [text[position:begin], _lines_only(text[begin:end])]
         else:
             seen.add((block, head, const))
@@ -259,7 +292,9 @@ def _block_around(text: str, position: int) -> int:
 
 def define_constants_of_classes(text: str) -> str:
     """`static constexpr` members become inline: C++14 wants their definition where one is bound to a reference."""
-    member = re.compile(r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)")
+    member = re.compile(
+        r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)"
+    )
     defined = set(re.findall(r"\bconstexpr\b[^;(){}=]*::\s*(\w+)\s*(?:\[[^;{}=]*\]\s*)*;", text))
 
     def define(match: re.Match) -> str:
@@ -267,7 +302,9 @@ def define_constants_of_classes(text: str) -> str:
         if match[1] in defined:
             return match[0]
         head = text[_declaration(text, block) : block] if block >= 0 else ""
-        of_class = re.search(r"\b(?:struct|class|union)\b[^()]*$", head)  # not template <class T> of a function
+        of_class = re.search(
+            r"\b(?:struct|class|union)\b[^()]*$", head
+        )  # not template <class T> of a function
         return f"{match[0]}inline " if of_class else match[0]
 
     return member.sub(define, text)
@@ -290,9 +327,14 @@ def drop_equal_overloads(text: str) -> str:
     """
     seen, spans = set(), []
     for function in _functions(text):
-        words = re.sub(r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end]))
+        words = re.sub(
+            r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end])
+        )
         words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)
-        key = (function.scope, re.sub(r"\s+", "", re.sub(r"\bconst(?:\s+const)+\b", "const", words)))
+        key = (
+            function.scope,
+            re.sub(r"\s+", "", re.sub(r"\bconst(?:\s+const)+\b", "const", words)),
+        )
         if key in seen and not re.search(r"\bkernel\b", words):
             spans.append((function.begin, function.end))
         seen.add(key)
@@ -305,7 +347,11 @@ def drop_equal_specialisations(text: str) -> str:
     seen, spans = set(), []
     for match in head.finditer(text):
         end = _closing(text, match.end(), "{", "}") + 1
-        words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", _LINE_MARKER.sub("", text[match.start() : end]))
+        words = re.sub(
+            r"\b(?:device|threadgroup|thread)\b",
+            "",
+            _LINE_MARKER.sub("", text[match.start() : end]),
+        )
         key = re.sub(r"\s+", "", words)
         if key in seen:
             spans.append((match.start(), end))
@@ -331,7 +377,8 @@ def _lines_only(text: str) -> str:
 def strip_attributes(text: str) -> str:
     """Remove `[[...]]`, keeping the lines."""
     attribute = re.compile(
-        r"(?<=[\s;{}\w)>*&,])\[\[(?!\s*\])(?:[^\[\]]|\[(?!\[)[^\]]*\])*?\]\]|^\s*\[\[(?:[^\[\]])*?\]\]", re.M
+        r"(?<=[\s;{}\w)>*&,])\[\[(?!\s*\])(?:[^\[\]]|\[(?!\[)[^\]]*\])*?\]\]|^\s*\[\[(?:[^\[\]])*?\]\]",
+        re.M,
     )
     return attribute.sub(lambda match: " " + "\n" * match[0].count("\n"), text)
 
@@ -375,7 +422,9 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
         declared = None if expression else _declared(text, word.end())
         if re.search(r"\btemplate\s*<", head) or not (expression or declared):
             continue
-        between, name = (declared.between, declared.name) if declared else ("", expression.split("<")[0])
+        between, name = (
+            (declared.between, declared.name) if declared else ("", expression.split("<")[0])
+        )
         name = _host_name(head + between) or name
         known.add(name)
         if name in names:
@@ -390,7 +439,9 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
         position = end
     if unknown := [name for name in names if name not in known]:
         near = difflib.get_close_matches(unknown[0], known, 3) or sorted(known)[:3]
-        raise ValueError(f"the source has no kernel {unknown[0]!r}; of its {len(known)} the nearest: {', '.join(near)}")
+        raise ValueError(
+            f"the source has no kernel {unknown[0]!r}; of its {len(known)} the nearest: {', '.join(near)}"
+        )
     return "".join(kept) + text[position:]
 
 
@@ -402,7 +453,9 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
         head = _head(text, word.start()) + word[0]
         if expression := _decltype_instantiation(text, word.end()):
             base = expression.split("<")[0]
-            found_kernels.append((word.start(), _host_name(head), base, expression, None, _most_threads(head)))
+            found_kernels.append(
+                (word.start(), _host_name(head), base, expression, None, _most_threads(head))
+            )
             continue
         declared = _declared(text, word.end())
         if declared is None:
@@ -410,7 +463,9 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
         name, parameters = declared.name, declared.parameters
         host, most = _host_name(head + declared.between), _most_threads(head + declared.between)
         if re.search(r"\btemplate\b(?!\s*<)", head):
-            found_kernels.append((word.start(), host, name, declared.instantiation(), parameters, most))
+            found_kernels.append(
+                (word.start(), host, name, declared.instantiation(), parameters, most)
+            )
         else:
             patterns[_last(name)] = parameters, most
             if not re.search(r"\btemplate\s*<", head):
@@ -424,7 +479,9 @@ def find_kernels(text: str) -> tuple[Kernel, ...]:
         most = min(most, most_of_all)
         if parameters is not None:
             meets = _last(base) in meeting
-            kernels.append(Kernel(host or base, expression, parameters, meets, most, *where(text, position)))
+            kernels.append(
+                Kernel(host or base, expression, parameters, meets, most, *where(text, position))
+            )
     return tuple(kernels)
 
 
@@ -478,13 +535,17 @@ class _Declared:
         """C++ for what an explicit instantiation makes: its types say which, where it has no template arguments."""
         if self.template_arguments:
             return self.name + self.template_arguments
-        plain = re.sub(r"\s+", " ", re.sub(r"\[\[.*?\]\]", "", _LINE_MARKER.sub("", self.inside), flags=re.S))
+        plain = re.sub(
+            r"\s+", " ", re.sub(r"\[\[.*?\]\]", "", _LINE_MARKER.sub("", self.inside), flags=re.S)
+        )
         return f"(*static_cast<void (*)({plain})>(&{self.name}))"
 
 
 def _declared(text: str, position: int) -> _Declared | None:
     """The kernel that is declared at a position."""
-    start = re.compile(rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])")
+    start = re.compile(
+        rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])"
+    )
     match = start.match(text, position)
     if not match:
         return None
@@ -496,7 +557,9 @@ def _declared(text: str, position: int) -> _Declared | None:
         if opening < 0 or text[end:opening].strip():
             return None
     inside = text[opening + 1 : _closing(text, opening)]
-    return _Declared(re.sub(r"\s+", "", match[1]), template_arguments, inside, text[position : match.start(1)])
+    return _Declared(
+        re.sub(r"\s+", "", match[1]), template_arguments, inside, text[position : match.start(1)]
+    )
 
 
 def _parameter(text: str) -> Parameter:
@@ -538,8 +601,13 @@ def meeting_functions(text: str) -> set[str]:
     By name is too often rather than too seldom: any word in the body counts as a call. The price of a name too many is
     speed; one too few is an error at run time, not a wrong result.
     """
-    bodies = [(function.names, text[function.brace : function.end]) for function in _functions(text)]
-    words = [(names, set(re.findall(r"\w+", body)), bool(_MEETING.search(body))) for names, body in bodies]
+    bodies = [
+        (function.names, text[function.brace : function.end]) for function in _functions(text)
+    ]
+    words = [
+        (names, set(re.findall(r"\w+", body)), bool(_MEETING.search(body)))
+        for names, body in bodies
+    ]
     reached: set[str] = set()
     before = -1
     while before != len(reached):
@@ -569,7 +637,10 @@ def _functions(text: str) -> list[_Function]:
     while match := _BREAK.search(text, position):
         position = match.end()
         head = _LINE_MARKER.sub("", text[start : match.start()]) if match[0] == "{" else ""
-        names = frozenset(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head)) - _NOT_NAMES
+        names = (
+            frozenset(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head))
+            - _NOT_NAMES
+        )
         if names and not re.match(r"\s*(?:namespace|extern)\b", head):
             position = _closing(text, match.start(), "{", "}") + 1
             found_functions.append(_Function(names, start, match.start(), position, scopes[-1]))
@@ -583,4 +654,6 @@ def _functions(text: str) -> list[_Function]:
 
 
 _BREAK = re.compile(r"[;{}]")
-_NOT_NAMES = frozenset(("if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name"))
+_NOT_NAMES = frozenset(
+    ("if", "for", "while", "switch", "enable_if_t", "decltype", "alignas", "sizeof", "host_name")
+)

@@ -39,7 +39,10 @@ class Evidence:
         """Return plain lists and texts."""
         if self.table is None:
             return {"title": self.title, "text": self.text}
-        return {"title": self.title, **{name: getattr(self.table, name) for name in ("headings", "rows", "note")}}
+        return {
+            "title": self.title,
+            **{name: getattr(self.table, name) for name in ("headings", "rows", "note")},
+        }
 
     def __str__(self) -> str:
         shown = self.text if self.table is None else repr(self.table)
@@ -74,11 +77,19 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, in the words of the page."""
-        fields = {"outcome" if name == "status" else name: value for name, value in vars(self).items()}
+        fields = {
+            "outcome" if name == "status" else name: value for name, value in vars(self).items()
+        }
         ended = isolated.IN_PRINT.get(self.ended, self.ended)
-        return fields | {"outcome": self.outcome, "ended": ended, "evidence": [e.to_json() for e in self.evidence]}
+        return fields | {
+            "outcome": self.outcome,
+            "ended": ended,
+            "evidence": [e.to_json() for e in self.evidence],
+        }
 
     def __str__(self) -> str:
         lines = [self.question, *(f"  {line}" for line in self.sentence.splitlines())]
         lines += [f"  (asked of {self.on})"] if self.on else []
-        return "\n".join([*lines, *(f"  {line}" for each in self.evidence for line in str(each).splitlines())])
+        return "\n".join(
+            [*lines, *(f"  {line}" for each in self.evidence for line in str(each).splitlines())]
+        )

@@ -19,13 +19,22 @@ from metallab.pytorch import crossover
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer
-from metallab.pytorch.doctor.subject import DOES_NOT_RUN, Subject, assert_loss, forget, made, refusing
+from metallab.pytorch.doctor.subject import (
+    DOES_NOT_RUN,
+    Subject,
+    assert_loss,
+    forget,
+    made,
+    refusing,
+)
 
 ASKED = ("runs", "right", "fast", "spent", "fits", "formats")
 """For each question a module with a function of that name."""
 PLANNED = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
-NO_APPLE_GPU = "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
+NO_APPLE_GPU = (
+    "there is no Apple GPU here, nor can a simulated one be used: run make setup, or ask on a Mac"
+)
 MORE_TIME = "more minutes give more time"
 
 
@@ -45,7 +54,9 @@ def ask(number: int, factory: str, ends: float, most: int, target: int | None) -
     """
     hold_memory(most)
     subject = made(factory)
-    return answered(number, subject, Limits(max(0.1, PLANNED * (ends - time.monotonic())), most, target))
+    return answered(
+        number, subject, Limits(max(0.1, PLANNED * (ends - time.monotonic())), most, target)
+    )
 
 
 def ask_together(
@@ -70,10 +81,14 @@ def answered(number: int, subject: Subject, limits: Limits) -> Answer:
     name = ASKED[number - 1]
     try:
         with crossover.whole_float32():
-            return getattr(importlib.import_module(f"metallab.pytorch.doctor.{name}"), name)(subject, limits)
+            return getattr(importlib.import_module(f"metallab.pytorch.doctor.{name}"), name)(
+                subject, limits
+            )
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
         also = "; see answer 1" if number == 2 else ""
-        return Answer(QUESTIONS[number - 1], "skipped", f"No answer: {explain(error)}{also}.", ended="raised")
+        return Answer(
+            QUESTIONS[number - 1], "skipped", f"No answer: {explain(error)}{also}.", ended="raised"
+        )
 
 
 def look(factory: str, most: int) -> tuple[str, str]:
@@ -85,7 +100,10 @@ def look(factory: str, most: int) -> tuple[str, str]:
     assert_loss(subject)
     weights = sum(p.numel() for p in subject.model.parameters())
     shapes = ", ".join(str(tuple(t.shape)) for t in tensors_in((subject.inputs, subject.named)))
-    return f"{type(subject.model).__name__}, {weights:,} weights, inputs {shapes}", best_device().kind
+    return (
+        f"{type(subject.model).__name__}, {weights:,} weights, inputs {shapes}",
+        best_device().kind,
+    )
 
 
 def hold_memory(most: int) -> None:
@@ -95,7 +113,11 @@ def hold_memory(most: int) -> None:
     def watch() -> None:
         while process.memory_info().rss <= most:
             time.sleep(0.05)
-        print(f"it needs more than the {units.size(most)} that it may have", file=sys.stderr, flush=True)
+        print(
+            f"it needs more than the {units.size(most)} that it may have",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)
 
     threading.Thread(target=watch, name="memory-limit", daemon=True).start()

@@ -39,13 +39,19 @@ def fits(subject: Subject, limits: Limits) -> Answer:
     activations += more
     needed, batch = fixed + activations, subject.batch if activations and subject.scales else 0
     given = f"a batch of {batch}" if batch else "the inputs"
-    sentences = [f"Training on {given} with AdamW needs {size(needed)}; the weights alone are {size(weights)}."]
+    sentences = [
+        f"Training on {given} with AdamW needs {size(needed)}; the weights alone are {size(weights)}."
+    ]
     if not gradients:
         sentences = [f"It has nothing to train; a call with its inputs needs {size(needed)}."]
     for machine, usable in machines.items():
         verb = "fits" if needed <= usable else "DOES NOT FIT"
         now = f", of which {size(free)} are free now" if usable == installed else ""
-        most = f"; the largest batch is about {largest_batch(usable - fixed, activations, batch)}" if batch else ""
+        most = (
+            f"; the largest batch is about {largest_batch(usable - fixed, activations, batch)}"
+            if batch
+            else ""
+        )
         sentences.append(f"It {verb} into the {size(usable)} for it on {machine}{now}{most}.")
     if free < needed <= installed:
         sentences.append("Memory that other programs hold must become free first.")
@@ -56,9 +62,19 @@ def fits(subject: Subject, limits: Limits) -> Answer:
         *((f"peak of {task}, beyond the weights", peak, "PyTorch's allocator") for task, peak in peaks.items()),
     ]  # fmt: skip
     note = "" if peaks else "No peak was measured: that may need more memory than there is for it."
-    table = Table(["part", "size", "how"], [(name, size(value), how) for name, value, how in parts], note)
-    status = "failed" if needed > min(machines.values()) else "passed" if needed <= free else "incomplete"
-    return Answer(QUESTIONS[4], status, "\n".join(sentences), on.label, (Evidence("Memory", table),))
+    table = Table(
+        ["part", "size", "how"], [(name, size(value), how) for name, value, how in parts], note
+    )
+    status = (
+        "failed"
+        if needed > min(machines.values())
+        else "passed"
+        if needed <= free
+        else "incomplete"
+    )
+    return Answer(
+        QUESTIONS[4], status, "\n".join(sentences), on.label, (Evidence("Memory", table),)
+    )
 
 
 def counted(subject: Subject) -> tuple[int, int, int]:
@@ -93,7 +109,9 @@ def memory_of(on: Device) -> tuple[int, int]:
 def _peaks(subject: Subject, on: Device) -> dict[str, int]:
     """Peaks of inference and of a training step in bytes, beyond the weights that lie there."""
     there = subject.to(on.torch_device)
-    tasks = {"inference": there.inference} | ({"a step of SGD": there.training_step} if there.trains else {})
+    tasks = {"inference": there.inference} | (
+        {"a step of SGD": there.training_step} if there.trains else {}
+    )
     peaks = {}
     for name, make in tasks.items():
         if on.kind == "cpu":
@@ -114,5 +132,7 @@ def allocated_peak(run: Callable[[], object]) -> int:
         result = run()
     del result
     events = profiled.profiler.kineto_results.events()
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
     return max(accumulate((change for _, change in changes), initial=0))

@@ -64,17 +64,27 @@ def formats(subject: Subject, limits: Limits) -> Answer:
         ways[f"{name}, cast"] = _cast(there, dtype), plain
     found: dict[str, Format] = {}
     for name, way in ways.items():
-        found[name] = run_in_format(*way, [] if random else exact, found["float32"].born if found else None)
-    sentences = _in_words(found, reference, "differ from call to call" if random else "are NaN, or no floating numbers")
+        found[name] = run_in_format(
+            *way, [] if random else exact, found["float32"].born if found else None
+        )
+    sentences = _in_words(
+        found,
+        reference,
+        "differ from call to call" if random else "are NaN, or no floating numbers",
+    )
     if nans := sum(int(t.isnan().sum()) for t in exact):
-        sentences.insert(0, f"{nans} of {sum(t.numel() for t in exact)} outputs are NaN in {reference} as well.")
+        sentences.insert(
+            0, f"{nans} of {sum(t.numel() for t in exact)} outputs are NaN in {reference} as well."
+        )
     costs = {name: _costs(name, *ways[name], each, on, within) for name, each in found.items()}
     rows = [(name, each, *costs[name]) for name, each in found.items()]
     headings = ["format", "error of the outputs", "inference", "kept for the backward pass"]
     evidence = Evidence("Formats", Table(headings, rows, str(within) if within.left_out else ""))
     # where a cast is refused there is autocast as well
     minor = lambda name, trouble: name.endswith(", cast") and trouble.startswith(RAISES)
-    careful = nans or any(each.trouble and not minor(name, each.trouble) for name, each in found.items())
+    careful = nans or any(
+        each.trouble and not minor(name, each.trouble) for name, each in found.items()
+    )
     status = "incomplete" if careful else "passed"
     return Answer(QUESTIONS[5], status, "\n".join(sentences) + caveat(on), on.label, (evidence,))
 
@@ -96,14 +106,19 @@ def _in_words(found: Mapping[str, Format], reference: str, why: str) -> list[str
     choice = f"of the small formats {nearest} is the nearest" if small else "stay with float32"
     if errors:
         listed = ", ".join(f"{error:.1e} in {name}" for name, error in errors.items())
-        sentences.append(f"Outputs differ from {reference} by up to {listed} of the root mean square: {choice}.")
+        sentences.append(
+            f"Outputs differ from {reference} by up to {listed} of the root mean square: {choice}."
+        )
     if others := ", ".join(name for name in sound if name not in errors):
         sentences.append(f"Outputs {why}, and were not compared, in {others}.")
     return sentences
 
 
 def run_in_format(
-    subject: Subject, autocast: torch.autocast, exact: Sequence[Tensor], known: Mapping[tuple, str] | None = None
+    subject: Subject,
+    autocast: torch.autocast,
+    exact: Sequence[Tensor],
+    known: Mapping[tuple, str] | None = None,
 ) -> Format:
     """Run inference, compare its outputs, and find the first infinite number that is not ``known``."""
     there = subject.copy()
@@ -119,7 +134,11 @@ def run_in_format(
     pairs = list(zip(exact, outputs, strict=False))
     alike = all(right.shape == got.shape for right, got in pairs)
     errors = [_error(right, got) for right, got in pairs if right.numel()] if alike else []
-    new = [] if known is None else [words for place, words in watched.born.items() if place not in known]
+    new = (
+        []
+        if known is None
+        else [words for place, words in watched.born.items() if place not in known]
+    )
     return Format(max(errors, default=math.nan), watched.born, new[0] if new else "", seconds)
 
 
@@ -129,7 +148,11 @@ class _Infinities:
     def __init__(self, subject: Subject) -> None:
         self.modules = CallingModules()
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        own = (*subject.model.parameters(), *subject.model.buffers(), *tensors_in((subject.inputs, subject.named)))
+        own = (
+            *subject.model.parameters(),
+            *subject.model.buffers(),
+            *tensors_in((subject.inputs, subject.named)),
+        )
         self.own = {_address(tensor) for tensor in own if tensor.layout == torch.strided}
         """Addresses of weights and inputs, which a cast may have made infinite."""
         self.born: dict[tuple, str] = {}
@@ -138,7 +161,9 @@ class _Infinities:
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator and look at its result."""
         short = operator.name().partition("::")[2].partition(".")[0]
-        inherited = any(short in COPIES or _address(t) not in self.own for t in _infinite((args, kwargs)))
+        inherited = any(
+            short in COPIES or _address(t) not in self.own for t in _infinite((args, kwargs))
+        )
         result = operator(*args, **kwargs)
         if operator.is_view or short.startswith(UNWRITTEN):
             return result
@@ -182,14 +207,18 @@ def _exact(subject: Subject) -> tuple[list[Tensor], str]:
         return _floating(_cast(subject, torch.float64, torch.complex128).inference()()), "float64"
     except Exception:  # noqa: BLE001 - a model may insist on its own format
         torch.set_default_dtype(default)
-        return _floating(subject.inference()()), "the model as it is, which does not run in float64,"
+        return _floating(
+            subject.inference()()
+        ), "the model as it is, which does not run in float64,"
     finally:
         torch.set_default_dtype(default)
 
 
 def _floating(outputs: object) -> list[Tensor]:
     """Return floating outputs in float64 on the CPU, complex ones as pairs of real numbers."""
-    found = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors_in(outputs)]
+    found = [
+        torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors_in(outputs)
+    ]
     return [t.detach().cpu().double() for t in found if t.is_floating_point()]
 
 
@@ -210,7 +239,12 @@ def _costs(
     seconds, kept = "not timed", "not counted"
     if ran.seconds and within.count(f"timings in {name}", each=5 * ran.seconds, wanted=1):
         budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=within.left / 10)
-        seconds = time_in_words(timing.measure(autocast(there.inference()), on=on, name=name, budget=budget))
-    with contextlib.suppress(Exception), autocast:  # whatever a model raises: another column reports it
+        seconds = time_in_words(
+            timing.measure(autocast(there.inference()), on=on, name=name, budget=budget)
+        )
+    with (
+        contextlib.suppress(Exception),
+        autocast,
+    ):  # whatever a model raises: another column reports it
         kept = units.size(precision.kept_for_backward(there.model, there.outputs))
     return seconds, kept

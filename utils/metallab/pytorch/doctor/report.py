@@ -33,11 +33,20 @@ BUILD_SECONDS, LOOK_SECONDS = 600.0, 60.0
 FINDINGS = {
     (1, "failed"): ("it does not run on an Apple GPU as it is", "see answer 1 for what to do"),
     (1, "incomplete"): ("some of it may leave the Apple GPU", "look at the operators in answer 1"),
-    (2, "failed"): ("it computes wrongly on an Apple GPU", "take the way out in answer 2, and report its program"),
+    (2, "failed"): (
+        "it computes wrongly on an Apple GPU",
+        "take the way out in answer 2, and report its program",
+    ),
     (2, "incomplete"): ("not all of it is known to be right", "read in answer 2 why"),
     (3, "incomplete"): ("not every time may be compared", "read in answer 3 why"),
-    (4, "incomplete"): ("its steps copy between CPU and GPU", "remove the copies at the lines in answer 4"),
-    (5, "failed"): ("it does not fit into memory", "take the batch of answer 5, or a smaller model"),
+    (4, "incomplete"): (
+        "its steps copy between CPU and GPU",
+        "remove the copies at the lines in answer 4",
+    ),
+    (5, "failed"): (
+        "it does not fit into memory",
+        "take the batch of answer 5, or a smaller model",
+    ),
     (5, "incomplete"): ("other programs hold memory that it needs", "close them"),
     (6, "incomplete"): ("a small number format fails", "take one that answer 6 finds sound"),
 }
@@ -80,14 +89,20 @@ class Report:
         """Return plain values."""
         fields = {name: value for name, value in vars(self).items() if name != "answers"}
         answers = [answer.to_json() for answer in self.answers]
-        head = {"schema": "metallab doctor 1", "outcome": self.worst.outcome, "headline": self.headline}
+        head = {
+            "schema": "metallab doctor 1",
+            "outcome": self.worst.outcome,
+            "headline": self.headline,
+        }
         return head | fields | {"answers": answers}
 
     def save(self, folder: Path | str) -> Path:
         """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "doctor.json").write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        (folder / "doctor.json").write_text(
+            json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8"
+        )
         page = folder / "doctor.html"
         page.write_text(self._html(page=True), encoding="utf-8")
         return page
@@ -164,19 +179,30 @@ def examine(
     if together:
         model, answers = _together(factory, 60 * minutes, most, memory, questions)
         if len(answers) == len(questions):
-            return Report(factory, model, tuple(answers[n] for n in sorted(answers)), metadata.version("torch"))
+            return Report(
+                factory,
+                model,
+                tuple(answers[n] for n in sorted(answers)),
+                metadata.version("torch"),
+            )
     progress(f"looking at {factory}")
     began = time.monotonic()
     model, kind = _look(factory, max(60 * minutes, LOOK_SECONDS), most)
     looked = time.monotonic() - began
-    built = _run("import torch", BUILD_SECONDS, device="mps").ok  # the simulated GPU, if there is no other
+    built = _run(
+        "import torch", BUILD_SECONDS, device="mps"
+    ).ok  # the simulated GPU, if there is no other
     left, answers = 60 * minutes, {}
     with contextlib.suppress(KeyboardInterrupt):
         for number in questions:
             part = left / (len(questions) - len(answers))
-            start = min(looked, part)  # for importing and making the model, which takes long on a busy machine
+            start = min(
+                looked, part
+            )  # for importing and making the model, which takes long on a busy machine
             seconds, began = max(1.0, part + start), time.monotonic()
-            progress(f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {seconds:.0f} s)")
+            progress(
+                f"{number} of {len(QUESTIONS)}: {QUESTIONS[number - 1]} (at most {seconds:.0f} s)"
+            )
             on_apple_gpu = built and (number in (1, 2) or (number == 4 and kind != "cuda"))
             answers[number] = _answer(number, factory, seconds, most, memory, on_apple_gpu)
             left -= max(0.0, time.monotonic() - began - start)
@@ -184,10 +210,18 @@ def examine(
     if not answers:
         raise KeyboardInterrupt
     in_order = tuple(answers[number] for number in sorted(answers))
-    return Report(factory, model, in_order, metadata.version("torch"), interrupted=len(answers) < len(questions))
+    return Report(
+        factory,
+        model,
+        in_order,
+        metadata.version("torch"),
+        interrupted=len(answers) < len(questions),
+    )
 
 
-def _run(source: str, seconds: float, *, fallback: bool = False, **settings: Any) -> isolated.Outcome:
+def _run(
+    source: str, seconds: float, *, fallback: bool = False, **settings: Any
+) -> isolated.Outcome:
     """Run code in a process with this one's module path; missing operators run on the CPU if ``fallback``."""
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     variables |= {"PYTORCH_ENABLE_MPS_FALLBACK": "1"} if fallback else {}
@@ -203,13 +237,17 @@ def _look(factory: str, seconds: float, most: int) -> tuple[str, str]:
     return outcome["result"]
 
 
-def _together(factory: str, seconds: float, most: int, target: int | None, asked: Sequence[int]) -> tuple[str, dict]:
+def _together(
+    factory: str, seconds: float, most: int, target: int | None, asked: Sequence[int]
+) -> tuple[str, dict]:
     """Return the model and the answers of one process; of two, where an Apple GPU is simulated beside an NVIDIA GPU."""
     model, answers = "", {}
     for_nvidia = shutil.which("nvidia-smi") and not {1, 2} & {*asked}
     for device in (None,) if for_nvidia else ("mps", None):
         left = [number for number in asked if number not in answers]
-        source = CHILD.format(call=f"ask_together({left}, {factory!r}, {seconds}, {most}, {target})")
+        source = CHILD.format(
+            call=f"ask_together({left}, {factory!r}, {seconds}, {most}, {target})"
+        )
         limit = {"results": ["result"], "timeout": 2 * seconds + LOOK_SECONDS}
         outcome = isolated.run_again(source, device=device, **limit) if left else None
         if outcome and "NotAModel" in outcome.kinds:
@@ -222,7 +260,9 @@ def _together(factory: str, seconds: float, most: int, target: int | None, asked
     return model, answers
 
 
-def _answer(number: int, factory: str, seconds: float, most: int, target: int | None, on_apple_gpu: bool) -> Answer:
+def _answer(
+    number: int, factory: str, seconds: float, most: int, target: int | None, on_apple_gpu: bool
+) -> Answer:
     """Ask a question in a process, for at most so many ``seconds``."""
     began = time.monotonic()
     source = CHILD.format(call=f"ask({number}, {factory!r}, {began + seconds}, {most}, {target})")
@@ -231,16 +271,22 @@ def _answer(number: int, factory: str, seconds: float, most: int, target: int | 
     if outcome.ok:
         answer = outcome["result"]
     else:
-        last = "" if outcome.ended == "raised" else outcome.detail[-4000:]  # a traceback has our lines only
+        last = (
+            "" if outcome.ended == "raised" else outcome.detail[-4000:]
+        )  # a traceback has our lines only
         evidence = (Evidence("What it printed last", text=last),) if last else ()
         sentence = f"No answer: {_why(outcome)}."
-        answer = Answer(QUESTIONS[number - 1], "skipped", sentence, evidence=evidence, ended=outcome.ended)
+        answer = Answer(
+            QUESTIONS[number - 1], "skipped", sentence, evidence=evidence, ended=outcome.ended
+        )
     return replace(answer, seconds=round(time.monotonic() - began, 1))
 
 
 def _why(outcome: isolated.Outcome) -> str:
     """Return in a line why a process has no result."""
-    limit = next((line for line in outcome.detail.splitlines() if line.startswith("it needs more than")), "")
+    limit = next(
+        (line for line in outcome.detail.splitlines() if line.startswith("it needs more than")), ""
+    )
     if outcome.ended == "timeout":
         return f"it {outcome.reason}; more minutes give more time"
     return (f"{limit}; --process-memory gives more" if limit else outcome.reason).removesuffix(".")
@@ -256,19 +302,34 @@ def _size(text: str) -> int:
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab doctor``: 0, 1 if an answer is bad, 2 if one is missing or nothing was asked, 130 if interrupted."""
-    parser.add_argument("factory", help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)")
-    parser.add_argument("--minutes", type=float, default=3.0, help="for all answers together (%(default)g)")
-    parser.add_argument("--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?")
-    parser.add_argument("--process-memory", type=_size, metavar="8GB", help="that an answer may need at most")
+    parser.add_argument(
+        "factory",
+        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=3.0, help="for all answers together (%(default)g)"
+    )
+    parser.add_argument(
+        "--memory", type=_size, metavar="16GB", help="does it also fit into such a machine?"
+    )
+    parser.add_argument(
+        "--process-memory", type=_size, metavar="8GB", help="that an answer may need at most"
+    )
     out = "a folder for doctor.html and .json (%(default)s)"
     parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
     given = parser.parse_args(arguments)
     if not 0 < given.minutes < math.inf:
         parser.error("--minutes is a number above 0, such as 3")
-    options = {"minutes": given.minutes, "memory": given.memory, "process_memory": given.process_memory}
+    options = {
+        "minutes": given.minutes,
+        "memory": given.memory,
+        "process_memory": given.process_memory,
+    }
     try:
         paths.make_output(given.out)
-        report = examine(given.factory, **options, progress=lambda line: print(line, file=sys.stderr, flush=True))
+        report = examine(
+            given.factory, **options, progress=lambda line: print(line, file=sys.stderr, flush=True)
+        )
     except (OSError, NotAModel) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

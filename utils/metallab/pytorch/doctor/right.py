@@ -38,14 +38,18 @@ def right(subject: Subject, limits: Limits) -> Answer:
         notes += "\nOperators without an MPS kernel ran on the CPU: see answer 1."
     evidence = [Evidence("Compared", _table(verdicts, not_run))]
     if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
-        evidence.append(Evidence("Not compared", Table(["operator", "why"], list(unjudged.items()))))
+        evidence.append(
+            Evidence("Not compared", Table(["operator", "why"], list(unjudged.items())))
+        )
     way, last = list(verdicts.items())[-1]
     if last.agreement == "differs":
         program = [Evidence("A program that shows it", text=last.program)] if last.program else []
         evidence = [Evidence("The first wrong operator", text=str(last)), *program, *evidence]
         sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Workaround: {last.advice}."
         return Answer(QUESTIONS[1], "failed", sentence + notes, on.label, tuple(evidence))
-    judged, skipped = (sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped"))
+    judged, skipped = (
+        sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped")
+    )
     if not judged:
         sentence = f"There was no time to compare anything: {MORE_TIME}."
         return Answer(QUESTIONS[1], "skipped", sentence, on.label, ended="timeout")
@@ -63,7 +67,9 @@ def right(subject: Subject, limits: Limits) -> Answer:
     return Answer(QUESTIONS[1], status, " ".join(sentences) + notes, on.label, tuple(evidence))
 
 
-def _compare(subject: Subject, on: Device, seconds: float) -> tuple[dict[str, blame.Verdict], dict[str, str]]:
+def _compare(
+    subject: Subject, on: Device, seconds: float
+) -> tuple[dict[str, blame.Verdict], dict[str, str]]:
     """Compare in each way until something is wrong.
 
     Return the verdicts, and why others were left out: no time, or an error (such as a .view() of another layout).
@@ -95,7 +101,9 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     """Return the subject as given, in the other mode, and with its inputs in layouts that kernels get wrong."""
     switched = subject.copy()
     switched.model.train(not subject.model.training)
-    mode, other = ("training" if each.model.training else "evaluation" for each in (subject, switched))
+    mode, other = (
+        "training" if each.model.training else "evaluation" for each in (subject, switched)
+    )
     ways = {f"as given, in {mode} mode": subject, f"in {other} mode": switched}
     if any(t.dim() > 1 for t in tensors_in((subject.inputs, subject.named))):
         ways[SWAPPED] = subject.with_inputs(lambda t: t.mT.contiguous().mT if t.dim() > 1 else t)
@@ -108,18 +116,34 @@ def _ways(subject: Subject) -> dict[str, Subject]:
 
 def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str]) -> Table:
     rows = [
-        (w, v.judged + v.skipped, v.judged, v.kind if v.judged else "not compared", f"{v.largest:.1e}")
+        (
+            w,
+            v.judged + v.skipped,
+            v.judged,
+            v.kind if v.judged else "not compared",
+            f"{v.largest:.1e}",
+        )
         for w, v in verdicts.items()
     ]
     left = ", ".join(f"{way} ({why})" for way, why in not_run.items())
-    return Table(["how", "calls", "compared", "result", "rounding"], rows, f"Not tried: {left}." if left else "")
+    return Table(
+        ["how", "calls", "compared", "result", "rounding"],
+        rows,
+        f"Not tried: {left}." if left else "",
+    )
 
 
 def _no_gradient(subject: Subject) -> str:
     """Return a line with the weights that get no gradient in a training step; empty if all have one."""
     with contextlib.suppress(Exception):  # question 1 reports it
         have, weights = subject.gradients(), subject.model.named_parameters()
-        names = [name for name, weight in weights if have and weight.requires_grad and name not in have]
+        names = [
+            name for name, weight in weights if have and weight.requires_grad and name not in have
+        ]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        return f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used." if names else ""
+        return (
+            f"\nNo gradient reaches {', '.join(names[:5])}{more}: detached, or not used."
+            if names
+            else ""
+        )
     return ""  # of a model that raises

@@ -29,7 +29,9 @@ def runs(subject: Subject, _: Limits) -> Answer:
         raised = trial(subject, on)
         surprise = ", which was not predicted" if bool(raised) == predicted and covered else ""
         where = "the simulated Apple GPU" if on.simulated else "this Apple GPU"
-        sentences.append(f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}.")
+        sentences.append(
+            f"On {where} it {f'raised{surprise}: {raised}' if raised else f'ran{surprise}'}."
+        )
     elif not covered:
         return Answer(QUESTIONS[0], "skipped", "\n".join([*sentences, f"{NO_APPLE_GPU}."]))
     careful = any(each.having("falls back", "unknown") for each in covered) or not covered
@@ -50,7 +52,9 @@ def _predicted(subject: Subject) -> tuple[list[coverage.Coverage], list[str]]:
     covered, sentences = [], []
     for task, (*called, settings) in tasks.items():
         try:
-            covered.append(coverage.mps_coverage(*called, *subject.inputs, **subject.named, **settings))
+            covered.append(
+                coverage.mps_coverage(*called, *subject.inputs, **subject.named, **settings)
+            )
             sentences.append(f"{task}: {covered[-1].answer}")
         except coverage.TraceFailed as error:
             why = explain(error.__cause__) if error.__cause__ else units.first_line(error)
@@ -82,8 +86,20 @@ def _trouble(covered: Sequence[coverage.Coverage]) -> tuple[Evidence, ...]:
     }  # fmt: skip
     for problem in (problem for each in covered for problem in each.problems):
         if problem.operator:
-            how = {"on the CPU": "a tensor is on the CPU"}.get(problem.kind, f"makes {problem.kind}")
+            how = {"on the CPU": "a tensor is on the CPU"}.get(
+                problem.kind, f"makes {problem.kind}"
+            )
             place, line = ", ".join(problem.modules[:3]), problem.line or BACKWARD
-            rows[problem.operator, how, line] = (problem.operator, f"raises: {how}", place, line, problem.way_out)
+            rows[problem.operator, how, line] = (
+                problem.operator,
+                f"raises: {how}",
+                place,
+                line,
+                problem.way_out,
+            )
     headings = ["operator", "on MPS", "called by", "at", "way out"]
-    return (Evidence("Operators that do not run on the GPU", Table(headings, list(rows.values()))),) if rows else ()
+    return (
+        (Evidence("Operators that do not run on the GPU", Table(headings, list(rows.values()))),)
+        if rows
+        else ()
+    )

@@ -24,7 +24,10 @@ def spent(subject: Subject, _: Limits) -> Answer:
     recorded, what = record(subject, on)
     operators = [row for row in recorded.rows() if row["kind"] != "view"]
     whole = sum(row["total [ms]"] for row in operators)
-    rows = [(*(row[name] for name in LONGEST), f"{row['total [ms]'] / whole:.0%}") for row in operators[:MOST_ROWS]]
+    rows = [
+        (*(row[name] for name in LONGEST), f"{row['total [ms]'] / whole:.0%}")
+        for row in operators[:MOST_ROWS]
+    ]
     sentences = [f"It calls no operator ({what}, traced)."]
     if rows:
         name, _, where, *_, share = rows[0]
@@ -36,7 +39,9 @@ def spent(subject: Subject, _: Limits) -> Answer:
         try:
             recorded, _ = record(subject.without_float64(), apple)
         except Exception:  # noqa: BLE001 - a model may raise anything
-            sentences.append(f"It raises on {apple.label}, so its copies are not known: see answer 1.")
+            sentences.append(
+                f"It raises on {apple.label}, so its copies are not known: see answer 1."
+            )
             apple, known = None, False
     moved = recorded.having("copy", "fallback")
     packages = _packages(moved, subject)
@@ -55,7 +60,9 @@ def spent(subject: Subject, _: Limits) -> Answer:
         sentences.append("Nothing is copied between CPU and GPU.")
     asked = on.label + (f"; copies and fallbacks: {apple.label}" if apple else "")
     status = "passed" if known and (packages or not moved) else "incomplete"
-    sentence = "\n".join(sentences) + caveat(on, "an Apple GPU's times" if apple else "an Apple GPU")
+    sentence = "\n".join(sentences) + caveat(
+        on, "an Apple GPU's times" if apple else "an Apple GPU"
+    )
     return Answer(QUESTIONS[3], status, sentence, asked, tuple(evidence))
 
 
@@ -63,7 +70,9 @@ def record(subject: Subject, on: Device) -> tuple[trace.Trace, str]:
     """Trace one step after a warm-up step; return it and its description."""
     there = subject.to(on.torch_device)
     trains = there.trains
-    step, what = (there.training_step(), "a training step") if trains else (there.inference(), "inference")
+    step, what = (
+        (there.training_step(), "a training step") if trains else (there.inference(), "inference")
+    )
     step()
     on.synchronize()
     with trace.record(on=on) as recorded:
@@ -80,8 +89,17 @@ def _moves(events: Sequence[trace.Event], timed: bool) -> list[tuple]:
         groups[name, event.direction or event.kind, event.module or "no layer", line].append(event)
     rows = []
     for key, group in sorted(groups.items(), key=lambda each: -len(each[1])):
-        size, seconds = (sum(getattr(event, name) for event in group) for name in ("bytes", "duration"))
-        rows.append((*key, len(group), units.size(size), f"{1e3 * seconds:.3g}" if timed else "not known here"))
+        size, seconds = (
+            sum(getattr(event, name) for event in group) for name in ("bytes", "duration")
+        )
+        rows.append(
+            (
+                *key,
+                len(group),
+                units.size(size),
+                f"{1e3 * seconds:.3g}" if timed else "not known here",
+            )
+        )
     return rows
 
 
@@ -90,5 +108,8 @@ def _packages(moved: Sequence[trace.Event], subject: Subject) -> list[str]:
 
     The package that has the factory is the user's own.
     """
-    names = {installed_package(event.line.rpartition(":")[0]) if event.kind == "copy" else "" for event in moved}
+    names = {
+        installed_package(event.line.rpartition(":")[0]) if event.kind == "copy" else ""
+        for event in moved
+    }
     return [] if names & {"", subject.package} else sorted(names)

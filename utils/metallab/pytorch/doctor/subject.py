@@ -76,8 +76,15 @@ class Subject:
 
     def without_float64(self) -> Subject:
         """Return a copy in float32; this one if it has no float64."""
-        dtypes = {tensor.dtype for tensor in _all_tensors((self.model, self.loss, self.inputs, self.named))}
-        return self.cast(lambda t: t.to(NARROWED.get(t.dtype, t.dtype))) if dtypes & NARROWED.keys() else self
+        dtypes = {
+            tensor.dtype
+            for tensor in _all_tensors((self.model, self.loss, self.inputs, self.named))
+        }
+        return (
+            self.cast(lambda t: t.to(NARROWED.get(t.dtype, t.dtype)))
+            if dtypes & NARROWED.keys()
+            else self
+        )
 
     def outputs(self) -> Any:
         """Call the model in its current mode."""
@@ -107,7 +114,11 @@ class Subject:
         if evaluating:
             there.model.eval()
         backward(there.value())
-        return {name: weight.grad for name, weight in there.model.named_parameters() if weight.grad is not None}
+        return {
+            name: weight.grad
+            for name, weight in there.model.named_parameters()
+            if weight.grad is not None
+        }
 
     def training_step(self) -> Callable[[], Tensor]:
         """Return a function that makes one step of SGD on a copy; the rate is 0, so each step is the same work."""
@@ -117,7 +128,9 @@ class Subject:
             there.model.zero_grad(set_to_none=True)
             loss = there.value()
             loss.backward()
-            with torch.no_grad():  # by hand: `torch.optim` loads PyTorch's compiler, which takes seconds
+            with (
+                torch.no_grad()
+            ):  # by hand: `torch.optim` loads PyTorch's compiler, which takes seconds
                 for weight in (each for each in there.model.parameters() if each.grad is not None):
                     weight.add_(weight.grad, alpha=0.0)
             return loss.detach()
@@ -175,7 +188,9 @@ def _opened(loss: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 def _closed(loss: types.FunctionType, contents: list[Any], outputs: Any) -> Tensor:
     """Call a function with these contents in its closure."""
     cells = tuple(map(types.CellType, contents))
-    function = types.FunctionType(loss.__code__, loss.__globals__, loss.__name__, loss.__defaults__, cells)
+    function = types.FunctionType(
+        loss.__code__, loss.__globals__, loss.__name__, loss.__defaults__, cells
+    )
     function.__kwdefaults__ = loss.__kwdefaults__
     return function(outputs)
 
@@ -213,23 +228,35 @@ def made(factory: str) -> Subject:
 def checked(result: Any, factory: str) -> Subject:
     """Return a factory's result as a subject. NotAModel if it is none."""
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not callable(result[0]):
-        kinds = ", ".join(type(part).__name__ for part in (result if isinstance(result, tuple) else (result,)))
-        raise NotAModel(f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module or a function")
+        kinds = ", ".join(
+            type(part).__name__ for part in (result if isinstance(result, tuple) else (result,))
+        )
+        raise NotAModel(
+            f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module or a function"
+        )
     model, inputs, loss = (*result, None)[:3]
     if not isinstance(model, nn.Module):
         name = getattr(model, "__name__", type(model).__name__)
         model = type(name, (Function,), {})(model)
     if loss is not None and not callable(loss):
-        raise NotAModel(f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output")
-    named = dict(inputs) if isinstance(inputs, Mapping) else {}  # PyTorch traverses no other mapping
+        raise NotAModel(
+            f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output"
+        )
+    named = (
+        dict(inputs) if isinstance(inputs, Mapping) else {}
+    )  # PyTorch traverses no other mapping
     plain = () if named else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     parts = (_opened(loss or mean_square), plain, named)
     loss, plain, named = mapped(lambda tensor: tensor if tensor.is_leaf else tensor.detach(), parts)
     weights = _all_tensors(model)
     if devices := {tensor.device.type for tensor in weights} - {"cpu", "meta"}:
-        raise NotAModel(f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU")
+        raise NotAModel(
+            f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU"
+        )
     if not tensors_in((plain, named)):
-        raise NotAModel(f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)")
+        raise NotAModel(
+            f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)"
+        )
     if any(map(is_lazy, weights)):  # its first call gives the weights their sizes
         with refusing(DOES_NOT_RUN), torch.no_grad():
             model(*plain, **named)
@@ -247,7 +274,13 @@ def assert_loss(subject: Subject) -> None:
     with refusing("the loss does not run with these outputs on the CPU"):
         loss = subject.loss(outputs)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        what = (
+            f"a tensor of {tuple(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
         raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
     if not loss.requires_grad and any(p.requires_grad for p in subject.model.parameters()):
-        raise NotAModel("the loss depends on no weight (is something detached?): fix it, or leave it out")
+        raise NotAModel(
+            "the loss depends on no weight (is something detached?): fix it, or leave it out"
+        )

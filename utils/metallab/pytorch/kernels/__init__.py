@@ -26,7 +26,9 @@ FOLDER = Path(__file__).parent
 class CannotCompile(RuntimeError):
     """A kernel's source cannot be compiled or loaded here; the message says why and what to do."""
 
-    _render_traceback_ = isolated.ChildFailed._render_traceback_  # where it was raised would not help
+    _render_traceback_ = (
+        isolated.ChildFailed._render_traceback_
+    )  # where it was raised would not help
 
 
 def source(name: str) -> str:

@@ -50,7 +50,11 @@ def load(name: str) -> Any:
     _find_own_tools()
     if fault := _missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")
-    flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())] if name.endswith(".cpp") else []
+    flags = (
+        ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
+        if name.endswith(".cpp")
+        else []
+    )
     folder = _folder(name, flags)
     try:
         paths.make_folder(folder.parent)
@@ -63,7 +67,9 @@ def load(name: str) -> Any:
                 is_python_module=name.endswith(".mm"),
             )
     except (OSError, ImportError, RuntimeError) as error:
-        raise CannotBuild(f"{name} cannot be built or loaded: {_first_error(str(error))}") from error
+        raise CannotBuild(
+            f"{name} cannot be built or loaded: {_first_error(str(error))}"
+        ) from error
     return module if name.endswith(".mm") else torch.ops.metallab_cpu
 
 
@@ -88,7 +94,10 @@ def _missing(name: str) -> str | None:
     if shutil.which(compiler) is None:
         install = "xcode-select --install" if sys.platform == "darwin" else "apt-get install g++"
         return f"there is no C++ compiler ({compiler}). `{install}`, then try again"
-    if sys.platform == "darwin" and subprocess.run(["xcode-select", "-p"], capture_output=True).returncode:
+    if (
+        sys.platform == "darwin"
+        and subprocess.run(["xcode-select", "-p"], capture_output=True).returncode
+    ):
         return "Apple's command line tools are not here. `xcode-select --install`, then try again"
     return None
 
@@ -103,4 +112,6 @@ def _folder(name: str, flags: list[str]) -> Path:
 def _first_error(output: str) -> str:
     """What a compiler or linker complained about first, or the first line of something else's complaint."""
     lines = output.splitlines() or ["no reason given"]
-    return next((line for line in lines if "error:" in line or "undefined reference" in line), lines[0])
+    return next(
+        (line for line in lines if "error:" in line or "undefined reference" in line), lines[0]
+    )

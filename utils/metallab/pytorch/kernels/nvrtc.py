@@ -75,7 +75,9 @@ class Translation:
 
 # ---- from Metal to CUDA ----------------------------------------------------------------------------------------------
 
-_KERNEL = re.compile(r"(?:template\s*<([^<>]*)>\s*)?(?:\bkernel|\[\[\s*kernel\s*\]\])\s+void\s+(\w+)\s*\(")
+_KERNEL = re.compile(
+    r"(?:template\s*<([^<>]*)>\s*)?(?:\bkernel|\[\[\s*kernel\s*\]\])\s+void\s+(\w+)\s*\("
+)
 _INSTANCE = re.compile(
     r'template\s*\[\[\s*host_name\s*\(\s*"(\w+)"\s*\)\s*\]\]\s*(?:kernel|\[\[\s*kernel\s*\]\])\s*'
     r"decltype\s*\(\s*(\w+)\s*<([^<>]*)>\s*\)\s*\2\s*<\3>\s*;"
@@ -87,7 +89,9 @@ _SUPPLIED = {  # attribute -> what stands for its x and y
     "threads_per_threadgroup": ("blockDim.x", "blockDim.y"),
 }
 _BUFFERS = (("device", "*"), ("constant", "*"), ("constant", "&"))
-_PARAMETER = re.compile(r"\s*((?:\w+\s+)*\w+)\s*([*&]?)\s*\b(\w+)\s*(?:\[\[\s*(\w+)\s*(?:\(\s*(\d+)\s*\)\s*)?\]\]\s*)?")
+_PARAMETER = re.compile(
+    r"\s*((?:\w+\s+)*\w+)\s*([*&]?)\s*\b(\w+)\s*(?:\[\[\s*(\w+)\s*(?:\(\s*(\d+)\s*\)\s*)?\]\]\s*)?"
+)
 
 
 def translate(source: str) -> Translation:
@@ -97,10 +101,18 @@ def translate(source: str) -> Translation:
     ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
     declared in another way, and for a parameter that a GPU of NVIDIA's does not supply.
     """
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.S)
+    text = re.sub(
+        r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.S
+    )
     if match := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
-        raise _error(text, match.start(), "write kernels and instantiations out: macros are expanded too late")
-    text = re.sub(r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text)
+        raise _error(
+            text,
+            match.start(),
+            "write kernels and instantiations out: macros are expanded too late",
+        )
+    text = re.sub(
+        r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text
+    )
     instances = [match.groups() for match in _INSTANCE.finditer(text)]
     text = _INSTANCE.sub("", text)
     code, entries, position = [], [], 0
@@ -112,14 +124,19 @@ def translate(source: str) -> Translation:
         declared = [*map(_declaration, taken), "uint metal_threads", "uint metal_rows"]
         head = f"template <{template}> " if template else 'extern "C" '
         lines = "\n" * text.count("\n", match.start(), brace)
-        code += [text[position : match.start()], f"{head}__global__ void {name}({', '.join(declared)}) {lines}"]
+        code += [
+            text[position : match.start()],
+            f"{head}__global__ void {name}({', '.join(declared)}) {lines}",
+        ]
         code += [f"{{ METAL_THREAD {supplied}"]
         position = brace + 1
         entries += _entries(name, template, taken, instances)
     code.append(text[position:])
     if not entries:
         raise SyntaxError("there is no kernel in this source")
-    return Translation(f'{kernels.source("prelude.cuh")}#line 1 "{PROGRAM}"\n{"".join(code)}', tuple(entries))
+    return Translation(
+        f'{kernels.source("prelude.cuh")}#line 1 "{PROGRAM}"\n{"".join(code)}', tuple(entries)
+    )
 
 
 def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
@@ -137,9 +154,13 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
             supplied += f"const {kind} {name} = {x if kind == 'uint' else f'{{{x}, {y}}}'}; "
         elif attribute in (None, "buffer") and (*spaces, sign) in _BUFFERS:
             const = "const " if "const" in words else ""  # `constant` is const as well
-            taken[int(number) if number else len(taken)] = Parameter(name, const + kind, sign == "*")
+            taken[int(number) if number else len(taken)] = Parameter(
+                name, const + kind, sign == "*"
+            )
         else:
-            raise _error(text, begin, f"the parameter `{part.strip()}` cannot be had on an NVIDIA GPU")
+            raise _error(
+                text, begin, f"the parameter `{part.strip()}` cannot be had on an NVIDIA GPU"
+            )
     if sorted(taken) != list(range(len(taken))):
         raise _error(text, begin, f"buffers {sorted(taken)}: number them from 0, without gaps")
     return [taken[number] for number in sorted(taken)], supplied
@@ -150,7 +171,10 @@ def _declaration(parameter: Parameter) -> str:
 
 
 def _entries(
-    name: str, template: str | None, taken: Sequence[Parameter], instances: list[tuple[str, str, str]]
+    name: str,
+    template: str | None,
+    taken: Sequence[Parameter],
+    instances: list[tuple[str, str, str]],
 ) -> list[Entry]:
     """The names by which a kernel can be called, with the types that each name stands for."""
     if not template:
@@ -160,7 +184,9 @@ def _entries(
     for host_name, instantiated, arguments in instances:
         if instantiated == name:
             types = dict(zip(placeholders, map(str.strip, arguments.split(",")), strict=True))
-            made = tuple(Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken)
+            made = tuple(
+                Parameter(p.name, types.get(p.scalar, p.scalar), p.is_memory) for p in taken
+            )
             entries.append(Entry(host_name, f"{name}<{arguments}>", made))
     return entries
 
@@ -190,7 +216,9 @@ def compile_shader(source: str) -> Library:
     the compiler is missing.
     """
     if not torch.cuda.is_available():
-        raise NoNvidiaCompiler("PyTorch sees no NVIDIA GPU here. On an Apple GPU use torch.mps.compile_shader")
+        raise NoNvidiaCompiler(
+            "PyTorch sees no NVIDIA GPU here. On an Apple GPU use torch.mps.compile_shader"
+        )
     translation = translate(source)
     major, minor = torch.cuda.get_device_capability()
     return Library(translation.entries, *compile_cuda(translation, f"sm_{major}{minor}"))
@@ -199,13 +227,23 @@ def compile_shader(source: str) -> Library:
 def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:
     """Machine code for an architecture such as ``sm_90``, and the kernels' names in it. It needs no GPU."""
     nvrtc = _bindings("nvrtc")
-    done, program = nvrtc.nvrtcCreateProgram(translation.code.encode(), f"{PROGRAM}.cu".encode(), 0, [], [])
+    done, program = nvrtc.nvrtcCreateProgram(
+        translation.code.encode(), f"{PROGRAM}.cu".encode(), 0, [], []
+    )
     _check(nvrtc, done)
     try:
         for entry in translation.entries:
             _check(nvrtc, *nvrtc.nvrtcAddNameExpression(program, entry.expression.encode()))
-        options = [f"-arch={architecture}", f"-I{_headers()}", "-default-device", "-std=c++17", "-w"]
-        (done,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        options = [
+            f"-arch={architecture}",
+            f"-I{_headers()}",
+            "-default-device",
+            "-std=c++17",
+            "-w",
+        ]
+        (done,) = nvrtc.nvrtcCompileProgram(
+            program, len(options), [option.encode() for option in options]
+        )
         if done == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise _refused(_filled(nvrtc, "ProgramLog", program).rstrip(b"\0").decode())
         _check(nvrtc, done)
@@ -230,7 +268,9 @@ def _filled(nvrtc: Any, what: str, program: Any) -> bytes:
 def _refused(log: str) -> SyntaxError:
     match = re.search(rf"{PROGRAM}\((\d+)\): error: (.*)", log)
     line = int(match[1]) if match else None
-    return SyntaxError(f"{PROGRAM}:{line}: error: {match[2]}" if match else log.strip(), (PROGRAM, line, 1, None))
+    return SyntaxError(
+        f"{PROGRAM}:{line}: error: {match[2]}" if match else log.strip(), (PROGRAM, line, 1, None)
+    )
 
 
 def _bindings(part: str) -> Any:
@@ -280,7 +320,9 @@ class Library:
 
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("_") or name not in self._entries:
-            raise AttributeError(f"there is no kernel {name!r}; the library has {', '.join(dir(self))}")
+            raise AttributeError(
+                f"there is no kernel {name!r}; the library has {', '.join(dir(self))}"
+            )
         driver = _bindings("driver")
         _check(driver, *driver.cuCtxSetCurrent(self._context))
         done, function = driver.cuModuleGetFunction(self._module, self._names[name].encode())
@@ -305,7 +347,10 @@ class Kernel:
         self._entry, self._device, self._launch = entry, device, launch
 
     def __call__(
-        self, *args: Any, threads: int | tuple[int, ...] | None = None, group_size: int | tuple[int, ...] = GROUP_SIZE
+        self,
+        *args: Any,
+        threads: int | tuple[int, ...] | None = None,
+        group_size: int | tuple[int, ...] = GROUP_SIZE,
     ) -> None:
         """Run the kernel over ``threads`` threads in all, by default one for each element of the first argument.
 
@@ -317,7 +362,9 @@ class Kernel:
         """
         values, types = _bound(self._entry, self._device, args)
         if threads is None and not (args and isinstance(args[0], torch.Tensor)):
-            raise TypeError(f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes")
+            raise TypeError(
+                f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes"
+            )
         total = _two(args[0].numel() if threads is None else threads)
         group = _two(group_size)
         if 0 not in total:
@@ -335,19 +382,32 @@ def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tup
     """The values for a launch, and their C types."""
     if len(args) != len(entry.parameters):
         wanted = ", ".join(parameter.name for parameter in entry.parameters)
-        raise TypeError(f"{entry.name} takes {len(entry.parameters)} arguments ({wanted}), {len(args)} were given")
+        raise TypeError(
+            f"{entry.name} takes {len(entry.parameters)} arguments ({wanted}), {len(args)} were given"
+        )
     for parameter, value in zip(entry.parameters, args, strict=True):
         if parameter.is_memory:
             wanted = f"a contiguous tensor of {parameter.scalar} on {device}"
-            fits = isinstance(value, torch.Tensor) and value.device == device and value.is_contiguous()
+            fits = (
+                isinstance(value, torch.Tensor) and value.device == device and value.is_contiguous()
+            )
             fits = fits and DTYPES.get(parameter.scalar, value.dtype) == value.dtype
         else:
             wanted = f"a number: {parameter.scalar}"
-            fits = parameter.scalar in NUMBERS and isinstance(value, float if parameter.scalar == "float" else int)
+            fits = parameter.scalar in NUMBERS and isinstance(
+                value, float if parameter.scalar == "float" else int
+            )
         if not fits:
-            given = f"{value.dtype} on {value.device}" if isinstance(value, torch.Tensor) else repr(value)
+            given = (
+                f"{value.dtype} on {value.device}"
+                if isinstance(value, torch.Tensor)
+                else repr(value)
+            )
             raise TypeError(f"{entry.name}: {parameter.name} takes {wanted}; {given} was given")
     memory = [parameter.is_memory for parameter in entry.parameters]
-    values = (value.data_ptr() if is_memory else value for value, is_memory in zip(args, memory, strict=True))
+    values = (
+        value.data_ptr() if is_memory else value
+        for value, is_memory in zip(args, memory, strict=True)
+    )
     types = (ctypes.c_void_p if p.is_memory else NUMBERS[p.scalar] for p in entry.parameters)
     return tuple(values), tuple(types)

@@ -48,7 +48,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     a, b = a.detach().cpu().contiguous(), b.detach().cpu().contiguous()
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     numbers = ~a.isnan()
-    return torch.equal(numbers, ~b.isnan()) and torch.equal(a.view(whole)[numbers], b.view(whole)[numbers])
+    return torch.equal(numbers, ~b.isnan()) and torch.equal(
+        a.view(whole)[numbers], b.view(whole)[numbers]
+    )
 
 
 def _wide(x: Tensor, lambd: float) -> tuple[Tensor, Tensor]:
@@ -57,7 +59,9 @@ def _wide(x: Tensor, lambd: float) -> tuple[Tensor, Tensor]:
     return x.to(wide), torch.full((), lambd, dtype=x.dtype, device=x.device).to(wide)
 
 
-def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> bool | isolated.Skipped:
+def gives(
+    text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]
+) -> bool | isolated.Skipped:
     """True if the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected for each λ.
 
     ``x`` and the expected tensors are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process
@@ -72,7 +76,9 @@ def gives(text: str, name: str, x: Tensor, expected: Mapping[float, Tensor]) -> 
     if outcome.ok:
         for (lambd, wanted), out in zip(expected.items(), outcome["outs"], strict=True):
             for number, got, right in zip(x, torch.tensor(out), wanted, strict=True):
-                assert same_bits(got, right), f"of {number:g} and λ = {lambd:g} it makes {got:g}, not {right:g}"
+                assert same_bits(got, right), (
+                    f"of {number:g} and λ = {lambd:g} it makes {got:g}, not {right:g}"
+                )
         return True
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)

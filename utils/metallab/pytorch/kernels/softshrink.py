@@ -55,10 +55,14 @@ class MetalRoute:
     def _run(self, kernel: str, tensors: tuple[Tensor, ...], lambd: float) -> None:
         n, dtype = tensors[0].numel(), tensors[0].dtype
         if dtype not in METAL_NAMES:
-            raise TypeError(f"softshrink.metal has kernels for {', '.join(map(str, METAL_NAMES))}, not for {dtype}")
+            raise TypeError(
+                f"softshrink.metal has kernels for {', '.join(map(str, METAL_NAMES))}, not for {dtype}"
+            )
         if n == 0:
             return
-        flat = [tensor.as_strided((n,), (1,)) for tensor in tensors]  # a kernel sees memory, not strides
+        flat = [
+            tensor.as_strided((n,), (1,)) for tensor in tensors
+        ]  # a kernel sees memory, not strides
         if all(map(_is_aligned, flat)):
             run = getattr(self.library, f"{kernel}_vec4_{METAL_NAMES[dtype]}")
             run(*flat, lambd, n, threads=(n + 3) // 4)
@@ -69,7 +73,11 @@ class MetalRoute:
 def _is_aligned(tensor: Tensor) -> bool:
     """True if four elements may be read at once where the tensor begins; a view may begin anywhere."""
     # An MPS tensor's data_ptr is the address of an object; its memory begins at a page.
-    begin = tensor.storage_offset() * tensor.element_size() if tensor.device.type == "mps" else tensor.data_ptr()
+    begin = (
+        tensor.storage_offset() * tensor.element_size()
+        if tensor.device.type == "mps"
+        else tensor.data_ptr()
+    )
     return begin % (4 * tensor.element_size()) == 0
 
 
@@ -131,7 +139,9 @@ def _fresh(x: Tensor, lambd: float) -> Tensor:
     if not x.is_floating_point():
         raise TypeError(f"softshrink takes floating-point tensors, not {x.dtype}")
     if not 0 <= lambd <= torch.finfo(x.dtype).max:
-        raise ValueError(f"lambd is {lambd}; for {x.dtype} it lies between 0 and {torch.finfo(x.dtype).max:g}")
+        raise ValueError(
+            f"lambd is {lambd}; for {x.dtype} it lies between 0 and {torch.finfo(x.dtype).max:g}"
+        )
     return torch.empty_like(x)
 
 
