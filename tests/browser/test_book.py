@@ -231,7 +231,7 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
         page.goto(path.as_uri())
         executed = page.locator(".executed").inner_text()
         if path.name.split("_")[0] in EXECUTED:
-            assert timing.FAST_MODE in executed
+            assert str(timing.FAST_MODE) in executed
             assert label in executed
             page.locator(".executed summary").click()
             expect(page.locator(".executed").get_by_role("row", name="Chip")).to_be_visible()

@@ -19,7 +19,7 @@ from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
 
 from metallab import isolated, plots
-from metallab.timing import Comparison, Doubt, Measurement, Ratio, Sentinel
+from metallab.timing import Comparison, Measurement, Ratio, Reason, Sentinel, Withheld
 
 
 def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
@@ -79,12 +79,15 @@ def test_what_is_in_doubt_is_not_drawn():
     busy = {name: dataclasses.replace(m, others=1.0) for name, m in fine.measurements.items()}
     drifted = Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3)))
     for doubtful, reason in (
-        (comparison(withheld={"other": Doubt("outputs differ", "by 3")}), "outputs differ"),
-        (dataclasses.replace(fine, measurements=busy), "busy machine"),
-        (dataclasses.replace(fine, watches=(drifted,)), "drifted"),
+        (
+            comparison(withheld={"other": Withheld(Reason.OUTPUTS_DIFFER, "by 3")}),
+            Reason.OUTPUTS_DIFFER,
+        ),
+        (dataclasses.replace(fine, measurements=busy), Reason.BUSY_MACHINE),
+        (dataclasses.replace(fine, watches=(drifted,)), Reason.DRIFTED),
     ):
         figure = plots.speedups([doubtful])
-        assert Doubt(reason).short in texts(figure)
+        assert Withheld(reason).label in texts(figure)
         assert not figure.axes[0].containers
         assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
 

@@ -42,7 +42,7 @@ x = torch.arange(6.0, device=lab.torch_device)
 print(lab.kind, lab.simulated, lab.label.startswith("simulated Apple GPU (on "), x.device, (x @ x).item())
 print("SIMULATED" in str(lab.banner()), torch.cuda.is_available())
 got = timing.compare({"a": lambda: x + 1, "b": lambda: x + 1}, on=lab, baseline="a", parity=timing.Unchecked("same"))
-print(got.ratios, got.withheld["b"].split(":")[0], "simulated" in got["a"].flags)
+print(got.ratios, got.withheld["b"].reason, "simulated" in got["a"].flags)
 with memory.peak(on=lab) as peak:
     y = torch.ones(1000, 1000, device="mps")
 print(peak.how, peak.bytes >= 4_000_000)

@@ -34,7 +34,7 @@ from metallab import (
     paths,
     progress,
     records,
-    timing,
+    wording,
     workshop,
 )
 
@@ -204,7 +204,7 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
     assert "busy machine" in ran["product"].outputs[0].text
     assert "here, " not in ran["measure-read"].outputs[0].text
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
-    reasons = {record.doubt.split(":")[0] for record in saved if not record.measurement.simulated}
+    reasons = {record.withheld.reason for record in saved if not record.measurement.simulated}
     assert reasons == {"busy machine"}, "the report's rule is the page's"
 
 
@@ -491,7 +491,7 @@ def speed_ups_in(cell) -> list[str]:
         "seen": ".*",
     }
     says = [
-        timing.WORDS[key].format(fewest="", **fields)
+        wording.PHRASES[key].format(fewest="", **fields)
         for key in ("faster", "slower", "interval", "too few")
     ]
     return re.findall("|".join(says), "\n".join(told))

@@ -13,9 +13,9 @@ from test_findings import baseline as on_cpu
 from metallab import allowance, device, records, timing
 from metallab.pytorch import crossover
 
-BUSY = timing.Doubt("busy machine", "close them")
-DIFFER = timing.Doubt("outputs differ", "by 1")
-DRIFTED = timing.Doubt("drifted", "by 1")
+BUSY = timing.Withheld(timing.Reason.BUSY_MACHINE, "close them")
+DIFFER = timing.Withheld(timing.Reason.OUTPUTS_DIFFER, "by 1")
+DRIFTED = timing.Withheld(timing.Reason.DRIFTED, "by 1")
 LUCKY = (  # a win at 2; at 8 nothing may be said
     ("slower", "faster", "slower", BUSY, "faster"),
     ("slower", "faster", DIFFER, BUSY, "faster"),
@@ -37,8 +37,7 @@ def curve(module, outcomes, gpu="cuda", **changes):
         for word, each in ends.items()
     }
     by_size = {
-        2**k: told.get(outcome) or timing.Answer(gpu, None, outcome)
-        for k, outcome in enumerate(outcomes)
+        2**k: told.get(outcome) or timing.Answer(gpu, outcome) for k, outcome in enumerate(outcomes)
     }
     times = {name: dict.fromkeys(by_size, measured) for name, measured in measurements.items()}
     return module.Curve("work", "CPU, 16 threads", times, by_size, **changes)
@@ -62,7 +61,7 @@ def test_a_curve_says_who_wins_from_where_on():
         "faster", "faster", "inconclusive"
     )
     assert "wins at every size that counts, 2 to 4 (" in said(DRIFTED, "faster", "faster")
-    assert BUSY.words in said(BUSY, stored=True)
+    assert BUSY.sentence in said(BUSY, stored=True)
 
 
 def test_a_curve_is_drawn_with_its_crossover_and_its_gaps():
@@ -106,7 +105,7 @@ def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
     shown = crossover.stored("work")
     assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
     assert sorted(shown.times["cuda"]) == [8, 16], "at 32 other programs were busy"
-    assert list(shown.withheld) == [32]
+    assert list(shown.sizes_withheld) == [32]
     assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
     with pytest.raises(ValueError, match=r"has no curve of 'sorting': ask for 'matrix product'"):
         crossover.stored("sorting")
@@ -154,7 +153,7 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
             "work, n = 2",
             "work, n = 4",
         ]
-        assert [measured.answers[n].doubt.kind for n in (1, 2)] == ["fast mode", "outputs differ"]
+        assert [measured.answers[n].reason for n in (1, 2)] == ["fast mode", "outputs differ"]
         assert seen[0][1] == seen[1][1] != seen[2][1], "the same numbers on each device"
         assert not any(tf32 for *_, tf32 in seen)
         assert torch.backends.cudnn.allow_tf32
@@ -165,8 +164,8 @@ def test_sizes_are_measured_as_long_as_there_is_time(monkeypatch):
 
 def test_ends_that_may_not_be_believed_predict_nothing():
     sound = curve(crossover, ("slower", BUSY, "faster"))
-    assert sound.doubt == "", "what lies between the ends does not count"
-    assert curve(crossover, ("slower", DRIFTED)).doubt == DRIFTED
+    assert sound.withheld is None, "what lies between the ends does not count"
+    assert curve(crossover, ("slower", DRIFTED)).withheld == DRIFTED
     busy = dataclasses.replace(sound.times[sound.baseline][4], others=3.0)
     sound.times[sound.baseline][4] = busy
-    assert sound.doubt.kind == "busy machine"
+    assert sound.withheld.reason is timing.Reason.BUSY_MACHINE

@@ -11,45 +11,68 @@ from results_files import claim, honest
 
 from metallab import machine, paths, records, timing
 from metallab.results import findings
-from metallab.timing import Measurement, Size
+from metallab.timing import Measurement, Reason, Size
 
 HERE = machine.describe()
 GPU, CPU = "NVIDIA H200", "Xeon CPU, 16 threads"
 
 
+MEASUREMENT_FIELDS = {field.name for field in dataclasses.fields(Measurement)} - {
+    "name",
+    "question",
+    "samples",
+}
+
+
 def record(
     variant: str, speed_up: float | None, comparison: str = "c", run: int = 0, **changes
 ) -> records.Record:
-    """One process's record of a variant, with a narrow interval; of the baseline if no speed-up is given."""
-    of_measurement = ("device", "mode", "simulated", "others", "kind", "threads", "dtype", "size")
-    moved = {key: changes.pop(key) for key in of_measurement if key in changes}
-    fields = {
-        "question": "latency",
-        "first_call": 3.0,
-        "block": 1,
-        "warmup_calls": 3,
-        "stop_reason": "quiet",
-    }
-    fields |= {"mode": "full", "simulated": False}
-    where = (
-        {"device": CPU, "kind": "cpu", "threads": 16}
-        if speed_up is None
-        else {"device": GPU, "kind": "cuda"}
+    """Return one process's record of a variant, with a narrow interval; of the baseline if no speed-up is given.
+
+    ``changes`` are fields of `Measurement` or of `records.Compared`, or ``lesson``.
+    """
+    is_baseline = speed_up is None
+    lesson = changes.pop("lesson", "02b_compare")
+
+    measured = Measurement(
+        variant,
+        question="latency",
+        samples=(0.012345,) * 10,
+        first_call=3.0,
+        block=1,
+        warmup_calls=3,
+        stop_reason="quiet",
+        mode="full",
+        device=CPU if is_baseline else GPU,
+        simulated=False,
+        kind="cpu" if is_baseline else "cuda",
+        threads=16 if is_baseline else None,
     )
-    lesson, baseline = (
-        changes.pop("lesson", "02b_compare"),
-        changes.pop("baseline", "CPU, 16 threads"),
-    )
-    measured = Measurement(variant, samples=(0.012345,) * 10, **fields | where | moved)
-    ends = (speed_up and speed_up * 0.99, speed_up, speed_up and speed_up * 1.01)
-    outcome = changes.pop("outcome", "baseline" if speed_up is None else "faster")
+    of_measurement = {key: changes.pop(key) for key in [*changes] if key in MEASUREMENT_FIELDS}
     compared = records.Compared(
-        comparison, variant, baseline, outcome, ends[1], ends[0], ends[2], **changes
+        comparison,
+        variant,
+        baseline=changes.pop("baseline", "CPU, 16 threads"),
+        outcome=changes.pop("outcome", "baseline" if is_baseline else "faster"),
+        median=speed_up,
+        low=None if is_baseline else speed_up * 0.99,
+        high=None if is_baseline else speed_up * 1.01,
+        **changes,
     )
-    name = f"{lesson}/{comparison}/{variant}"
     return records.Record(
-        lesson, name, f"2026-11-20T10:00:{run:02}+00:00", measured, compared, None, HERE
+        lesson,
+        f"{lesson}/{comparison}/{variant}",
+        f"2026-11-20T10:00:{run:02}+00:00",
+        dataclasses.replace(measured, **of_measurement),
+        compared,
+        None,
+        HERE,
     )
+
+
+def withheld(reason: Reason | None, detail: str, **changes) -> records.Record:
+    """Return a record whose page gave no speed-up."""
+    return record("mps", 2.0, run=2, outcome="withheld", doubt=reason, withheld=detail, **changes)
 
 
 def baseline(comparison: str = "c", **changes) -> records.Record:
@@ -69,29 +92,48 @@ def numbers(text: str) -> list[str]:
     return re.findall(r"(?<![\w.])\d[\d.]*\b", text)
 
 
-def test_each_process_counts_once():
-    """Three processes that agree say more than one; three that do not say less, however narrow each one's interval."""
-    agree = findings.conclusion_of(
-        [record("mps", speed_up, run=n) for n, speed_up in enumerate((2.0, 2.01, 1.99))]
+# --- several processes ---
+
+
+def conclusion_of_processes(*speed_ups: float) -> findings.Conclusion:
+    return findings.conclusion_of(
+        [record("mps", speed_up, run=run) for run, speed_up in enumerate(speed_ups)]
     )
-    assert (agree.outcome, numbers(agree.reason)) == ("faster", ["2.00", "3"])
-    apart = findings.conclusion_of(
-        [record("mps", speed_up, run=n) for n, speed_up in enumerate((1.0, 2.0, 1.2))]
-    )
+
+
+def test_processes_that_agree_give_a_verdict():
+    agree = conclusion_of_processes(2.0, 2.01, 1.99)
+    assert agree.outcome == "faster"
+    assert agree.processes == 3
+
+
+def test_processes_that_vary_give_none_however_narrow_each_one_is():
+    apart = conclusion_of_processes(1.0, 2.0, 1.2)
+    low, _, high = apart.ratio
     assert apart.outcome == "inconclusive"
-    assert apart.ratio[0] < 0.9
-    assert apart.ratio[2] > 2
-    with_busy = [record("mps", 2.0), record("mps", 9.0, run=1, others=3.0)]
-    assert findings.conclusion_of(with_busy).ratio == pytest.approx((1.98, 2.0, 2.02))
-    busy = findings.conclusion_of(with_busy[1:])
-    assert (busy.outcome, busy.answer.doubt.kind, numbers(busy.reason)) == (
-        "withheld",
-        "busy machine",
-        ["3.0"],
-    )
-    drifted = record("mps", 9.0, run=2, outcome="withheld", doubt="drifted", withheld="by 77 %")
-    assert findings.conclusion_of([*with_busy, drifted]).ratio == pytest.approx((1.98, 2.0, 2.02))
-    assert findings.conclusion_of([drifted]).answer.doubt.kind == "drifted"
+    assert low < 0.9
+    assert high > 2
+
+
+BUSY = record("mps", 9.0, run=1, others=3.0)
+DRIFTED = withheld(Reason.DRIFTED, "by 77 %")
+
+
+@pytest.mark.parametrize("disturbed", [BUSY, DRIFTED], ids=["busy", "drifted"])
+def test_a_disturbed_process_is_left_out(disturbed):
+    together = findings.conclusion_of([record("mps", 2.0), disturbed])
+    assert together.ratio == pytest.approx((1.98, 2.0, 2.02))
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "reason"),
+    [(BUSY, Reason.BUSY_MACHINE), (DRIFTED, Reason.DRIFTED)],
+    ids=["busy", "drifted"],
+)
+def test_disturbed_processes_alone_give_no_speed_up(disturbed, reason):
+    alone = findings.conclusion_of([disturbed])
+    assert alone.outcome == "withheld"
+    assert alone.answer.reason is reason
 
 
 def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
@@ -120,19 +162,39 @@ def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
     assert findings.in_short(alone) == []
 
 
-def test_one_process_that_may_not_speak_silences_all():
-    good = [record("mps", 2.0, run=n) for n in range(2)]
-    wrong = record("mps", 2.0, run=2, outcome="withheld", doubt="outputs differ", withheld="by 3")
-    silenced = findings.conclusion_of([*good, wrong])
-    assert (silenced.outcome, silenced.ratio) == ("differ", None)
-    refused = record("mps", 2.0, run=2, outcome="withheld", withheld="no reason")
-    assert findings.conclusion_of([*good, refused]).reason == "no reason"
-    assert findings.conclusion_of([refused, wrong]).outcome == "differ", "the gravest is told"
-    liar = record("mps", 2.0, run=2, outcome="faster", doubt="outputs differ", withheld="by 3")
-    assert findings.conclusion_of([*good, liar]).outcome == "differ"
-    for kind, changes in {"simulated": {"simulated": True}, "fast": {"mode": "fast"}}.items():
-        got = findings.conclusion_of([record("mps", 2.0, run=n, **changes) for n in range(3)])
-        assert (got.outcome, got.ratio) == (kind, None)
+GOOD = [record("mps", 2.0, run=run) for run in range(2)]
+WRONG = withheld(Reason.OUTPUTS_DIFFER, "by 3")
+UNEXPLAINED = withheld(None, "no reason")
+
+
+@pytest.mark.parametrize(
+    ("runs", "outcome", "reason"),
+    [
+        pytest.param([*GOOD, WRONG], "differ", "by 3", id="wrong outputs"),
+        pytest.param([*GOOD, UNEXPLAINED], "withheld", "no reason", id="a reason of its own"),
+        pytest.param([UNEXPLAINED, WRONG], "differ", "by 3", id="the gravest is told"),
+        pytest.param(
+            [*GOOD, record("mps", 2.0, run=2, doubt=Reason.OUTPUTS_DIFFER, withheld="by 3")],
+            "differ",
+            "by 3",
+            id="a file that claims a speed-up all the same",
+        ),
+    ],
+)
+def test_one_process_that_may_not_speak_silences_all(runs, outcome, reason):
+    silenced = findings.conclusion_of(runs)
+    assert silenced.outcome == outcome
+    assert silenced.reason == reason
+    assert silenced.ratio is None
+
+
+@pytest.mark.parametrize(
+    ("change", "style"), [({"simulated": True}, "simulated"), ({"mode": "fast"}, "fast")]
+)
+def test_simulated_and_fast_runs_have_styles_of_their_own(change, style):
+    got = findings.conclusion_of([record("mps", 2.0, run=run, **change) for run in range(3)])
+    assert got.outcome == style
+    assert got.ratio is None
 
 
 # --- machines side by side ---
@@ -159,7 +221,7 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
         "device": "simulated Apple GPU",
         "simulated": True,
         "outcome": "withheld",
-        "doubt": "simulated",
+        "doubt": Reason.SIMULATED,
     }
     own = [
         dataclasses.replace(one, machine=mac)
@@ -178,7 +240,7 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     everything = str([told, findings.every(machines)])
     assert "7.7" not in everything
     assert "12.3 ms" not in everything, "an absolute time beside another machine's"
-    assert dict(findings.every(machines)).popitem()[1][0] == timing.SIMULATED.short
+    assert dict(findings.every(machines)).popitem()[1][0] == timing.SIMULATED.label
     real = dataclasses.replace(record("mps", 3.0, device="Apple M2 GPU"), machine=mac)
     assert findings.wanted([findings.column([real], "x")]) == []
 
@@ -194,26 +256,88 @@ def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
     assert [problem.what for problem in problems] == ["bad.json", "claim.json"]
 
 
-def test_a_line_says_whether_a_run_may_be_believed():
-    good = [baseline(), record("mps", 2.0)]
-    assert findings.trust([]) == findings.trust([record("mps", 2.0, mode="fast")]) == ""
-    assert findings.trust([record("mps", 2.0, simulated=True)]) == ""
-    assert numbers(findings.trust(good)) == ["2"]
-    scattered = dataclasses.replace(good[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9)
-    noisy = dataclasses.replace(good[0], measurement=scattered)
-    assert numbers(findings.trust([noisy])) == ["1", "1", "16", "10"], "16 threads is in its name"
-    busy = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
-    moved = dataclasses.replace(
-        record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None
-    )
-    fast = record("mps", 2.0, "e", mode="fast", others=3.0)
-    told = findings.trust([*good, *busy, moved, fast])
-    assert numbers(told)[:5] == ["5", "2", "1", "2", "1"], "all, busy, drifted, speed-ups, withheld"
+# --- what the machine was like ---
+
+QUIET = [baseline(), record("mps", 2.0)]
+BUSY_PAIR = [baseline("d", others=2.0), record("mps", 2.0, "d", others=2.0)]
+MOVED = dataclasses.replace(record("x", 2.0, lesson="07_jax"), sentinel_drift=0.77, comparison=None)
+NOISY = dataclasses.replace(
+    QUIET[0],
+    measurement=dataclasses.replace(QUIET[0].measurement, samples=(1.0, 1.0, 2.0, 2.0) * 9),
+)
+
+
+def counts(*runs: records.Record) -> dict[str, int]:
+    """Return how many records each condition holds for."""
+    conditions = findings.Conditions.of(runs)
+    return {
+        field.name: len(getattr(conditions, field.name)) for field in dataclasses.fields(conditions)
+    }
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        pytest.param(
+            QUIET, {"measured": 2, "busy": 0, "drifted": 0, "unwatched": 2, "noisy": 0}, id="quiet"
+        ),
+        pytest.param(
+            [NOISY],
+            {"measured": 1, "busy": 0, "drifted": 0, "unwatched": 1, "noisy": 1},
+            id="noisy",
+        ),
+        pytest.param(
+            [*QUIET, *BUSY_PAIR, MOVED],
+            {"measured": 5, "busy": 2, "drifted": 1, "unwatched": 4, "noisy": 0},
+            id="busy and drifted",
+        ),
+        pytest.param(
+            [record("mps", 2.0, mode="fast", others=3.0), record("mps", 2.0, simulated=True)],
+            {"measured": 0, "busy": 0, "drifted": 0, "unwatched": 0, "noisy": 0},
+            id="neither fast nor simulated runs count",
+        ),
+    ],
+)
+def test_conditions_are_counted(runs, expected):
+    assert counts(*runs) == expected
+
+
+@pytest.mark.parametrize(
+    "runs", [[], [record("mps", 2.0, mode="fast")], [record("mps", 2.0, simulated=True)]]
+)
+def test_nothing_is_said_of_trust_where_nothing_was_measured(runs):
+    assert findings.trust(runs) == ""
+
+
+def watched(runs, drift=0.01):
+    return [dataclasses.replace(run, sentinel_drift=drift) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        pytest.param(watched(QUIET), "the machine's speed was constant.", id="watched"),
+        pytest.param(
+            QUIET, "whether the machine's speed was constant was not measured.", id="not watched"
+        ),
+        pytest.param(
+            [*QUIET, *watched(QUIET)], "where it was measured (2 of 4)", id="half of them watched"
+        ),
+        pytest.param([NOISY], "1 time (c/CPU, 16 threads) varies", id="noisy"),
+    ],
+)
+def test_trust_says_what_is_known_of_a_quiet_machine(runs, words):
+    assert words in findings.trust(runs)
+
+
+def test_trust_names_what_was_lost_and_what_to_run_again():
+    told = findings.trust([*QUIET, *BUSY_PAIR, MOVED])
+    assert "Speed-ups: 2, 1 of them withheld" in told
     assert told.endswith("make run ONLY=02b; make run ONLY=07.")
-    assert numbers(findings.trust([*good, moved]))[:4] == ["3", "1", "1", "0"], (
-        "none was busy: that is not said"
-    )
-    everywhere = [dataclasses.replace(moved, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
+
+
+def test_many_pages_are_run_again_by_one_command():
+    everywhere = [dataclasses.replace(MOVED, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
     assert findings.trust(everywhere).endswith("run again: make run.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shlex
@@ -484,11 +485,11 @@ def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monke
     old = sides.parse("HEAD~1", repository).checkout
     assert old.is_relative_to(tmp_path / "cache" / "metallab")
     assert (old / "src" / "theirs" / "__pycache__").is_dir()
-    assert f"SLOWER  theirs: {lockstep.intervals.Interval('B', 'A', 0.5, 0.5, 0.5, 8)}; " in told
-    lost = timing.Doubt(
-        "only A can do it", "B: AttributeError: module 'theirs' has no attribute 'OLD'"
+    assert f"SLOWER  theirs: {lockstep.intervals.interval([math.log(0.5)] * 8)}; " in told
+    lost = timing.Withheld(
+        timing.Reason.ONLY_A, "B: AttributeError: module 'theirs' has no attribute 'OLD'"
     )
-    assert f"LOST    lost: {lost.words}" in told
+    assert f"LOST    lost: {lost.sentence}" in told
     assert {"SLOWER", "LOST"} <= set((tmp_path / "job.md").read_text().split())
     kept = records.by_name(records.load(out / "versus.json"))
     assert {name: len(runs) for name, runs in kept.items()} == {
@@ -724,7 +725,7 @@ def test_exit_codes(answers, code):
         outcome.pairs = [
             lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios.get(word, ())
         ]
-        outcome.doubt = timing.Doubt() if outcome.pairs else timing.Doubt(kinds[word])
+        outcome.withheld = None if outcome.pairs else timing.Withheld(kinds[word])
     assert report.exit_code(outcomes) == code
 
 

@@ -84,7 +84,7 @@ class Launch:
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
-        busy = " (busy machine: too long)" if total.others > timing.BUSY else ""
+        busy = " (busy machine: too long)" if total.is_busy else ""
         return (
             f"{self.name}: the first answer takes {units.seconds(total.median)}, "
             f"{share:.0%} of it the {longest}{busy}"

@@ -30,7 +30,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import units
 from metallab.isolated import Skipped
-from metallab.verdicts import BUSY, Answer, Comparison, Measurement
+from metallab.verdicts import Answer, Comparison, Measurement
 
 if TYPE_CHECKING:
     from IPython.core.formatters import BaseFormatter
@@ -106,7 +106,7 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
 
 def speedup_row(axes: Axes, row: int, answer: Answer) -> None:
     """Draw a speed-up with its interval, and its verdict, or why there is none, right of the frame."""
-    ratio, words, colour = answer.ratio, answer.short, RED
+    ratio, words, colour = answer.ratio, answer.label, RED
     if ratio:
         words, colour = f"{units.times(ratio.median)}, {words}", BLACK
         marks = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
@@ -353,7 +353,7 @@ def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool, bool]:
     """The devices' names, whether any is simulated, and whether other programs were busy meanwhile."""
     devices, busy = (
         [measured.device for measured in measurements],
-        any(m.others > BUSY for m in measurements),
+        any(m.is_busy for m in measurements),
     )
     return devices, any(measured.simulated for measured in measurements), busy
 

@@ -28,7 +28,7 @@ import msgspec
 import pyperf
 from msgspec import Meta
 
-from metallab import isolated, machine, mode, paths
+from metallab import isolated, machine, mode, paths, wording
 from metallab.device import Device
 from metallab.fields import (
     SENTENCE_LIMIT,
@@ -44,15 +44,14 @@ from metallab.fields import (
 )
 from metallab.outcomes import Verdict
 from metallab.timing import (
-    WORDS,
     Answer,
     Comparison,
-    Doubt,
-    DoubtKind,
     Measurement,
     Ratio,
+    Reason,
+    Withheld,
     compare_samples,
-    doubt,
+    why_withheld,
 )
 
 SCHEMA = 2
@@ -80,13 +79,14 @@ class Compared:
     outcome: Literal["baseline", Verdict]
     median: RatioValue | None = None
     """The speed-up over the baseline with its 95 % interval; None for the baseline, where outputs differ, and of a
-    simulated device. A speed-up that was withheld for another reason is kept: see `Record.doubt`."""
+    simulated device. A speed-up that was withheld for another reason is kept: see `Record.withheld`."""
     low: RatioValue | None = None
     high: RatioValue | None = None
     """None where too few pairs give no upper end."""
-    doubt: DoubtKind | None = None
+    doubt: Reason | None = None
+    """Why no speed-up is given; None where one is, and for a reason that only ``withheld`` says."""
     withheld: Line = ""
-    """The reason why no speed-up is given; ``doubt`` is its kind."""
+    """The detail of the reason."""
     parity: Line = ""
     """What was checked before any time was compared."""
     role: Line = ""
@@ -136,22 +136,34 @@ class Record:
         return given if given.tzinfo else given.replace(tzinfo=UTC)
 
     @property
-    def doubt(self) -> Doubt:
-        """The reason why no conclusion may be drawn from it; empty if there is none.
+    def withheld(self) -> Withheld | None:
+        """Why no conclusion may be drawn from it; None if nothing speaks against one.
 
-        What the page withheld when it was measured, or what `metallab.timing.doubt` says of the measurement.
+        What the page withheld when it was measured, else what `metallab.timing.why_withheld` says of the measurement
+        and of the sentinel around it. `make bench` may add that sentinel after the page was saved.
         """
-        return (self.comparison and _doubt_of(self.comparison)) or doubt(self.measurement)
+        stated = self.comparison and _stated_reason(self.comparison)
+        return stated or why_withheld(self.measurement, drift=self.sentinel_drift)
 
     @property
     def answer(self) -> Answer | None:
         """The speed-up of its comparison, or why there is none; None for a baseline and where nothing was compared."""
-        of, why = self.comparison, self.doubt
-        if of is None or of.outcome == "baseline":
+        compared = self.comparison
+        if compared is None or compared.outcome == "baseline":
             return None
-        ends = of.median, of.low, math.inf if of.high is None else of.high
-        ratio = None if why else Ratio(of.variant, of.baseline, *ends, self.measurement.n)
-        return Answer(of.variant, ratio, why)
+        if withheld := self.withheld:
+            return Answer(compared.variant, withheld)
+
+        high = math.inf if compared.high is None else compared.high
+        ratio = Ratio(
+            compared.variant,
+            compared.baseline,
+            compared.median,
+            compared.low,
+            high,
+            n=self.measurement.n,
+        )
+        return Answer(compared.variant, ratio)
 
 
 def save(
@@ -337,8 +349,8 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
     For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
 
     >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
-    Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 21.9 times as fast as the round trip
-    (median of 3 processes, 18.2 to 23.7).
+    Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 20.9 times as fast as the round trip
+    (median of 2 processes, 18.2 to 23.7).
     """
     lines = []
     for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
@@ -350,22 +362,29 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
         )
         if not wanted or compared.outcome == "baseline":
             continue
-        sound, why = believed(runs)
-        told = Answer(compared.variant, None, why)
-        if sound:
-            ratio, note = sound[0].answer.ratio, "one process"
-            if len(medians := sorted(run.comparison.median for run in sound)) > 1:
-                ratio = replace(
-                    ratio, median=statistics.median(medians), low=medians[0], high=medians[-1]
-                )
-                note = f"median of {len(medians)} processes, {ratio.ends}"
-            told = ratio.sentence(note)
-        lines.append(f"Measured before on an {runs[0].measurement.device}, {comparison}: {told}.")
+        sentence = _stored_sentence(runs, compared.variant)
+        lines.append(
+            f"Measured before on an {runs[0].measurement.device}, {comparison}: {sentence}."
+        )
     if not lines:
         raise ValueError(
             f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has"
         )
     return "\n".join(lines)
+
+
+def _stored_sentence(runs: Sequence[Record], variant: str) -> str:
+    """Return a variant's speed-up over all processes that measured it, or why there is none."""
+    usable, withheld = usable_runs(runs)
+    if withheld:
+        return str(Answer(variant, withheld))
+
+    ratio = usable[0].answer.ratio
+    medians = sorted(run.comparison.median for run in usable)
+    if len(medians) == 1:
+        return ratio.sentence("one process")
+    ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
+    return ratio.sentence(f"median of {len(medians)} processes, {ratio.ends}")
 
 
 _CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
@@ -424,27 +443,55 @@ def read_picture(results: Path, headline: Headline) -> bytes:
     return content
 
 
-def believed(runs: Sequence[Record]) -> tuple[list[Record], Doubt]:
-    """Return the runs of one benchmark that conclusions may be drawn from; or none, and the gravest reason why.
+_GRAVEST_FIRST = (Reason.OUTPUTS_DIFFER, Reason.SIMULATED, Reason.FAST_MODE)
+"""Which of several reasons of one benchmark is told; all others come after these."""
 
-    A process whose machine was busy or drifted is left out if another's was not; any other reason excludes all.
+
+def usable_runs(runs: Sequence[Record]) -> tuple[list[Record], Withheld | None]:
+    """Return the runs of one benchmark that conclusions may be drawn from, or why there are none.
+
+    A process whose machine was busy or drifted is left out if another's was not. Any other reason excludes all.
+
+    Parameters
+    ----------
+    runs
+        One record from each process.
+
+    Returns
+    -------
+    list of Record, Withheld or None
+        The runs and None, or an empty list and the gravest reason.
     """
-    doubts = [run.doubt for run in runs]
-    if lasting := [doubtful for doubtful in doubts if doubtful and not doubtful.passes]:
-        gravest_first = ["outputs differ", "simulated", "fast mode"]
-        return [], min(lasting, key=lambda each: [*gravest_first, each.kind].index(each.kind))
-    sound = [run for run, doubtful in zip(runs, doubts, strict=True) if not doubtful]
-    return sound, Doubt() if sound else doubts[0]
+    reasons = [run.withheld for run in runs]
+
+    lasting = [reason for reason in reasons if reason and not reason.is_transient]
+    if lasting:
+        return [], min(lasting, key=_gravity)
+
+    usable = [run for run, reason in zip(runs, reasons, strict=True) if reason is None]
+    if usable:
+        return usable, None
+    return [], reasons[0]
+
+
+def _gravity(withheld: Withheld) -> int:
+    """Return the place of a reason among the gravest, 0 for the first."""
+    try:
+        return _GRAVEST_FIRST.index(withheld.reason)
+    except ValueError:
+        return len(_GRAVEST_FIRST)
 
 
 (_LESSON,) = LessonName.__metadata__
 
 
-def _doubt_of(compared: Compared) -> Doubt:
-    """Return why the page withheld a speed-up; empty if it did not."""
+def _stated_reason(compared: Compared) -> Withheld | None:
+    """Return why the page withheld a speed-up, as the file says; None if it did not."""
     if compared.doubt or compared.withheld:
-        return Doubt(compared.doubt, compared.withheld)
-    return Doubt(None, WORDS["unknown"]) if compared.outcome == "withheld" else Doubt()
+        return Withheld(compared.doubt or Reason.OTHER, compared.withheld)
+    if compared.outcome == "withheld":
+        return Withheld(Reason.OTHER, wording.PHRASES["unknown"])
+    return None
 
 
 def merge(files: Iterable[Path | str], into: Path) -> Path:
@@ -474,20 +521,30 @@ def _rows(lesson: str, result: Measurement | Comparison) -> list[_Row]:
 
 
 def _compared(comparison: Comparison, variant: str) -> Compared:
-    named = {"name": comparison.name, "variant": variant, "baseline": comparison.baseline}
-    named |= {"role": comparison.roles.get(variant, ""), "series": comparison.series}
-    named["parity"] = machine.one_line(comparison.parity)
+    """Return what the file keeps of a comparison for one of its variants."""
+    compared = Compared(
+        name=comparison.name,
+        variant=variant,
+        baseline=comparison.baseline,
+        outcome="baseline",
+        parity=machine.one_line(comparison.parity),
+        role=comparison.roles.get(variant, ""),
+        series=comparison.series,
+    )
     if variant == comparison.baseline:
-        return Compared(**named, outcome="baseline")
+        return compared
+
     answer = comparison.answers[variant]
-    named |= {"doubt": answer.doubt.kind, "withheld": machine.one_line(answer.doubt.reason)}
-    if ratio := comparison.paired.get(variant):
-        named |= {
-            "median": ratio.median,
-            "low": ratio.low,
-            "high": ratio.high if ratio.has_interval else None,
-        }
-    return Compared(**named, outcome=answer.outcome)
+    compared = replace(compared, outcome=answer.outcome)
+    if withheld := answer.withheld:
+        reason = None if withheld.reason is Reason.OTHER else withheld.reason
+        compared = replace(compared, doubt=reason, withheld=machine.one_line(withheld.detail))
+    if ratio := comparison.paired.get(
+        variant
+    ):  # also of a speed-up that is withheld: a later reader may need it
+        high = ratio.high if ratio.has_interval else None
+        compared = replace(compared, median=ratio.median, low=ratio.low, high=high)
+    return compared
 
 
 def _run(record: Record) -> pyperf.Run:
@@ -685,13 +742,13 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     made = compare_samples(
         sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity
     )
-    refused = _doubt_of(claimed)
-    paired = {} if refused and claimed.median is None else made.paired
-    kept = {"series": claimed.series, "roles": {claimed.variant: claimed.role}}
+
+    stated = _stated_reason(claimed)
     return replace(
         made,
-        paired=paired,
-        refused={claimed.variant: refused} if refused else {},
+        paired={} if stated and claimed.median is None else made.paired,
+        refused={claimed.variant: stated} if stated else {},
         watches=(),
-        **kept,
+        series=claimed.series,
+        roles={claimed.variant: claimed.role},
     )

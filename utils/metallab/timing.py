@@ -37,27 +37,27 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     FEWEST_PAIRS,
     MATTERS,
     SIMULATED,
-    WORDS,
     Answer,
     Comparison,
-    Doubt,
-    DoubtKind,
     Measurement,
     ParityCheck,
     Question,
     Ratio,
+    Reason,
     Sentinel,
     Size,
     Unchecked,
+    Withheld,
     compare_samples,
     crossover,
     describe_check,
     difference_of,
-    doubt,
+    has_drifted,
     median_interval,
     noise,
     not_counted,
     verdict,
+    why_withheld,
 )
 
 Clock = Callable[[], int]
@@ -482,7 +482,7 @@ def _in_turns(
     judges: Mapping[str, ParityCheck],
     budget: Budget,
     rng: random.Random,
-) -> tuple[list[Sequence[float]], str, float, dict[str, Doubt]]:
+) -> tuple[list[Sequence[float]], str, float, dict[str, Withheld]]:
     """Sample in rounds, and check outputs before and after.
 
     Return the rounds, why they stopped, the cores that other programs used, and the variants that are refused.
@@ -549,22 +549,22 @@ def _halves_agree(times: Sequence[float]) -> bool:
 
 def _refused(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]
-) -> dict[str, Doubt]:
+) -> dict[str, Withheld]:
     """Return the variants whose first result differs, or whose device is simulated, and why."""
     refused, base = {}, samplers[baseline]
     for key, judge in parity.items():
         if samplers[key].device.simulated or base.device.simulated:
             refused[key] = SIMULATED
         elif difference := difference_of(judge, base.first_result, samplers[key].first_result):
-            refused[key] = Doubt("outputs differ", difference)
+            refused[key] = Withheld(Reason.OUTPUTS_DIFFER, difference)
     return refused
 
 
 def _refused_in_the_end(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck], first: Any
-) -> dict[str, Doubt]:
+) -> dict[str, Withheld]:
     """Return the variants whose last result, or the baseline's, differs from the baseline's first."""
-    refused: dict[str, Doubt] = {}
+    refused: dict[str, Withheld] = {}
     for called in (baseline, *parity) if parity else ():
         result = samplers[
             called
@@ -573,7 +573,7 @@ def _refused_in_the_end(
         for key in parity if called == baseline else [called]:
             if key not in refused and (difference := difference_of(parity[key], first, result)):
                 changed = f"{whose} something else in the last call, so a function changes its input or itself"
-                refused[key] = Doubt("outputs differ", f"{changed}: {difference}")
+                refused[key] = Withheld(Reason.OUTPUTS_DIFFER, f"{changed}: {difference}")
     return refused
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from metallab import units
+from metallab import units, wording
 from metallab.fields import (
     Amount,
     Cores,
@@ -32,16 +33,6 @@ ParityCheck = Callable[[Any, Any], Any]
 """Raises AssertionError, or returns False, where outputs differ."""
 
 Question = Literal["latency", "throughput"]
-DoubtKind = Literal[
-    "outputs differ",
-    "simulated",
-    "fast mode",
-    "busy machine",
-    "drifted",
-    "inconclusive",
-    "too few frames",
-]
-
 BUSY = 0.25
 """Cores used by other programs from which on a measurement is flagged."""
 
@@ -57,28 +48,8 @@ MATTERS = 0.01
 FEW_SAMPLES = 10
 """Fewer are flagged in full mode."""
 
-WORDS = {
-    "faster": "is {times} times as fast{as_baseline}",
-    "slower": "takes {times} times as long{as_baseline}",
-    "same": "is as fast{as_baseline}, within {percent}",
-    "inconclusive": "inconclusive, {words} ({times} times as fast, {note})",
-    "may be both": "it may be slower or faster",
-    "may be faster": "it may be faster, or as fast within {percent}",
-    "may be slower": "it may be slower, or as fast within {percent}",
-    "interval": "95 % interval {ends}, {pairs}",
-    "too few": "{pairs}{seen}: too few for a 95 % interval, which needs {fewest}",
-    "seen": ", {ends} times as fast",
-    "too few, in short": "inconclusive: {pairs}; an interval needs {fewest}",
-    "withheld": "no speed-up is given",
-    "withheld, in short": "no speed-up",
-    "not counted": "no speed-up is given at n = {sizes}",
-    "simulated": "its times are not those of the hardware it imitates",
-    "fast mode": "too few samples for a conclusion",
-    "busy machine": "other programs used {others:.1f} cores meanwhile: close them and run again",
-    "drifted": "a fixed computation took {change} time afterwards than before: let the machine rest and run again",
-    "unknown": "no reason is given",
-}
-"""**The words for a speed-up, and for its absence**, wherever one is shown: `Answer`, `Ratio` and `Doubt` say them."""
+NOISY, UNRELIABLE = 0.10, 0.25
+"""Interquartile range over median, from which on a measurement is flagged."""
 
 
 @dataclass(frozen=True)
@@ -143,18 +114,30 @@ class Measurement:
         return noise(self.samples)
 
     @property
+    def is_busy(self) -> bool:
+        """True if other programs used the machine meanwhile."""
+        return self.others > BUSY
+
+    @property
+    def varies(self) -> bool:
+        """True if the samples vary by more than 10 %."""
+        return self.noise > NOISY
+
+    @property
     def flags(self) -> tuple[str, ...]:
-        """Reasons to doubt the number."""
+        """What speaks against the number, for people; `why_withheld` decides."""
         flags = []
-        if self.noise > 0.25:
+        if self.noise > UNRELIABLE:
             flags.append("unreliable")
-        elif self.noise > 0.10:
+        elif self.varies:
             flags.append("noisy")
+
         if self.mode == "fast":
             flags.append("fast mode")
         elif self.n < FEW_SAMPLES:
             flags.append("few samples")
-        if self.others > BUSY:
+
+        if self.is_busy:
             flags.append("busy machine")
         if self.simulated:
             flags.append("simulated")
@@ -176,57 +159,92 @@ def noise(samples: Sequence[float]) -> float:
     return float((high - low) / median)
 
 
-class Doubt(str):
-    """The reason why there is no speed-up, as a text; empty if there is none."""
+class Reason(StrEnum):
+    """Why no speed-up is given. The values stand in files of results."""
 
-    kind: str | None
-    """None for a reason of a kind of its own."""
-    reason: str
+    OUTPUTS_DIFFER = "outputs differ"
+    SIMULATED = "simulated"
+    FAST_MODE = "fast mode"
+    BUSY_MACHINE = "busy machine"
+    DRIFTED = "drifted"
+    ONLY_A = "only A can do it"
+    """In `metallab.versus`, as the next two."""
+    ONLY_B = "only B can do it"
+    NEITHER = "neither can do it"
+    OTHER = "other"
+    """None of these: the detail is all that is known, such as the text of a stranger's file."""
 
-    def __new__(cls, kind: str | None = None, reason: str = "") -> Doubt:
-        doubt = super().__new__(cls, ": ".join(filter(None, (kind, reason))))
-        doubt.kind, doubt.reason = kind, reason
-        return doubt
 
-    def __getnewargs__(self) -> tuple[str | None, str]:
-        return self.kind, self.reason
+@dataclass(frozen=True)
+class Withheld:
+    """Why a speed-up is not given; `str` is ``reason: detail``."""
+
+    reason: Reason
+    detail: str = ""
+    """What happened and what to do, in words."""
 
     @property
-    def words(self) -> str:
-        """That there is no speed-up, and why: for a sentence."""
-        return self and f"{WORDS['withheld']}: {self}"
+    def is_transient(self) -> bool:
+        """True if another run may be without it."""
+        return self.reason in (Reason.BUSY_MACHINE, Reason.DRIFTED)
 
     @property
-    def short(self) -> str:
-        """The same for a label, with the kind of the reason alone."""
-        return self and f"{WORDS['withheld, in short']}: {self.kind or self.reason}"
+    def named_reason(self) -> str:
+        """The reason as a text; empty for `Reason.OTHER`."""
+        return "" if self.reason is Reason.OTHER else self.reason.value
 
     @property
-    def passes(self) -> bool:
-        """True if another run may be without it: the machine was busy, or its speed drifted."""
-        return self.kind in ("busy machine", "drifted")
+    def sentence(self) -> str:
+        """See `metallab.wording.withheld_sentence`."""
+        return wording.withheld_sentence(self)
+
+    @property
+    def label(self) -> str:
+        """See `metallab.wording.withheld_label`."""
+        return wording.withheld_label(self)
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.named_reason, self.detail)))
 
 
-SIMULATED = Doubt("simulated", WORDS["simulated"])
-FAST_MODE = Doubt("fast mode", WORDS["fast mode"])
+SIMULATED = Withheld(Reason.SIMULATED, wording.PHRASES["simulated"])
+FAST_MODE = Withheld(Reason.FAST_MODE, wording.PHRASES["fast mode"])
 
 
-def doubt(*measured: Measurement, drift: float | None = None) -> Doubt:
-    """Return why nothing may be concluded from measurements; empty if there is no reason.
+def has_drifted(drift: float | None) -> bool:
+    """Return True if a machine's speed moved too far, in either direction; False if nobody watched it."""
+    return drift is not None and abs(drift) > DRIFT
 
-    **The one rule** of what pages, pictures, films and the report withhold, besides outputs that differ. ``drift`` is
-    that of a sentinel around them.
+
+def why_withheld(*measurements: Measurement, drift: float | None = None) -> Withheld | None:
+    """Return why nothing may be concluded from measurements.
+
+    **The one rule** of what pages, pictures, films, files and the report withhold, besides outputs that differ.
+
+    Parameters
+    ----------
+    *measurements
+        What a conclusion would be drawn from.
+    drift
+        Relative change of the time of a sentinel around them, 0.1 for 10 % more; None if there was no sentinel.
+
+    Returns
+    -------
+    Withheld or None
+        None if nothing speaks against a conclusion.
     """
-    if any(each.simulated for each in measured):
+    if any(measured.simulated for measured in measurements):
         return SIMULATED
-    if any(each.mode != "full" for each in measured):
+    if any(measured.mode != "full" for measured in measurements):
         return FAST_MODE
-    if (others := max((each.others for each in measured), default=0.0)) > BUSY:
-        return Doubt("busy machine", WORDS["busy machine"].format(others=others))
-    if drift is not None and abs(drift) > DRIFT:
-        change = f"{abs(drift):.0%} {'more' if drift > 0 else 'less'}"
-        return Doubt("drifted", WORDS["drifted"].format(change=change))
-    return Doubt()
+
+    busiest = max(measurements, key=lambda measured: measured.others, default=None)
+    if busiest is not None and busiest.is_busy:
+        return Withheld(Reason.BUSY_MACHINE, wording.busy(busiest.others))
+
+    if drift is not None and has_drifted(drift):
+        return Withheld(Reason.DRIFTED, wording.drifted(drift))
+    return None
 
 
 def verdict(low: float, high: float, factor: float = 1 + MATTERS) -> Verdict:
@@ -238,7 +256,9 @@ def verdict(low: float, high: float, factor: float = 1 + MATTERS) -> Verdict:
         return "faster"
     if high < 1 / factor:
         return "slower"
-    return "same" if low >= 1 / factor and high <= factor else "inconclusive"
+    if low >= 1 / factor and high <= factor:
+        return "same"
+    return "inconclusive"
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
@@ -248,7 +268,9 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     enclose it with probability 1 - 2 P(X < k). k is the largest with at least ``confidence``. Fewer than six values
     give none at 95 %, and (0, inf). Source: David and Nagaraja, *Order Statistics*, section 7.1.
     """
-    n, k, tail = len(values), 0, 0.0
+    n = len(values)
+    k = 0
+    tail = 0.0
     while k < n // 2:
         tail += math.exp(
             math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2)
@@ -256,6 +278,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
         if 1 - 2 * tail < confidence:
             break
         k += 1
+
     if k == 0:
         return 0.0, math.inf
     ordered = sorted(values)
@@ -280,7 +303,23 @@ def not_counted(won: Mapping[float, bool | None]) -> str:
     ' (no speed-up is given at n = 512)'
     """
     sizes = [f"{size:.15g}" for size, wins in won.items() if wins is None]
-    return f" ({WORDS['not counted'].format(sizes=', '.join(sizes))})" if sizes else ""
+    return wording.sizes_without_verdict(sizes)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What the paired ratios behind a `Ratio` are, and how they are worded."""
+
+    singular: str
+    plural: str
+    fewest: int
+    """Pairs from which on there is an interval."""
+    digits: int
+    """Of a ratio in words, behind the point."""
+
+
+ROUNDS = Sampling("pair", "pairs", fewest=FEWEST_PAIRS, digits=2)
+"""Each pair is one round of one process."""
 
 
 @dataclass(frozen=True)
@@ -297,10 +336,7 @@ class Ratio:
     """The paired ratios, if known."""
     factor: float = 1 + MATTERS
     """See `verdict`."""
-    PAIRS: ClassVar[tuple[str, str]] = ("pair", "pairs")
-    FEWEST: ClassVar[int] = FEWEST_PAIRS
-    DIGITS: ClassVar[int] = 2
-    """Of a number in words, behind the point."""
+    sampling: Sampling = ROUNDS
 
     @classmethod
     def of(
@@ -328,54 +364,23 @@ class Ratio:
         return math.isfinite(self.high)
 
     @property
-    def short(self) -> str:
-        """For a label: the verdict, or what it lacks."""
-        return self.verdict if self.has_interval else self._said("too few, in short")
+    def label(self) -> str:
+        """See `metallab.wording.ratio_label`."""
+        return wording.ratio_label(self)
 
     @property
     def ends(self) -> str:
-        """Those of the interval: of times as long where that is said."""
-        ends = (1 / self.high, 1 / self.low) if self.verdict == "slower" else (self.low, self.high)
-        return " to ".join(units.times(end, self.DIGITS) for end in ends)
+        """See `metallab.wording.ratio_ends`."""
+        return wording.ratio_ends(self)
 
-    def words(self, as_baseline: str = "") -> str:
-        """Return what it says of the variant, such as ``is 1.30 times as fast``, or what it leaves open."""
-        key, slower, faster = self.verdict, self.low < 1 / self.factor, self.high > self.factor
-        if not self.has_interval:
-            pairs = dict.fromkeys(
-                units.times(end, self.DIGITS) for end in sorted(self.pairs)[:: max(1, self.n - 1)]
-            )
-            return self._said(
-                "too few", seen=self._said("seen", ends=" to ".join(pairs)) if pairs else ""
-            )
-        if key == "inconclusive":
-            key = (
-                "may be both"
-                if slower and faster
-                else "may be faster"
-                if faster
-                else "may be slower"
-            )
-        return self._said(key, as_baseline=as_baseline)
+    @property
+    def phrase(self) -> str:
+        """See `metallab.wording.ratio_phrase`."""
+        return wording.ratio_phrase(self)
 
     def sentence(self, note: str = "") -> str:
-        """Return it in words; ``note`` says what it was taken from, in place of the interval."""
-        note, against = (
-            note or self._said("interval", ends=self.ends),
-            f"{self.variant} against {self.baseline}: ",
-        )
-        if not self.has_interval:
-            return against + self.words()
-        if self.verdict == "inconclusive":
-            return against + self._said("inconclusive", words=self.words(), note=note)
-        return f"{self.variant} {self.words(f' as {self.baseline}')} ({note})"
-
-    def _said(self, key: str, **more: str) -> str:
-        times = units.times(1 / self.median if key == "slower" else self.median, self.DIGITS)
-        pairs, percent = f"{self.n} {self.PAIRS[self.n != 1]}", f"{100 * (self.factor - 1):.3g}%"
-        return WORDS[key].format(
-            times=times, pairs=pairs, percent=percent, fewest=self.FEWEST, **more
-        )
+        """See `metallab.wording.ratio_sentence`."""
+        return wording.ratio_sentence(self, note)
 
     def __str__(self) -> str:
         return self.sentence()
@@ -383,28 +388,40 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Answer:
-    """A variant's speed-up over the baseline, or why there is none: ``str`` is a sentence, ``short`` a label.
-
-    Whatever shows a speed-up or its absence prints one of these texts, which `WORDS` has, and none of its own.
-    """
+    """A variant's speed-up over the baseline, or why there is none."""
 
     variant: str
-    ratio: Ratio | None
-    """None where it is withheld."""
-    doubt: Doubt = field(default_factory=Doubt)
+    result: Ratio | Withheld
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """The speed-up; None if it is withheld."""
+        return self.result if isinstance(self.result, Ratio) else None
+
+    @property
+    def withheld(self) -> Withheld | None:
+        """Why there is no speed-up; None if there is one."""
+        return self.result if isinstance(self.result, Withheld) else None
+
+    @property
+    def reason(self) -> Reason | None:
+        """The kind of `withheld`."""
+        return self.result.reason if isinstance(self.result, Withheld) else None
 
     @property
     def outcome(self) -> Verdict:
-        """The verdict; ``withheld`` where there is a `doubt`."""
-        return self.ratio.verdict if self.ratio else "withheld"
+        """The verdict, or ``withheld``."""
+        return self.result.verdict if isinstance(self.result, Ratio) else "withheld"
 
     @property
-    def short(self) -> str:
-        """The verdict, or that there is no speed-up and the kind of reason."""
-        return (self.ratio or self.doubt).short
+    def label(self) -> str:
+        """The verdict, or that there is no speed-up and the reason."""
+        return self.result.label
 
     def __str__(self) -> str:
-        return str(self.ratio or f"{self.variant}: {self.doubt.words}")
+        if isinstance(self.result, Withheld):
+            return f"{self.variant}: {self.result.sentence}"
+        return str(self.result)
 
 
 @dataclass(frozen=True)
@@ -459,14 +476,12 @@ class Sentinel:
 
     @property
     def throttled(self) -> bool:
-        """True if the time moved by more than 10 %; never in fast mode."""
-        return self.before.mode == "full" and abs(self.drift) > DRIFT
+        """True if the time moved too far; never in fast mode, in which nothing is concluded anyway."""
+        return self.before.mode == "full" and has_drifted(self.drift)
 
     def __str__(self) -> str:
-        in_between = (
-            doubt(drift=self.drift).short if self.before.mode == "full" else FAST_MODE.short
-        )
-        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({in_between or 'steady'})"
+        withheld = why_withheld(self.before, drift=self.drift)
+        return f"sentinel on {self.before.device}: {self.drift:+.1%} ({withheld.label if withheld else 'steady'})"
 
 
 @dataclass(frozen=True)
@@ -479,7 +494,7 @@ class Comparison:
     measurements: Mapping[str, Measurement]
     paired: Mapping[str, Ratio]
     """Ratios of real variants with equal outputs; `ratios` are those that may be shown."""
-    refused: Mapping[str, Doubt] = field(default_factory=dict)
+    refused: Mapping[str, Withheld] = field(default_factory=dict)
     """Variants whose times were not compared, and why."""
     parity: str = ""
     """The check of the first and last outputs."""
@@ -501,18 +516,23 @@ class Comparison:
     @property
     def answers(self) -> dict[str, Answer]:
         """For each variant the speed-up, or why it is withheld."""
-        drift, base = self.drift, self.measurements[self.baseline]
+        drift = self.drift
+        base = self.measurements[self.baseline]
+
         answers = {}
         for variant, measured in self.measurements.items():
-            if variant != self.baseline:
-                why = self.refused.get(variant) or doubt(base, measured, drift=drift)
-                answers[variant] = Answer(variant, None if why else self.paired.get(variant), why)
+            if variant == self.baseline:
+                continue
+            withheld = self.refused.get(variant) or why_withheld(base, measured, drift=drift)
+            answers[variant] = Answer(variant, withheld or self.paired[variant])
         return answers
 
     @property
-    def withheld(self) -> dict[str, Doubt]:
+    def withheld(self) -> dict[str, Withheld]:
         """Variants without a speed-up, and why."""
-        return {variant: answer.doubt for variant, answer in self.answers.items() if answer.doubt}
+        return {
+            variant: answer.withheld for variant, answer in self.answers.items() if answer.withheld
+        }
 
     @property
     def ratios(self) -> dict[str, Ratio]:
@@ -531,15 +551,11 @@ class Comparison:
 
     def __str__(self) -> str:
         head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
-        restless = any(
-            {"noisy", "unreliable"}.intersection(m.flags) for m in self.measurements.values()
-        )
-        aside = "(Times vary; a speed-up is of pairs taken in one round, which vary together.)"
-        lines = [
-            *map(str, self.measurements.values()),
-            *self.sentences,
-            *[aside] * bool(restless and self.ratios),
-        ]
+        lines = [*map(str, self.measurements.values()), *self.sentences]
+        if self.ratios and any(measured.varies for measured in self.measurements.values()):
+            lines.append(
+                "(Times vary; a speed-up is of pairs taken in one round, which vary together.)"
+            )
         return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

@@ -88,19 +88,21 @@ class Curve:
         return self.gpu or ONE_THREAD
 
     @property
-    def withheld(self) -> dict[int, timing.Doubt]:
+    def sizes_withheld(self) -> dict[int, timing.Withheld]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
         return {
-            n: a.doubt
-            for n, a in self.answers.items()
-            if a.doubt and a.doubt.kind != "outputs differ"
+            size: answer.withheld
+            for size, answer in self.answers.items()
+            if answer.withheld and answer.reason is not timing.Reason.OUTPUTS_DIFFER
         }
 
     @property
     def _won(self) -> dict[int, bool | None]:
+        """Whether the GPU, or the whole CPU, wins at each size; None where nothing may be said."""
         wins = "faster" if self.gpu else "slower"
+        withheld = self.sizes_withheld
         return {
-            n: None if n in self.withheld else self.answers[n].outcome == wins
+            n: None if n in withheld else self.answers[n].outcome == wins
             for n in sorted(self.answers)
         }
 
@@ -108,7 +110,7 @@ class Curve:
     def crossover(self) -> int | None:
         """The smallest size from which on the GPU wins at every size; None if it does not at the largest.
 
-        Without a GPU: from which all threads win over one. Sizes that are `withheld` count neither as won nor as lost.
+        Without a GPU: from which all threads win over one. Those of `sizes_withheld` count neither as won nor as lost.
         """
         return timing.crossover(self._won)
 
@@ -117,12 +119,14 @@ class Curve:
         return next(iter(self.times[name].values())).device
 
     @property
-    def doubt(self) -> timing.Doubt:
-        """Why nothing may be predicted from the ends of the baseline's and the rival's line; empty if nothing is."""
+    def withheld(self) -> timing.Withheld | None:
+        """Why nothing may be predicted from the ends of the baseline's and the rival's line; None if one may."""
         lines = [self.times[self.baseline], self.times[self.rival]]
-        ends = [(n, line[n]) for line in lines for n in (min(line), max(line))]
-        return timing.doubt(*(end for _, end in ends)) or next(
-            (self.withheld[n] for n, _ in ends if n in self.withheld), timing.Doubt()
+        ends = [(size, line[size]) for line in lines for size in (min(line), max(line))]
+        if withheld := timing.why_withheld(*(measured for _, measured in ends)):
+            return withheld
+        return next(
+            (self.sizes_withheld[size] for size, _ in ends if size in self.sizes_withheld), None
         )
 
     def draw(self) -> Figure:
@@ -143,13 +147,15 @@ class Curve:
         }
         from metallab import plots  # matplotlib takes a while to import
 
-        return plots.curves(lines, xlabel="n", heading=heading, marks=marks, gaps=self.withheld)
+        return plots.curves(
+            lines, xlabel="n", heading=heading, marks=marks, gaps=self.sizes_withheld
+        )
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
         sizes, n = [n for n, wins in self._won.items() if wins is not None], self.crossover
         if not sizes:
-            wins = next(iter(self.withheld.values())).words
+            wins = next(iter(self.sizes_withheld.values())).sentence
         elif n == min(sizes):
             wins = f"wins at every size that counts, {n} to {max(sizes)}"
         else:
@@ -230,12 +236,11 @@ def stored(work: str) -> Curve:
         if processes[0].lesson != LESSON or compared is None or compared.series != f"{work}, n":
             continue
         base, name, size = compared.baseline, compared.variant, int(measured.size.number)
-        sound, doubt = records.believed(processes)
-        if sound:
-            times.setdefault(name, {})[size] = sound[0].measurement
-        answers.setdefault(name, {})[size] = (
-            sound[0].answer if sound else timing.Answer(name, None, doubt)
-        )
+        usable, withheld = records.usable_runs(processes)
+        if usable:
+            times.setdefault(name, {})[size] = usable[0].measurement
+        answer = timing.Answer(name, withheld) if withheld else usable[0].answer
+        answers.setdefault(name, {})[size] = answer
     if not times:
         raise ValueError(
             f"{STORED.name} has no curve of {work!r}: ask for 'matrix product' or 'elementwise'"

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metallab import machine, paths, private, records, timing
+from metallab import machine, paths, private, records
 from metallab.records import Record
 from metallab.results import findings
 
@@ -146,7 +146,7 @@ def _notes(runs: Sequence[Record]) -> Iterator[str]:
     counts = [len(each) for each in records.by_name(runs).values()]
     if few := sum(number < 3 for number in counts):
         yield f"{few} of {len(counts)} benchmarks were measured in fewer than 3 processes: make bench"
-    if busy := sum(run.measurement.others > timing.BUSY for run in runs):
+    if busy := sum(run.measurement.is_busy for run in runs):
         yield f"{busy} of {len(runs)} measurements were made while other programs ran: close them and run again"
     if any(run.machine.git_dirty for run in runs):
         yield "the code was changed since its revision"

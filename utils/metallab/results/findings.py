@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from metallab import paths, timing, units
+from metallab import paths, timing, units, wording
 from metallab.outcomes import VERDICTS
-from metallab.records import Record, RecordError, believed, by_name, load
-from metallab.timing import Answer, Measurement
+from metallab.records import Record, RecordError, by_name, load, usable_runs
+from metallab.timing import Answer, Measurement, Reason
 
 REFERENCES = paths.ROOT / "data" / "results"
-WITHHELD = {"outputs differ": "differ", "simulated": "simulated", "fast mode": "fast"}
-"""The report's words for some reasons why a speed-up is withheld."""
+STYLES = {Reason.OUTPUTS_DIFFER: "differ", Reason.SIMULATED: "simulated", Reason.FAST_MODE: "fast"}
+"""The report's styles for some reasons why a speed-up is withheld; the others have that of ``withheld``."""
 _COUNTED = (*VERDICTS[:-1], "differ", "withheld")
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
 
@@ -57,17 +57,16 @@ class Conclusion:
 
     @property
     def reason(self) -> str:
-        """What explains ``answer.short``."""
-        if self.answer.ratio is None:
-            return self.answer.doubt.reason
-        return self.answer.ratio.words() + (
-            f", {self.processes} processes" if self.processes > 1 else ""
-        )
+        """What explains ``answer.label``."""
+        if self.answer.withheld:
+            return self.answer.withheld.detail
+        phrase = self.answer.ratio.phrase
+        return f"{phrase}, {self.processes} processes" if self.processes > 1 else phrase
 
     @property
     def outcome(self) -> str:
-        """The verdict, or a word of `WITHHELD` for the reason why there is none: a style of the report."""
-        return WITHHELD.get(self.answer.doubt.kind, self.answer.outcome)
+        """The verdict, or how the report marks the reason why there is none: a class of its style sheet."""
+        return STYLES.get(self.answer.reason, self.answer.outcome)
 
     @property
     def ratio(self) -> tuple[float, float, float] | None:
@@ -98,23 +97,39 @@ class Conclusion:
 def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Conclusion | None:
     """Return the conclusion about a compared variant, one record from each process; None for a baseline.
 
-    A speed-up is given only of runs that `metallab.records.believed` accepts and that have samples enough.
-    ``baseline`` are the records of its baseline, see `baselines`.
+    A speed-up is given only of runs that `metallab.records.usable_runs` accepts.
+
+    Parameters
+    ----------
+    runs
+        The records of one benchmark, one from each process.
+    baseline
+        Those of its baseline, see `baselines`; empty if they are not known.
     """
     compared = runs[0].comparison
     if compared is None or compared.outcome == "baseline":
         return None
-    about = {"lesson": runs[0].lesson, "baseline": compared.baseline, "parity": compared.parity}
-    about |= {"role": compared.role or compared.variant, "measured": runs[0].measurement}
+
+    usable, withheld = usable_runs(runs)
+    answer = Answer(compared.variant, withheld) if withheld else usable[0].answer
+    if len(usable) > 1:
+        low, median, high = _interval([run.comparison.median for run in usable])
+        answer = replace(answer, result=replace(answer.ratio, low=low, median=median, high=high))
+
     base = baseline[-1] if baseline else None
-    about["baseline_role"] = (base.comparison.role if base else "") or compared.baseline
-    about["baseline_measured"] = base.measurement if base else None
-    sound, doubt = believed(runs)
-    answer = sound[0].answer if sound else Answer(compared.variant, None, doubt)
-    if len(sound) > 1:
-        low, median, high = _interval([run.comparison.median for run in sound])
-        answer = replace(answer, ratio=replace(answer.ratio, low=low, median=median, high=high))
-    return Conclusion(compared.name, answer, len(sound), **about)
+    baseline_role = base.comparison.role if base and base.comparison else ""
+    return Conclusion(
+        comparison=compared.name,
+        answer=answer,
+        processes=len(usable),
+        lesson=runs[0].lesson,
+        baseline=compared.baseline,
+        parity=compared.parity,
+        role=compared.role or compared.variant,
+        baseline_role=baseline_role or compared.baseline,
+        measured=runs[0].measurement,
+        baseline_measured=base.measurement if base else None,
+    )
 
 
 # Processes may agree by accident better than processes do: none is taken to vary by less than 0.1 %.
@@ -137,57 +152,101 @@ def _interval(medians: Sequence[float]) -> tuple[float, float, float]:
     )  # e^710 is no float
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What the machine was like while records were taken; those of real hardware in full mode count."""
+
+    measured: tuple[Record, ...]
+    busy: tuple[Record, ...]
+    """Other programs were at work."""
+    drifted: tuple[Record, ...]
+    """A sentinel's time moved too far."""
+    unwatched: tuple[Record, ...]
+    """There was no sentinel, so nobody knows."""
+    noisy: tuple[Record, ...]
+    """Times vary by more than 10 %."""
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Conditions:
+        """Return the conditions of records."""
+        measured = tuple(
+            record
+            for record in records
+            if record.measurement.mode == "full" and not record.measurement.simulated
+        )
+        return cls(
+            measured,
+            busy=tuple(record for record in measured if record.measurement.is_busy),
+            drifted=tuple(
+                record for record in measured if timing.has_drifted(record.sentinel_drift)
+            ),
+            unwatched=tuple(record for record in measured if record.sentinel_drift is None),
+            noisy=tuple(record for record in measured if record.measurement.varies),
+        )
+
+    @property
+    def is_disturbed(self) -> bool:
+        """True if something has to be run again."""
+        return bool(self.busy or self.drifted)
+
+
 def trust(records: Sequence[Record]) -> str:
     """Return in a line or two whether results are reliable, and what to run again.
 
     Empty if nothing was measured for real and in full mode.
     """
-    if not (real := _real(records)):
+    conditions = Conditions.of(records)
+    if not conditions.measured:
         return ""
-    busy, drifted = doubted(real)
-    if not busy and not drifted:
-        noisy = [
-            record.name
-            for record in real
-            if {"noisy", "unreliable"} & set(record.measurement.flags)
-        ]
-        which = (
-            f" ({', '.join(sorted({name.partition('/')[2] for name in noisy}))})"
-            if len(noisy) < 4
-            else ""
-        )
-        spread = (
-            f", but {len(noisy)} times{which} vary by more than 10 %: trust their intervals"
-            if noisy
-            else ""
-        )
-        return f"Measurements: {len(real)}. No other program was busy and the machine's speed was constant{spread}."
-    every = conclusions(real)
-    withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
-    lessons = sorted({record.lesson.split("_")[0] for record in [*busy, *drifted]})
-    again = ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
-    why = [f"{len(busy)} while other programs were busy"] * bool(busy)
-    why += [f"{len(drifted)} while the machine's speed drifted"] * bool(drifted)
-    lost = f"Speed-ups: {len(every)}, {withheld} of them withheld. " if every else ""
-    return (
-        f"Measurements: {len(real)}, of them {', '.join(why)}. {lost}"
-        f"{'Close other programs' if busy else 'Let the machine rest'} and run again: {'; '.join(again)}."
+    if conditions.is_disturbed:
+        return _disturbed(conditions)
+    return _undisturbed(conditions)
+
+
+def _undisturbed(conditions: Conditions) -> str:
+    """Return that no other program was busy, what is known of the machine's speed, and which times vary."""
+    total, unwatched = len(conditions.measured), len(conditions.unwatched)
+    if not unwatched:
+        steady = "and the machine's speed was constant"
+    elif unwatched == total:
+        steady = "; whether the machine's speed was constant was not measured"
+    else:
+        steady = f"and the machine's speed was constant where it was measured ({total - unwatched} of {total})"
+    text = f"Measurements: {total}. No other program was busy {steady}".replace(" ;", ";")
+
+    if not conditions.noisy:
+        return f"{text}."
+    count = len(conditions.noisy)
+    names = sorted({record.name.partition("/")[2] for record in conditions.noisy})
+    which = f" ({', '.join(names)})" if count < 4 else ""
+    vary = f"1 time{which} varies" if count == 1 else f"{count} times{which} vary"
+    return f"{text}, but {vary} by more than 10 %: trust the intervals."
+
+
+def _disturbed(conditions: Conditions) -> str:
+    """Return what was wrong with the machine, what was lost by it, and what to run again."""
+    faults = []
+    if conditions.busy:
+        faults.append(f"{len(conditions.busy)} while other programs were busy")
+    if conditions.drifted:
+        faults.append(f"{len(conditions.drifted)} while the machine's speed drifted")
+
+    lost = ""
+    if every := conclusions(conditions.measured):
+        withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
+        lost = f" Speed-ups: {len(every)}, {withheld} of them withheld."
+
+    advice = "Close other programs" if conditions.busy else "Let the machine rest"
+    lessons = sorted(
+        {record.lesson.split("_")[0] for record in (*conditions.busy, *conditions.drifted)}
     )
-
-
-def doubted(records: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """Return the records of a busy machine, and those of a drifting one; of real hardware in full mode."""
-    real = _real(records)
-    busy = [record for record in real if record.measurement.others > timing.BUSY]
-    return busy, [record for record in real if abs(record.sentinel_drift or 0) > timing.DRIFT]
-
-
-def _real(records: Sequence[Record]) -> list[Record]:
-    return [
-        record
-        for record in records
-        if record.measurement.mode == "full" and not record.measurement.simulated
-    ]
+    commands = (
+        ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
+    )
+    return (
+        f"Measurements: {len(conditions.measured)}, of them {', '.join(faults)}.{lost} "
+        f"{advice} and run again: {'; '.join(commands)}."
+    )
 
 
 def conclusions(records: Iterable[Record]) -> list[Conclusion]:
@@ -296,7 +355,7 @@ def _provenance(one: Column) -> dict[str, str]:
     rows = {"results": one.origin}
     if not one.records:
         return rows
-    real = f"SIMULATED: {timing.SIMULATED.reason}" if one.simulated else "real hardware"
+    real = f"SIMULATED: {timing.SIMULATED.detail}" if one.simulated else "real hardware"
     described, runs = one.records[-1].machine, {len(runs) for runs in by_name(one.records).values()}
     told = dict(described.rows())
     rows |= {"measured on": real} | {
@@ -350,7 +409,7 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
     ends = (
         " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else ""
     )
-    return f"{ends or timing.WORDS['withheld, in short']} ({counts})"
+    return f"{ends or wording.PHRASES['withheld, in short']} ({counts})"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
@@ -362,7 +421,7 @@ def every(columns: Sequence[Column]) -> list[Row]:
     labels = sorted(
         {row for of_one in cells for row in of_one}, key=in_order
     )  # "batch of 2" before "batch of 16"
-    nothing = [timing.SIMULATED.short if one.simulated else "–" for one in columns]
+    nothing = [timing.SIMULATED.label if one.simulated else "–" for one in columns]
     pairs = list(zip(cells, nothing, strict=True))
     return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
 
@@ -370,7 +429,7 @@ def every(columns: Sequence[Column]) -> list[Row]:
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """Return the cells of one machine, by row."""
     given = lambda each: (
-        f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.short
+        f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.label
     )
     return {_row(each): given(each) for each in conclusions}
 

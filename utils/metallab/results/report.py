@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from metallab import machine, paths, private, timing, units
+from metallab import machine, paths, private, timing, units, wording
 from metallab.notebook import without_colours
 from metallab.outcomes import STATUSES, Status
 from metallab.paths import write_atomically
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import jinja2
 
 SIMULATED = (
-    f"SIMULATED: no Apple GPU took part; {timing.WORDS['withheld']}: {timing.SIMULATED.reason}"
+    f"SIMULATED: no Apple GPU took part; {wording.PHRASES['withheld']}: {timing.SIMULATED.detail}"
 )
 
 TRACEBACK_LINES = 25
@@ -86,7 +86,7 @@ class RunSummary:
     @property
     def banners(self) -> list[tuple[str, str]]:
         """Style and text of the notes above all numbers."""
-        fast = [("fast", timing.FAST_MODE.words)] if self.mode == "fast" else []
+        fast = [("fast", timing.FAST_MODE.sentence)] if self.mode == "fast" else []
         return ([("simulated", SIMULATED)] if self.simulated else []) + fast
 
 
@@ -143,8 +143,8 @@ class Card:
     traceback: str = ""
     left: str = ""
     """Where the partial notebook of a failure lies, as a reader finds it."""
-    drifted: timing.Doubt = field(default_factory=timing.Doubt)
-    """Not empty if the machine's speed moved too far."""
+    drifted: timing.Withheld | None = None
+    """Given if the machine's speed moved too far."""
     headline: Headline | None = None
     picture: str = ""
     """The headline's picture as a data URI."""
@@ -187,9 +187,9 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
         lessons=lessons,
         conclusions=conclusions,
         axis=Axis(conclusions),
-        words=timing.WORDS,
+        words=wording.PHRASES,
         trust=findings.trust(usable),
-        doubted=any(findings.doubted(usable)),
+        doubted=findings.Conditions.of(usable).is_disturbed,
         in_short=findings.in_short(machines[0]) if usable else [],
         machines=machines,
         provenance=findings.provenance(machines),
@@ -231,7 +231,7 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     drifts = [
         record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"
     ]
-    card = Card(notebook, drifted=timing.doubt(drift=max(drifts, key=abs, default=0.0)))
+    card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
     card.headline = headline_of(records) if records else None
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if path.is_file():

@@ -288,7 +288,8 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
 
 def _doubted(record: Record) -> bool:
     """Return True if the machine was busy, or its speed drifted."""
-    return timing.doubt(record.measurement, drift=record.sentinel_drift).passes
+    withheld = timing.why_withheld(record.measurement, drift=record.sentinel_drift)
+    return withheld is not None and withheld.is_transient
 
 
 def _write_summary(

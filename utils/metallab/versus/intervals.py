@@ -28,23 +28,21 @@ import operator
 import statistics
 from collections.abc import Sequence
 
-from metallab.verdicts import Ratio
+from metallab.verdicts import Ratio, Sampling
 
 LOOKS = (8, 12, 18, 27, 40)
 """Numbers of pairs at which the interval is looked at. With fewer than eight pairs none has 99 %."""
 CONFIDENCE = 0.95
 
 
-class Interval(Ratio):
-    """How many times as fast B is: 1.1 if A takes 1.1 times B's time. With its 95 % interval, however many looks."""
-
-    PAIRS = ("pair of processes", "pairs of processes")
-    FEWEST = LOOKS[0]
-    DIGITS = 3
+PROCESSES = Sampling("pair of processes", "pairs of processes", fewest=LOOKS[0], digits=3)
+"""Each pair is one process of A and one of B."""
 
 
-def interval(logs: Sequence[float]) -> Interval:
-    """Of one logarithm of time(A) / time(B) from each pair of processes; without ends if they are fewer than 8.
+def interval(logs: Sequence[float]) -> Ratio:
+    """Return how many times as fast B is, 1.1 if A takes 1.1 times B's time, with its 95 % interval over all looks.
+
+    ``logs`` are log(time(A) / time(B)), one from each pair of processes; fewer than eight give no ends.
 
     ``median`` is that of the same means (Hodges and Lehmann, 1963). ValueError if there is no pair.
     """
@@ -54,7 +52,8 @@ def interval(logs: Sequence[float]) -> Interval:
     speed = math.exp(statistics.median(means))
     k = _rank(len(logs), (1 - CONFIDENCE) / len(LOOKS))
     low, high = (math.exp(means[k - 1]), math.exp(means[-k])) if k else (0.0, math.inf)
-    return Interval("B", "A", speed, low, high, len(logs), tuple(map(math.exp, logs)))
+    ratios = tuple(map(math.exp, logs))
+    return Ratio("B", "A", speed, low, high, len(logs), ratios, sampling=PROCESSES)
 
 
 @functools.cache

@@ -41,10 +41,10 @@ PATIENCE = 60.0
 INTERRUPTED = "interrupted"
 """Why a case has no more pairs of processes."""
 REFUSING = {
-    "B": "only A can do it",
-    "AB": "neither can do it",
-    "A": "only B can do it",
-    "": "outputs differ",
+    "B": timing.Reason.ONLY_A,
+    "AB": timing.Reason.NEITHER,
+    "A": timing.Reason.ONLY_B,
+    "": timing.Reason.OUTPUTS_DIFFER,
 }
 """Why there is no speed-up, by the sides that refuse a case."""
 IN_PRINT = {
@@ -103,7 +103,7 @@ class Outcome:
     case: Case
     factor: float = 1 + timing.MATTERS
     pairs: list[Pair] = field(default_factory=list)
-    doubt: timing.Doubt = field(default_factory=timing.Doubt)
+    withheld: timing.Withheld | None = None
     """Why no times are compared."""
     stopped: str = ""
     """Why there are no more pairs."""
@@ -118,26 +118,28 @@ class Outcome:
     @property
     def speed_up(self) -> timing.Answer:
         """How many times as fast B is, or why no times are compared."""
-        if self.doubt:
-            return timing.Answer("B", None, self.doubt)
+        if self.withheld:
+            return timing.Answer("B", self.withheld)
         of = intervals.interval([pair.log for pair in self.pairs])
         return timing.Answer("B", replace(of, factor=self.factor))
 
     @property
     def reason(self) -> str:
         """Why there is no ratio, or why it is unsure."""
-        return self.doubt.reason or self.stopped
+        return self.withheld.detail if self.withheld else self.stopped
 
     @property
     def answer(self) -> str:
         """The outcome as it is printed, in capitals."""
-        return IN_PRINT[self.doubt.kind or self.speed_up.outcome]
+        return IN_PRINT[self.withheld.reason if self.withheld else self.speed_up.outcome]
 
     def is_decided(self, budget: float) -> bool:
         """Return True if the pairs decide it, or the budget in seconds is spent, twice that where pairs are few."""
         count = len(self.pairs)
-        if self.doubt or not count:
-            return bool(self.doubt)
+        if self.withheld:
+            return True
+        if not count:
+            return False
         budget *= 2 if count < intervals.LOOKS[0] else 1
         if (
             self.seconds * (1 + 1 / count) > budget
@@ -182,7 +184,7 @@ def compare(
                     yield open_cases.pop(name)
     except KeyboardInterrupt:  # what was measured is not lost
         for outcome in open_cases.values():
-            if outcome.doubt or outcome.pairs:
+            if outcome.withheld or outcome.pairs:
                 outcome.stopped = INTERRUPTED
                 yield outcome
         raise
@@ -205,7 +207,7 @@ def _add_pair(
         if of.pairs and why.refusing:
             of.stopped = f"a further pair of processes failed: {why}"
         elif of.failures == 2 or not any(side.is_gone for side in live.values()):
-            of.doubt = timing.Doubt(REFUSING[why.refusing], str(why))
+            of.withheld = timing.Withheld(REFUSING[why.refusing], str(why))
             of.pairs.clear()
     return time.monotonic() - began
 

@@ -34,7 +34,9 @@ _WRITTEN = {
 
 def sentence(outcome: Outcome) -> str:
     """Return the line of one case."""
-    told = f"{outcome.answer:8}{outcome.case.name}: {outcome.speed_up.ratio or outcome.speed_up.doubt.words}"
+    speed_up = outcome.speed_up
+    said = speed_up.withheld.sentence if speed_up.withheld else speed_up.ratio
+    told = f"{outcome.answer:8}{outcome.case.name}: {said}"
     rounds = sum(len(pair.a) for pair in outcome.pairs)
     count = f"rounds: {rounds}, {outcome.seconds:.0f} s" if rounds else ""
     return "; ".join(filter(None, (told, count, outcome.stopped)))

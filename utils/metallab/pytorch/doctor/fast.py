@@ -123,4 +123,4 @@ def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:
         if all(n in line for line in lines)
     ]
     table = Table(["batch", *curve.times], rows)
-    return f"Over batches (n): {curve}", [Evidence("Over batches", table)], not curve.doubt
+    return f"Over batches (n): {curve}", [Evidence("Over batches", table)], not curve.withheld
