@@ -19,7 +19,15 @@ from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
 
 from metallab import isolated, plots
-from metallab.timing import Comparison, Measurement, Ratio, Reason, Sentinel, Withheld
+from metallab.timing import (
+    SIMULATED,
+    Comparison,
+    Measurement,
+    Ratio,
+    Reason,
+    Sentinel,
+    Withheld,
+)
 
 
 def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
@@ -90,6 +98,23 @@ def test_what_is_in_doubt_is_not_drawn():
         assert Withheld(reason).label in texts(figure)
         assert not figure.axes[0].containers
         assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
+
+
+def test_where_no_speed_up_is_given_the_times_are_drawn_and_marked():
+    made = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
+    busy = {name: dataclasses.replace(m, others=1.0) for name, m in made.measurements.items()}
+    figure = plots.speedups([dataclasses.replace(made, measurements=busy)])
+    assert texts(figure).count("2 ms") == 2, "the medians of both"
+    assert Withheld(Reason.BUSY_MACHINE).label in texts(figure)
+    assert "BUSY" in figure.get_suptitle()
+
+
+def test_simulated_times_are_not_drawn_where_no_speed_up_is_given():
+    made = comparison(withheld={"other": SIMULATED})
+    imitated = {n: dataclasses.replace(m, simulated=True) for n, m in made.measurements.items()}
+    figure = plots.speedups([dataclasses.replace(made, measurements=imitated)])
+    assert figure.axes == []
+    assert "2 ms" not in " ".join(texts(figure))
 
 
 def test_times_of_a_busy_machine_say_so_in_the_title():

@@ -158,7 +158,7 @@ def test_a_page_that_fails_takes_nothing_from_the_others(run, shelf, pages, caps
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-def test_a_page_without_a_sentinel_is_given_one(run, shelf, pages, monkeypatch):
+def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(run, shelf, pages, monkeypatch):
     times = iter([1.0, 1.5] * 2)
 
     def one_of_two(job: Job) -> NotebookResult:
@@ -175,8 +175,10 @@ def test_a_page_without_a_sentinel_is_given_one(run, shelf, pages, monkeypatch):
     )
     assert run("--runs", "1", "--only", "01") == 0
     (path,) = shelf.glob("build/bench/*.json")
-    assert {record.name: record.sentinel_drift for record in records.load(path)} == {
-        "01_a/m": 0.5,
+    loaded = records.load(path)
+    assert {record.name: record.page_drift for record in loaded} == {"01_a/m": 0.5, "01_a/own": 0.5}
+    assert {record.name: record.sentinel_drift for record in loaded} == {
+        "01_a/m": None,
         "01_a/own": 0.25,
     }
 

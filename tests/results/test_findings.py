@@ -275,25 +275,35 @@ def counts(*runs: records.Record) -> dict[str, int]:
     }
 
 
+def condition_counts(**given: int) -> dict[str, int]:
+    """Return a count for each condition: those that are given, and 0."""
+    return {field.name: 0 for field in dataclasses.fields(findings.Conditions)} | given
+
+
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
         pytest.param(
-            QUIET, {"measured": 2, "busy": 0, "drifted": 0, "unwatched": 2, "noisy": 0}, id="quiet"
+            QUIET, condition_counts(measured=2, busy=0, drifted=0, unwatched=2, noisy=0), id="quiet"
         ),
         pytest.param(
             [NOISY],
-            {"measured": 1, "busy": 0, "drifted": 0, "unwatched": 1, "noisy": 1},
+            condition_counts(measured=1, busy=0, drifted=0, unwatched=1, noisy=1),
             id="noisy",
         ),
         pytest.param(
             [*QUIET, *BUSY_PAIR, MOVED],
-            {"measured": 5, "busy": 2, "drifted": 1, "unwatched": 4, "noisy": 0},
+            condition_counts(measured=5, busy=2, drifted=1, unwatched=4, noisy=0),
             id="busy and drifted",
         ),
         pytest.param(
+            [dataclasses.replace(MOVED, sentinel_drift=0.01, page_drift=0.3)],
+            condition_counts(measured=1, page_drifted=1),
+            id="drifted around the page alone",
+        ),
+        pytest.param(
             [record("mps", 2.0, mode="fast", others=3.0), record("mps", 2.0, simulated=True)],
-            {"measured": 0, "busy": 0, "drifted": 0, "unwatched": 0, "noisy": 0},
+            condition_counts(measured=0, busy=0, drifted=0, unwatched=0, noisy=0),
             id="neither fast nor simulated runs count",
         ),
     ],
@@ -317,17 +327,26 @@ def watched(runs, drift=0.01):
     ("runs", "words"),
     [
         pytest.param(watched(QUIET), "the machine's speed was constant.", id="watched"),
-        pytest.param(
-            QUIET, "whether the machine's speed was constant was not measured.", id="not watched"
-        ),
-        pytest.param(
-            [*QUIET, *watched(QUIET)], "where it was measured (2 of 4)", id="half of them watched"
-        ),
+        pytest.param(QUIET, "was not watched", id="not watched"),
+        pytest.param([*QUIET, *watched(QUIET)], "2 of them; around 2", id="half of them watched"),
         pytest.param([NOISY], "1 time (c/CPU, 16 threads) varies", id="noisy"),
     ],
 )
 def test_trust_says_what_is_known_of_a_quiet_machine(runs, words):
     assert words in findings.trust(runs)
+
+
+def test_a_drift_around_the_page_advises_and_withholds_nothing():
+    runs = [dataclasses.replace(run, page_drift=0.3) for run in watched(QUIET)]
+    assert "which withholds nothing" in findings.trust(runs)
+    (conclusion,) = findings.conclusions(runs)
+    assert conclusion.answer.withheld is None
+
+
+@pytest.mark.parametrize(("drift", "is_watched"), [(0.01, True), (None, False)])
+def test_a_conclusion_says_whether_the_machine_s_speed_was_watched(drift, is_watched):
+    (conclusion,) = findings.conclusions(watched(QUIET, drift))
+    assert conclusion.is_watched is is_watched
 
 
 def test_trust_names_what_was_lost_and_what_to_run_again():

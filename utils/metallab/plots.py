@@ -79,10 +79,14 @@ def title(
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Draw speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
-    A variant whose speed-up is withheld is named with the reason, without a bar. RuntimeError as
+    A variant whose speed-up is withheld is named with the reason, without a bar. Where all are, the times themselves
+    are drawn, marked with the reason; of the simulated GPU, whose times say nothing, the reasons alone. RuntimeError as
     `metallab.timing.Comparison.drift`.
     """
     answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
+    if answers and not any(answer.ratio for _, answer in answers):
+        return _times_without_speedups(comparisons)
+
     with picture(1.0 + 0.45 * len(answers)) as (figure, axes):
         for row, (_, answer) in enumerate(answers):
             speedup_row(axes, row, answer)
@@ -102,6 +106,44 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
         title(figure, f"Speed-up {over}", devices, simulated)
     return described(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
+
+
+def _times_without_speedups(comparisons: Sequence[Comparison]) -> Figure:
+    """Draw medians with their quartiles, and beside each why it is not compared."""
+    said = "; ".join(f"{c.name}: {answer}" for c in comparisons for answer in c.answers.values())
+    if any(each.simulated for c in comparisons for each in c.measurements.values()):
+        return reason("\n".join(textwrap.wrap(said, 110)))
+
+    timed = [
+        (f"{c.name}: {variant}", each, c.answers.get(variant))
+        for c in comparisons
+        for variant, each in c.measurements.items()
+    ]
+    with picture(1.0 + 0.45 * len(timed)) as (figure, axes):
+        beside = axes.get_yaxis_transform()  # right of the frame
+        for row, (_, each, answer) in enumerate(timed):
+            axes.hlines(row, *each.quartiles, color=GREY, linewidth=2)
+            axes.plot(each.median, row, "o", color=GREY)
+            axes.annotate(
+                units.seconds(each.median),
+                (each.median, row),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+            if answer:
+                axes.text(
+                    1.01, row, answer.label, transform=beside, va="center", color=RED, fontsize=9
+                )
+
+        rows(axes, [name for name, *_ in timed])
+        axes.set_xscale("log")
+        _time_axis(axes.xaxis)
+        axes.set_xlabel("time a call (bars: quartiles), not to be compared")
+        title(figure, "Times without a speed-up", *_where([each for _, each, _ in timed]))
+    times = "; ".join(f"{name}: {units.seconds(each.median)}" for name, each, _ in timed)
+    return described(figure, f"{said}. {times}")
 
 
 def speedup_row(axes: Axes, row: int, answer: Answer) -> None:

@@ -124,10 +124,14 @@ class Record:
     measurement: Measurement
     comparison: Compared | None
     sentinel_drift: Drift | None
-    """How much longer a fixed piece of work took afterwards than before: 0.1 is 10 %. None if none was timed."""
+    """How much longer a fixed piece of work on the page's device took after the comparison than before it: 0.1 is 10 %.
+    None if nobody watched. In files of before 29 November 2026 it may be that of the whole page, as ``page_drift``."""
     machine: machine.Machine
     headline: Headline | None = None
     """That of its page."""
+    page_drift: Drift | None = None
+    """The same of a fixed piece of work on the CPU around the whole page, by `make bench`. It withholds nothing,
+    because the pairs of one round share the drift; the report advises to run the page again."""
 
     @property
     def moment(self) -> datetime:
@@ -140,7 +144,7 @@ class Record:
         """Why no conclusion may be drawn from it; None if nothing speaks against one.
 
         What the page withheld when it was measured, else what `metallab.timing.why_withheld` says of the measurement
-        and of the sentinel around it. `make bench` may add that sentinel after the page was saved.
+        and of the sentinel around it.
         """
         stated = self.comparison and _stated_reason(self.comparison)
         return stated or why_withheld(self.measurement, drift=self.sentinel_drift)

@@ -19,6 +19,7 @@ import functools
 import gc
 import itertools
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,13 +225,15 @@ def compare(
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
-    rows, reason, others, refused = _in_turns(
-        samplers, baseline, judges, budget, random.Random(seed)
-    )
-    times = dict(zip(samplers, zip(*rows, strict=True), strict=True))
+    rounds, watches, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
+    times = dict(zip(samplers, zip(*rounds.rows, strict=True), strict=True))
     measurements = {
         key: sampler.measurement(
-            key, times[key], reason, others, {"dtype": _dtype(dtypes.get(key)), "size": size}
+            key,
+            times[key],
+            rounds.stop_reason,
+            rounds.others,
+            {"dtype": _dtype(dtypes.get(key)), "size": size},
         )
         for key, sampler in samplers.items()
     }
@@ -240,7 +243,7 @@ def compare(
         if key not in refused
     }
     check = "; ".join(dict.fromkeys(map(describe_check, judges.values())))
-    watches, roles = tuple(Sentinel.watching), dict(roles or {})
+    roles = dict(roles or {})
     return Comparison(
         name, question, baseline, measurements, paired, refused, check, watches, series, roles
     )
@@ -443,8 +446,11 @@ class _Samples:
         """The rows, or every n-th of more than twice `KEEP`."""
         return self.rows[:: max(1, len(self.rows) // KEEP)]
 
-    def stop_reason(self, budget: Budget) -> str | None:
-        """Return why to stop now, or None to go on. The noise is computed from time to time."""
+    def stop_reason(self, budget: Budget, repeated: float = 0.0) -> str | None:
+        """Return why to stop now, or None to go on. The noise is computed from time to time.
+
+        ``repeated`` is the time, in seconds, of rows that do not count, since others are taken in their place.
+        """
         seen = len(self.rows)
         if seen < self.next_look:
             return None
@@ -457,7 +463,7 @@ class _Samples:
             return f"{seen} samples, as asked"
         enough = seen >= budget.min_samples
         passed = (self.clock() - self.started) / 1e9
-        if enough and passed >= budget.min_seconds * self.columns:
+        if enough and passed - repeated >= budget.min_seconds * self.columns:
             columns = list(zip(*self.kept, strict=True))
             if all(noise(column) < 0.05 for column in columns):
                 return "quiet"
@@ -476,18 +482,29 @@ class _Samples:
         )  # twice: each sample follows an untimed call
 
 
+@dataclass(frozen=True)
+class _Rounds:
+    """The rounds of a comparison that count."""
+
+    rows: list[Sequence[float]]
+    """Seconds a call: a row for each round, a column for each variant."""
+    stop_reason: str
+    others: float
+    """Cores that other programs used meanwhile."""
+
+
 def _in_turns(
     samplers: Mapping[str, _Sampler],
     baseline: str,
     judges: Mapping[str, ParityCheck],
     budget: Budget,
     rng: random.Random,
-) -> tuple[list[Sequence[float]], str, float, dict[str, Withheld]]:
+) -> tuple[_Rounds, tuple[Sentinel, ...], dict[str, Withheld]]:
     """Sample in rounds, and check outputs before and after.
 
-    Return the rounds, why they stopped, the cores that other programs used, and the variants that are refused.
+    Return the rounds, the sentinels that watched them, and the variants that are refused.
     """
-    with undisturbed() as load:
+    with undisturbed():
         for sampler in samplers.values():
             with sampler.device.active():
                 sampler.prepare(budget)
@@ -498,18 +515,109 @@ def _in_turns(
         first = _copied(samplers[baseline].first_result) if checked else None
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
-        rows, reason = _interleave(list(samplers.values()), budget, rng)
-    others = load.cores()
-    return rows, reason, others, refused | _refused_in_the_end(samplers, baseline, checked, first)
+
+        devices = [sampler.device for sampler in samplers.values()]
+        with _watching(devices, samplers[baseline].clock) as watches:
+            rounds = _interleave(list(samplers.values()), budget, rng)
+    return rounds, watches, refused | _refused_in_the_end(samplers, baseline, checked, first)
 
 
-def _interleave(
-    samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
-) -> tuple[list[Sequence[float]], str]:
-    """Return rounds of one sample each, shuffled in every round, and why they stopped."""
-    samples = _Samples(len(samplers), samplers[0].clock)
+@contextlib.contextmanager
+def _watching(devices: Iterable[DeviceLike], clock: Clock) -> Iterator[tuple[Sentinel, ...]]:
+    """Yield the sentinels around a comparison: the page's, or one of its own on each of the devices.
+
+    A device without ``fixed_work`` is not watched; nor is any in fast mode or on the simulated GPU, where no speed-up
+    is given anyway.
+    """
+    opened_by_page = tuple(Sentinel.watching)
+    # a processor is watched once, however many of its threads each variant may use
+    apart = {"CPU" if device.kind == "cpu" else device.label: device for device in devices}
+    concluded = mode.current() == "full" and not any(each.simulated for each in apart.values())
+    if opened_by_page or not concluded:
+        yield opened_by_page
+        return
+
+    with contextlib.ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(sentinel(device.fixed_work(), on=device, clock=clock))
+            for device in apart.values()
+            if hasattr(device, "fixed_work")
+        )
+
+
+class _Stretches:
+    """Parts the rounds of a comparison into stretches, and knows in which of them other programs were busy.
+
+    Systems count the work of programs in steps of 10 ms, so a single short round cannot be judged. Where others were
+    busy in a stretch its rounds are taken again. If that is so most of the time, the machine is busy for good: then
+    all rounds count, and the comparison says so.
+    """
+
+    SECONDS = 0.5
+    """Of a stretch, at least."""
+
+    TRIES = 3
+    """Where most of this many times the least time of a comparison was disturbed, nothing is taken again any more."""
+
+    def __init__(self, columns: int, clock: Clock, least: float) -> None:
+        self.quiet = _Samples(columns, clock)
+        self.all = _Samples(columns, clock)
+        self.least = least
+        self.load = Others()
+        self.open_rows: list[Sequence[float]] = []
+        self.seconds = {True: 0.0, False: 0.0}
+        """By whether others were busy, since the first stretch began."""
+        self.work = {True: 0.0, False: 0.0}
+        """Core seconds of others, likewise."""
+
+    def add(self, row: Sequence[float]) -> None:
+        """Take a round in; with it a stretch may end."""
+        self.all.rows.append(row)
+        self.open_rows.append(row)
+        if self.load.seconds >= self.SECONDS:
+            self._close()
+
+    def _close(self) -> None:
+        seconds, cores = self.load.seconds, self.load.cores()
+        is_busy = cores > BUSY
+        self.seconds[is_busy] += seconds
+        self.work[is_busy] += cores * seconds
+        if not is_busy:
+            self.quiet.rows.extend(self.open_rows)
+        self.open_rows = []
+        self.load = Others()
+
+    @property
+    def _gives_up(self) -> bool:
+        """True if the machine has been busy for most of a long time."""
+        passed = sum(self.seconds.values())
+        return passed >= self.TRIES * self.least and self.seconds[True] > self.seconds[False]
+
+    def stop_reason(self, budget: Budget) -> str | None:
+        """Return why to stop now, or None to go on: judged by the rounds that count."""
+        if self.seconds[True] == 0 or self._gives_up:
+            return self.all.stop_reason(budget)
+        return self.quiet.stop_reason(budget, repeated=self.seconds[True])
+
+    def finish(self, budget: Budget, reason: str) -> _Rounds:
+        """Return the rounds that count: those in which nobody else was busy, if they are enough."""
+        self._close()
+        if self.seconds[True] and len(self.quiet.rows) >= budget.min_samples:
+            return _Rounds(self.quiet.kept, reason, self._cores(False))
+        return _Rounds(self.all.kept, reason, self._cores(True, False))
+
+    def _cores(self, *kinds: bool) -> float:
+        """Return the cores that others used on average over stretches of these kinds."""
+        seconds = sum(self.seconds[kind] for kind in kinds)
+        return sum(self.work[kind] for kind in kinds) / seconds if seconds else 0.0
+
+
+def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> _Rounds:
+    """Take rounds of one sample each, shuffled in every round, until enough of them count."""
+    clock = samplers[0].clock
+    stretches = _Stretches(len(samplers), clock, budget.min_seconds * len(samplers))
     order = list(range(len(samplers)))
-    while (reason := samples.stop_reason(budget)) is None:
+    while (reason := stretches.stop_reason(budget)) is None:
         rng.shuffle(order)
         row = [0.0] * len(samplers)
         for index in order:
@@ -517,8 +625,8 @@ def _interleave(
             with sampler.device.active():
                 sampler.warm_up_once()
                 row[index] = sampler.sample()
-        samples.rows.append(row)
-    return samples.kept, reason
+        stretches.add(row)
+    return stretches.finish(budget, reason)
 
 
 def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> int:
@@ -596,16 +704,37 @@ def _noise_is_stable(samples: Sequence[float]) -> bool:
 
 
 class Others:
-    """Counts the cores that other programs use: all busy time less this process's own."""
+    """Counts the cores that other programs use: all busy time less that of this process and of those it started."""
 
     def __init__(self) -> None:
-        self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), time.process_time()
+        self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    @property
+    def seconds(self) -> float:
+        """Since the count began."""
+        return time.monotonic() - self.wall
 
     def cores(self) -> float:
-        wall = time.monotonic() - self.wall
+        """Return the cores that others used on average; 0 where the time was too short to know."""
+        wall = self.seconds
         if wall < 0.3:  # systems count in steps of 10 ms
             return 0.0
-        return max(0.0, (_busy_seconds() - self.busy - (time.process_time() - self.own)) / wall)
+        return max(0.0, (_busy_seconds() - self.busy - (_own_seconds() - self.own)) / wall)
+
+
+def _own_seconds() -> float:
+    """Return the busy seconds of this process and of all that it started, such as compilers and workers that load data.
+
+    What a process that has ended used is in the count of the one that waited for it. macOS keeps that for this process
+    alone: there the work of a child's child counts as that of others once it has ended.
+    """
+    ended = os.times()
+    seconds = time.process_time() + ended.children_user + ended.children_system
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            used = child.cpu_times()
+            seconds += used.user + used.system + used.children_user + used.children_system
+    return seconds
 
 
 def _busy_seconds() -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from metallab import machine
 
 NAMES = ("auto", "mps", "cuda", "cpu", "sim")
 BEST_FIRST = ("mps", "cuda", "cpu")
+SENTINEL_ROWS = 512
+"""Rows and columns of the matrices that a sentinel on a GPU multiplies: a tenth of a millisecond on an Apple M2."""
 Framework = Literal["torch", "tensorflow", "jax", "mlx"]
 TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "mlx": "MLX"}
 
@@ -44,6 +47,19 @@ class Device:
         return self.hardware + "".join(
             f", PLANTED wrong: {name}" for name in (planting.planted() if planting else ())
         )
+
+    def fixed_work(self) -> Callable[[], Any]:
+        """Return a piece of work that is the same each time, for a sentinel of `metallab.timing`.
+
+        On a CPU plain Python of some milliseconds: it takes one core, whatever else a page lets the others do.
+        """
+        if self.kind == "cpu":
+            return _python_loop
+        return self._fixed_work_on_gpu()
+
+    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+        """Return the same for a GPU: a product of two matrices there, which each framework makes in its own way."""
+        raise NotImplementedError(f"{type(self).__name__} has no work for a sentinel on a GPU")
 
     def banner(self) -> Banner:
         """What a notebook shows first: the hardware that this run used, and whether it is real."""
@@ -113,3 +129,8 @@ def number_in(variable: str) -> int:
     """The whole number that an environment variable holds; 0 if it holds none."""
     text = os.environ.get(variable)
     return int(text) if text and text.isdigit() else 0
+
+
+def _python_loop() -> int:
+    """Add some thousand squares: a few milliseconds of one core."""
+    return sum(number * number for number in range(50_000))

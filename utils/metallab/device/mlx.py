@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import PRODUCTS_APART, Device, Framework
+from metallab.device.base import PRODUCTS_APART, SENTINEL_ROWS, Device, Framework
 
 PLUGINS = ("mlx-metal",)
 """The packages that bring it to an Apple GPU."""
@@ -48,6 +48,12 @@ class MlxDevice(Device):
                     "what it shall compute"
                 )
         mx.eval(*results) if results else mx.synchronize()
+
+    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+        import mlx.core as mx
+
+        matrix = mx.ones((SENTINEL_ROWS, SENTINEL_ROWS))
+        return lambda: matrix @ matrix
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

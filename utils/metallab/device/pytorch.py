@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from metallab import simulation
 from metallab.device.base import (
     BEST_FIRST,
     PRODUCTS_APART,
+    SENTINEL_ROWS,
     Device,
     DeviceUnavailable,
     chip,
@@ -40,6 +41,12 @@ class PyTorchDevice(Device):
         import torch
 
         getattr(torch, self.kind).synchronize()
+
+    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+        import torch
+
+        matrix = torch.ones(SENTINEL_ROWS, SENTINEL_ROWS, device=self.torch_device)
+        return lambda: matrix @ matrix
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

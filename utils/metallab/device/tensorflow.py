@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab.device.base import Device, Framework, cores, number_in
+from metallab.device.base import SENTINEL_ROWS, Device, Framework, cores, number_in
 
 PLUGINS = ("tensorflow-metal",)
 """The packages that bring it to an Apple GPU."""
@@ -30,6 +30,13 @@ class TensorFlowDevice(Device):
         import tensorflow as tf
 
         tf.test.experimental.sync_devices()
+
+    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+        import tensorflow as tf
+
+        with self.active():
+            matrix = tf.ones((SENTINEL_ROWS, SENTINEL_ROWS))
+        return lambda: matrix @ matrix
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -1,9 +1,9 @@
 """Run every page several times, each time in a fresh process (``make bench``), into one file of results to send.
 
 First all pages run once, then all again, so that slow changes (heat, other programs) show in the spread of a page's
-runs. Around each run a fixed piece of work is timed; where a page has no sentinel of its own, its drift is written into
-the page's records. The folder is named after the state of code and machine: an interrupted bench goes on where it
-stopped, and runs of different states are never mixed.
+runs. Around each run a fixed piece of work is timed on the CPU, and its drift is written into the page's records. The
+folder is named after the state of code and machine: an interrupted bench goes on where it stopped, and runs of
+different states are never mixed.
 """
 
 from __future__ import annotations
@@ -160,13 +160,9 @@ def _fixed_work() -> timing.Measurement:
 
 
 def _note_drift(path: Path, drift: float) -> None:
-    """Put the drift into the records of a page that has no sentinel of its own."""
+    """Put the drift around a page into its records."""
     kept = records.load(path)
-    if any(record.sentinel_drift is None for record in kept):
-        records.write(
-            path,
-            [replace(r, sentinel_drift=drift) if r.sentinel_drift is None else r for r in kept],
-        )
+    records.write(path, [replace(record, page_drift=drift) for record in kept])
 
 
 def _conclude(path: Path) -> None:

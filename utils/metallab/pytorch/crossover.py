@@ -185,7 +185,7 @@ def measure(
     comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
     on_each = devices(on)
-    with whole_float32(), timing.sentinel(fixed_work(on), on=on):
+    with whole_float32(), timing.sentinel(on.fixed_work(), on=on):
         for n in within.items(sizes, "n ="):
             budget = within.budget(
                 len(sizes) - len(comparisons), budget_here(), variants=len(on_each)
@@ -261,9 +261,3 @@ def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(n)
         return make(n, on.torch_device)
-
-
-def fixed_work(on: Device) -> Callable[[], Any]:
-    """Return the work of a sentinel on a device."""
-    matrix = torch.ones(512, 512, device=on.torch_device)
-    return lambda: matrix @ matrix

@@ -50,6 +50,8 @@ class Conclusion:
     measured: Measurement | None = None
     baseline_measured: Measurement | None = None
     """Of one process: what ran, and where."""
+    is_watched: bool = True
+    """Whether a sentinel watched the machine's speed, in each of the processes."""
 
     @property
     def device(self) -> str:
@@ -129,6 +131,7 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
         baseline_role=baseline_role or compared.baseline,
         measured=runs[0].measurement,
         baseline_measured=base.measurement if base else None,
+        is_watched=all(run.sentinel_drift is not None for run in usable or runs),
     )
 
 
@@ -161,6 +164,8 @@ class Conditions:
     """Other programs were at work."""
     drifted: tuple[Record, ...]
     """A sentinel's time moved too far."""
+    page_drifted: tuple[Record, ...]
+    """No sentinel's did, but that of a piece of work around the whole page."""
     unwatched: tuple[Record, ...]
     """There was no sentinel, so nobody knows."""
     noisy: tuple[Record, ...]
@@ -180,14 +185,20 @@ class Conditions:
             drifted=tuple(
                 record for record in measured if timing.has_drifted(record.sentinel_drift)
             ),
+            page_drifted=tuple(
+                record
+                for record in measured
+                if timing.has_drifted(record.page_drift)
+                and not timing.has_drifted(record.sentinel_drift)
+            ),
             unwatched=tuple(record for record in measured if record.sentinel_drift is None),
             noisy=tuple(record for record in measured if record.measurement.varies),
         )
 
     @property
     def is_disturbed(self) -> bool:
-        """True if something has to be run again."""
-        return bool(self.busy or self.drifted)
+        """True if something should be run again."""
+        return bool(self.busy or self.drifted or self.page_drifted)
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -207,12 +218,15 @@ def _undisturbed(conditions: Conditions) -> str:
     """Return that no other program was busy, what is known of the machine's speed, and which times vary."""
     total, unwatched = len(conditions.measured), len(conditions.unwatched)
     if not unwatched:
-        steady = "and the machine's speed was constant"
+        steady = " and the machine's speed was constant"
     elif unwatched == total:
-        steady = "; whether the machine's speed was constant was not measured"
+        steady = "; the machine's speed was not watched"
     else:
-        steady = f"and the machine's speed was constant where it was measured ({total - unwatched} of {total})"
-    text = f"Measurements: {total}. No other program was busy {steady}".replace(" ;", ";")
+        steady = (
+            f" and the machine's speed was constant around {total - unwatched} of them; "
+            f"around {unwatched} it was not watched"
+        )
+    text = f"Measurements: {total}. No other program was busy{steady}"
 
     if not conditions.noisy:
         return f"{text}."
@@ -230,6 +244,11 @@ def _disturbed(conditions: Conditions) -> str:
         faults.append(f"{len(conditions.busy)} while other programs were busy")
     if conditions.drifted:
         faults.append(f"{len(conditions.drifted)} while the machine's speed drifted")
+    if conditions.page_drifted:
+        faults.append(
+            f"{len(conditions.page_drifted)} on pages around which the speed of the CPU drifted, "
+            "which withholds nothing"
+        )
 
     lost = ""
     if every := conclusions(conditions.measured):
@@ -238,7 +257,10 @@ def _disturbed(conditions: Conditions) -> str:
 
     advice = "Close other programs" if conditions.busy else "Let the machine rest"
     lessons = sorted(
-        {record.lesson.split("_")[0] for record in (*conditions.busy, *conditions.drifted)}
+        {
+            record.lesson.split("_")[0]
+            for record in (*conditions.busy, *conditions.drifted, *conditions.page_drifted)
+        }
     )
     commands = (
         ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
@@ -369,7 +391,7 @@ def _provenance(one: Column) -> dict[str, str]:
     rows |= {"lessons": str(len({record.lesson for record in one.records}))}
     rows |= {"benchmarks": str(len(by_name(one.records)))}
     rows |= {"processes for each": " to ".join(map(str, dict.fromkeys((min(runs), max(runs)))))}
-    busy = sum(record.measurement.others > timing.BUSY for record in one.records)
+    busy = sum(record.measurement.is_busy for record in one.records)
     return rows | {"measured while busy": f"{busy} of {len(one.records)}"}
 
 

@@ -75,7 +75,7 @@ def _task(
         if on.kind == "cpu" or name != ONE_THREAD
     }
     within = Allowance(max(seconds, 0.1))
-    with timing.sentinel(crossover.fixed_work(on), on=on):
+    with timing.sentinel(on.fixed_work(), on=on):
         compared = timing.compare(
             {
                 name: getattr(subject.to(each.torch_device), task)()

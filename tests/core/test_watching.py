@@ -1,0 +1,179 @@
+"""A comparison watches the machine by itself: its speed, and what other programs do in each stretch of its rounds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from test_timing_rules import FakeClock
+
+from metallab import device, timing
+from metallab.verdicts import Sentinel
+
+
+@dataclass(frozen=True)
+class WatchedDevice(timing.Host):
+    """A device on a fake clock with work for a sentinel."""
+
+    label: str = "a watched device"
+    work: Callable[[], None] | None = None
+
+    def fixed_work(self) -> Callable[[], None]:
+        return self.work
+
+
+class Machine:
+    """A fake machine: its clock, its speed, and how often its sentinel's work was called."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.slowness = 1.0
+        self.sentinel_calls = 0
+        self.device = WatchedDevice(work=self._sentinel_work)
+
+    def _sentinel_work(self) -> None:
+        self.sentinel_calls += 1
+        self.clock.now += round(0.010 * self.slowness * 1e9)
+
+    def compare(self, after_ten_calls: float = 1.0, **options: object) -> timing.Comparison:
+        """Compare two functions; after ten calls of the first everything takes so many times as long."""
+        calls = iter(range(10**9))
+
+        def slow() -> None:
+            if next(calls) == 10:
+                self.slowness = after_ten_calls
+            self.clock.now += round(0.020 * self.slowness * 1e9)
+
+        def fast() -> None:
+            self.clock.now += round(0.010 * self.slowness * 1e9)
+
+        return timing.compare(
+            {"slow": slow, "fast": fast},
+            on=self.device,
+            baseline="slow",
+            parity=timing.Unchecked("clocks"),
+            clock=self.clock,
+            **options,
+        )
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_is_busy(monkeypatch):
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: 0.0)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11])
+def test_a_drift_while_it_measures_withholds_the_speed_up(machine, factor):
+    compared = machine.compare(after_ten_calls=factor)
+    assert compared.answers["fast"].reason is timing.Reason.DRIFTED
+    assert compared.drift == pytest.approx(factor - 1, abs=0.001)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.08])
+def test_a_small_drift_withholds_nothing(machine, factor):
+    compared = machine.compare(after_ten_calls=factor)
+    assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
+    assert compared.drift == pytest.approx(factor - 1, abs=0.001)
+
+
+def test_it_opens_no_sentinel_inside_of_one(machine):
+    with timing.sentinel(machine.device.work, on=machine.device, clock=machine.clock) as watch:
+        before = machine.sentinel_calls
+        compared = machine.compare()
+        assert machine.sentinel_calls == before
+    assert compared.watches == (watch,)
+
+
+def test_its_sentinel_is_closed_afterwards(machine):
+    machine.compare()
+    assert Sentinel.watching == []
+
+
+def test_in_fast_mode_nothing_is_watched(machine, monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    assert machine.compare().watches == ()
+    assert machine.sentinel_calls == 0
+
+
+def test_a_device_without_work_for_a_sentinel_is_not_watched(machine):
+    machine.device = timing.Host()
+    assert machine.compare().drift is None
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_the_cpu_of_a_framework_has_work_for_a_sentinel(framework):
+    work = device.cpu(framework=framework).fixed_work()
+    assert work() == work()
+
+
+# ---------------------------------------------------------------- other programs
+
+
+class BusyFor:
+    """Stands in for `timing.Others`: other programs use two cores in the first stretches, and none later."""
+
+    def __init__(self, clock: FakeClock, stretches: float) -> None:
+        self.clock, self.stretches, self.seen = clock, stretches, 0
+
+    def __call__(self) -> BusyFor._Count:
+        return self._Count(self)
+
+    class _Count:
+        def __init__(self, plan: BusyFor) -> None:
+            self.plan, self.began = plan, plan.clock.now
+
+        @property
+        def seconds(self) -> float:
+            return (self.plan.clock.now - self.began) / 1e9
+
+        def cores(self) -> float:
+            self.plan.seen += 1
+            return 2.0 if self.plan.seen <= self.plan.stretches else 0.0
+
+
+def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
+    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=1))
+    machine.device = timing.Host()
+    compared = machine.compare()
+    assert compared["fast"].others == 0.0
+    assert compared["fast"].n >= timing.FULL_COMPARISON.min_samples
+    assert compared.answers["fast"].ratio is not None
+
+
+def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypatch):
+    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=float("inf")))
+    machine.device = timing.Host()
+    compared = machine.compare()
+    assert compared["fast"].others == pytest.approx(2.0)
+    assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
+    assert compared["fast"].n >= timing.FULL_COMPARISON.min_samples
+    assert machine.clock.now < 20e9, "it went on taking rounds again"
+
+
+CHILD = """
+import sys, time
+while time.process_time() < 0.5:
+    pass
+print("worked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_work_of_processes_that_this_one_started_is_its_own():
+    before = timing._own_seconds()
+    command = [sys.executable, "-I", "-S", "-c", textwrap.dedent(CHILD)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline().strip() == b"worked"
+        running = timing._own_seconds()
+        child.stdin.close()
+    assert running - before >= 0.45, "while it runs"
+    assert timing._own_seconds() - before >= 0.45, "and when it has ended"
