@@ -113,7 +113,7 @@ def test_simulated_times_are_not_drawn_where_no_speed_up_is_given():
     made = comparison(withheld={"other": SIMULATED})
     imitated = {n: dataclasses.replace(m, simulated=True) for n, m in made.measurements.items()}
     figure = plots.speedups([dataclasses.replace(made, measurements=imitated)])
-    assert figure.axes == []
+    assert not any(axes.axison for axes in figure.axes)
     assert "2 ms" not in " ".join(texts(figure))
 
 

@@ -158,7 +158,9 @@ def test_a_page_that_fails_takes_nothing_from_the_others(run, shelf, pages, caps
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(run, shelf, pages, monkeypatch):
+def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(
+    run, shelf, pages, monkeypatch
+):
     times = iter([1.0, 1.5] * 2)
 
     def one_of_two(job: Job) -> NotebookResult:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import json
 import os
 import random
 import re
@@ -75,8 +76,13 @@ def test_readme_lists_each_page_and_links_one_that_ran_whole():
         r"\(data/executed/(\w+)/(\w+)\.ipynb\)", show.README.read_text(encoding="utf-8")
     )
     pages = {each.folder.name: each.pages for each in show.read_sets()}
-    assert [name for folder, name in linked if pages[folder][name].entry.not_run] == []
-    assert len(linked) == len(learned)
+    assert [name for folder, name in linked if not show.is_linked(pages[folder][name])] == []
+    expected = []
+    for file in learned:
+        name = file.removesuffix(".ipynb")
+        best = show.best_copy([its[name] for its in pages.values() if name in its])
+        expected += [(best.folder.name, name)] if best else []
+    assert linked == expected, "make show"
 
 
 @pytest.mark.parametrize("folder", STORED, ids=[folder.name for folder in STORED])
@@ -446,6 +452,64 @@ def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
     assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
     text = show.gallery(show.read_sets(run.executed))
     assert ("01_a" in text, "02_b" in text) == (False, True)
+
+
+def copy_of(page, folder, **changes):
+    """A copy of a stored page as another machine's, with another entry of its summary."""
+    return dataclasses.replace(
+        page,
+        folder=page.folder.with_name(folder),
+        entry=dataclasses.replace(page.entry, **changes),
+    )
+
+
+@pytest.fixture
+def stored_page(run):
+    run.shown("01_a")
+    (executed_set,) = show.read_sets(run.executed)
+    return executed_set.pages["01_a"]
+
+
+GAPS = ({"where": "cell 1", "what": "it", "mend": "make it"},)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "best"),
+    [
+        pytest.param({}, {}, "some_cpu", id="of-equals-the-first"),
+        pytest.param({"not_run": GAPS}, {"withheld": 5}, "other", id="one-that-ran-whole"),
+        pytest.param(
+            {"headline_is_withheld": True}, {"withheld": 5}, "other", id="with-a-headline"
+        ),
+        pytest.param({"withheld": 2}, {"withheld": 1}, "other", id="fewest-withheld"),
+        pytest.param({"not_run": GAPS}, {"headline_is_withheld": True}, None, id="neither"),
+    ],
+)
+def test_readers_are_led_to_the_best_copy(stored_page, monkeypatch, first, second, best):
+    monkeypatch.setattr(show, "is_current", lambda page: True)
+    copies = [copy_of(stored_page, "some_cpu", **first), copy_of(stored_page, "other", **second)]
+    chosen = show.best_copy(copies)
+    assert (chosen and chosen.folder.name) == best
+
+
+def test_a_copy_of_today_s_code_comes_before_an_older_one(stored_page, monkeypatch):
+    copies = [copy_of(stored_page, "old"), copy_of(stored_page, "new", withheld=3)]
+    monkeypatch.setattr(show, "is_current", lambda page: page.folder.name == "new")
+    assert show.best_copy(copies).folder.name == "new"
+
+
+def test_a_page_whose_headline_is_withheld_loses_its_link(run):
+    run.shown("01_a")
+    show.update(run.executed, run.gallery)
+    assert "as it ran" in show.README.read_text()
+    summary = run.executed / "some_cpu" / "summary.json"
+    told = json.loads(summary.read_text())
+    for each in told["notebooks"]:
+        each["headline_is_withheld"] = True
+    summary.write_text(json.dumps(told))
+    show.update(run.executed, run.gallery)
+    assert "as it ran" not in show.README.read_text()
+    assert "01_a" not in run.gallery.read_text()
 
 
 def test_the_command_names_what_it_refused(run, capsys):

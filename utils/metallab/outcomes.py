@@ -1,7 +1,7 @@
 """The words for how something ended: five lists, and no module has another one.
 
-A word says what happened; why it happened is a text beside it, such as a `metallab.verdicts.Doubt`. What is printed or
-written to a file may have a word of its own for one of these, which is found in a table beside the printing.
+A word says what happened; why it happened stands beside it, such as a `metallab.verdicts.Withheld`. What is printed
+or written to a file may have a word of its own for one of these, which is found in a table beside the printing.
 """
 
 from __future__ import annotations

@@ -169,6 +169,12 @@ class Record:
         )
         return Answer(compared.variant, ratio)
 
+    @property
+    def has_lost_its_speed_up(self) -> bool:
+        """True if a speed-up is withheld for a reason that another run may be without: a busy or drifting machine."""
+        answer = self.answer
+        return bool(answer and answer.withheld and answer.withheld.is_transient)
+
 
 def save(
     lesson: str,
@@ -423,6 +429,19 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
         last.headline,
         sentences=kept or (_shortened(given[0] if given else str(records[0].measurement)),),
     )
+
+
+def headline_is_withheld(records: Sequence[Record]) -> bool:
+    """Return True if a file's headline, as `headline_of` gives it, is that the machine was busy or drifted.
+
+    That outputs differ is a finding, which another run has as well.
+    """
+    headline = headline_of(records)
+    if headline is None:
+        return False
+
+    reasons = [str(record.answer) for record in records if record.has_lost_its_speed_up]
+    return any(reason in sentence for reason in reasons for sentence in headline.sentences)
 
 
 def _shortened(sentence: object) -> str:

@@ -64,6 +64,10 @@ class Notebook:
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
     judgements: tuple[dict[str, str], ...] = ()
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
+    headline_is_withheld: bool = False
+    """Of a stored page: whether its headline is that the machine was busy or drifted."""
+    withheld: int = 0
+    """Of a stored page: how many of its speed-ups are withheld for that reason."""
 
     @property
     def number(self) -> str:

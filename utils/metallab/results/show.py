@@ -96,8 +96,15 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
             if entry.status == "skipped":
                 why[entry.name] = entry.reason
             else:
-                _write_page(entry, run, summary, target)
-                made[entry.name] = replace(entry, failed_copy=None)
+                measured = _write_page(entry, run, summary, target)
+                made[entry.name] = replace(
+                    entry,
+                    failed_copy=None,
+                    headline_is_withheld=records.headline_is_withheld(measured),
+                    withheld=sum(
+                        each.answer.withheld is not None for each in measured if each.answer
+                    ),
+                )
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
             why[entry.name] = (
@@ -115,8 +122,8 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
 
 def _write_page(
     entry: report.Notebook, run: Path, summary: report.RunSummary, target: Path
-) -> None:
-    """Write one page with its record and its picture. ShowError if it may not be shown."""
+) -> list[Record]:
+    """Write one page with its record and its picture; return its records. ShowError if it may not be shown."""
     name, again = entry.name, f"make run ONLY={entry.number}"
     if entry.status == "failed":
         raise ShowError(f"it failed: {entry.reason}; {again}")
@@ -142,6 +149,7 @@ def _write_page(
     _write_text(executed, today if code(executed) == code(today) else executed, words)
     _write_record(target / "results" / f"{name}.json", results, measured)
     paths.write_atomically(target / f"{name}.ipynb", nbformat.writes(executed) + "\n")
+    return measured
 
 
 def _write_text(executed: nbformat.NotebookNode, text: nbformat.NotebookNode, words: str) -> None:
@@ -363,13 +371,48 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
     sets = read_sets(folder)
     lost = _write_pages([page for each in sets for page in each.pages.values()])
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
-    text = README.read_text(encoding="utf-8")
-    for page in (page for each in sets for page in each.pages.values() if not page.entry.not_run):
-        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{page.path.name}\))(?= \|)"
-        ran = rf"\1 ([as it ran](data/{folder.name}/{page.folder.name}/{page.path.name}))"
-        text = re.sub(row, ran, text, flags=re.MULTILINE)
-    paths.write_atomically(README, text)
+    paths.write_atomically(README, _link_readme(README.read_text(encoding="utf-8"), sets))
     return lost
+
+
+def _link_readme(text: str, sets: Sequence[ExecutedSet]) -> str:
+    """Return README with a link to the best stored copy in the row of each page that has any; see `best_copy`."""
+    for name in {name for each in sets for name in each.pages}:
+        best = best_copy([each.pages[name] for each in sets if name in each.pages])
+        ran = ""
+        if best is not None:
+            where = f"data/{best.folder.parent.name}/{best.folder.name}/{best.path.name}"
+            ran = f" ([as it ran]({where}))"
+        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{name}\.ipynb\))(?: \(\[as it ran\]\([^)]*\)\))?(?= \|)"
+        text = re.sub(row, rf"\g<1>{ran}", text, flags=re.MULTILINE)
+    return text
+
+
+def best_copy(copies: Sequence[Executed]) -> Executed | None:
+    """Return the copy of a page that readers are led to; None if none ran whole and has a headline to give.
+
+    One of today's code comes first, then the one that withholds the fewest speed-ups, then one of a quiet machine. Of
+    equals the first is taken: the copy of a GPU, in the order of `read_sets`.
+    """
+    return min(filter(is_linked, copies), key=_shortcomings, default=None)
+
+
+def is_linked(page: Executed) -> bool:
+    """Return True if a copy may be led to: it ran whole, and its headline is not that no speed-up is given."""
+    return not page.entry.not_run and not page.entry.headline_is_withheld
+
+
+def _shortcomings(page: Executed) -> tuple[bool, int, bool]:
+    """Return what speaks against a copy, the gravest first."""
+    return not is_current(page), page.entry.withheld, _doubted(page.record)
+
+
+def is_current(page: Executed) -> bool:
+    """Return True if a stored page ran the code of today's notebook."""
+    original = paths.NOTEBOOKS / page.path.name
+    if not original.exists():
+        return False
+    return code(nbformat.read(page.path, 4)) == code(nbformat.read(original, 4))
 
 
 def _write_pages(stored: Sequence[Executed]) -> list[str]:
@@ -402,32 +445,23 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
     """Return the gallery: each page's picture, what it teaches, and links to each machine that ran all of it.
 
-    The picture is of a quiet machine if possible, and of a GPU. ``there`` is the folder of the sets.
+    The picture is that of the `best_copy`. ``there`` is the folder of the sets.
     """
     parts, learned = [_INTRODUCTION], lessons()
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        whole = [
-            each
-            for each in sets
-            if path.stem in each.pages and not each.pages[path.stem].entry.not_run
+        stored = [each for each in sets if path.stem in each.pages]
+        linked = [each for each in stored if is_linked(each.pages[path.stem])]
+        page = best_copy([each.pages[path.stem] for each in linked])
+        if page is None:
+            continue
+
+        links = [
+            f"[{each.summary.label}]({there}/{each.folder.name}/{path.name}), "
+            f"{revision(each.pages[path.stem].record.machine)}"
+            for each in linked
         ]
-        if whole:
-            page = min(
-                (each.pages[path.stem] for each in whole), key=lambda page: _doubted(page.record)
-            )
-            links = [
-                f"[{each.summary.label}]({there}/{each.folder.name}/{path.name}), "
-                f"{revision(each.pages[path.stem].record.machine)}"
-                for each in whole
-            ]
-            parts.append(
-                _part(
-                    page,
-                    learned.get(path.name, ""),
-                    f"{there}/{page.folder.name}",
-                    "; ".join(links),
-                )
-            )
+        what = learned.get(path.name, "")
+        parts.append(_part(page, what, f"{there}/{page.folder.name}", "; ".join(links)))
     return "\n\n".join(parts) + "\n"
 
 
