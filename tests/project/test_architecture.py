@@ -89,9 +89,16 @@ def subpackage(module: str) -> str:
 
 @functools.cache
 def read(module: str, text: str) -> tuple[frozenset[tuple[str, str | None]], frozenset[str]]:
-    """What `imported` and `named` find in a module's text."""
+    """What `imported` and `named` find in a module's text; what only a type checker imports makes no circle."""
     tree = ast.parse(text)
-    return frozenset(imported(module, tree)), frozenset(named(tree))
+    return frozenset(imported(module, WithoutTypeChecking().visit(tree))), frozenset(named(tree))
+
+
+class WithoutTypeChecking(ast.NodeTransformer):
+    """Removes the bodies of ``if TYPE_CHECKING:``."""
+
+    def visit_If(self, node):
+        return ast.Pass() if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from results_files import claim, honest
 
 from metallab import machine, paths, records, timing
+from metallab.notebook import Expectation
 from metallab.results import findings
 from metallab.timing import Measurement, Reason, Size
 
@@ -371,3 +372,36 @@ def test_the_interval_of_processes_is_student_s():
     )
     assert findings._interval([1e300, 1e-300])[2] < float("inf")
     assert findings._interval([2.0, 2.0])[0] < 2
+
+
+# --- what a page expects ---
+
+
+def expecting(verdict: str, comparison: str = "matmul", variant: str = "mps") -> Expectation:
+    return Expectation(comparison, variant, verdict)
+
+
+@pytest.mark.parametrize(
+    ("expected", "sentences"),
+    [
+        pytest.param([expecting("faster")], 0, id="met"),
+        pytest.param([expecting("slower")], 1, id="the-other-way-round"),
+        pytest.param([expecting("same")], 1, id="not-the-same"),
+        pytest.param([expecting("slower", comparison="softmax")], 0, id="not-measured-here"),
+        pytest.param([expecting("slower", variant="cuda")], 0, id="no-such-variant-here"),
+    ],
+)
+def test_what_a_page_expects_and_does_not_find_is_said(expected, sentences):
+    found = [findings.conclusion_of([record("mps", 2.0)])]
+    name = found[0].comparison
+    expected = [
+        dataclasses.replace(each, comparison=name) if each.comparison == "matmul" else each
+        for each in expected
+    ]
+    assert len(findings.unmet(expected, found)) == sentences
+
+
+def test_an_expectation_whose_speed_up_is_withheld_says_so():
+    found = [findings.conclusion_of([record("mps", 2.0, others=3.0)])]
+    (told,) = findings.unmet([expecting("faster", comparison=found[0].comparison)], found)
+    assert "busy machine" in told

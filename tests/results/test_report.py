@@ -235,6 +235,28 @@ def test_an_incomplete_notebook_shows_what_would_fix_it(run):
     assert page.find(id="why-02_b") is None
 
 
+def test_what_a_page_expected_and_did_not_find_is_on_the_card(run):
+    run.records(record("v", (0.4, 0.5, 0.6), outcome="slower"))
+    cell = code("measure()")
+    cell["metadata"] = {
+        "metallab": {"expects": "faster", "comparison": "matmul", "variant": "v"},
+    }
+    run.notebook("01_a", cell)
+    run.summary(entry("01_a"))
+    (card,) = run.page().select("#notebooks article")
+    assert "matmul, v: expected to be faster, and found slower" in text_of(card)
+
+
+@pytest.mark.parametrize("told", [{"expects": "faster"}, {"expects": "better", "comparison": "a"}])
+def test_an_expectation_that_is_not_understood_stops_the_report(run, told):
+    cell = code("measure()")
+    cell["metadata"] = {"metallab": told}
+    run.notebook("01_a", cell)
+    run.summary(entry("01_a"))
+    with pytest.raises(report.ReportError, match=r"01_a.*expects"):
+        run.page()
+
+
 def test_an_exercise_that_was_not_judged_is_on_the_card(run):
     judged = [
         {"exercise": "Exercise 1", "outcome": "right", "sentence": "right"},

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from metallab import judgement, needs, units
 from metallab.device import NAMES
+from metallab.outcomes import Verdict
 from metallab.paths import write_atomically
 
 LONGEST_REASON = 1000
+EXPECTED: tuple[Verdict, ...] = ("faster", "slower", "same")
+"""What a page may expect of a comparison."""
 
 
 @dataclass(eq=False)
@@ -145,6 +148,36 @@ def judgements(notebook) -> list[dict[str, str]]:
     """Return what its checks said of the exercises, in order: each ``exercise``, ``outcome`` and ``sentence``."""
     judged = map(judgement.of_cell, notebook.cells)
     return [each.data() for each in judged if each is not None]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a page says that a comparison must show on any machine; in the metadata of the cell that measures it."""
+
+    comparison: str
+    """Its name in the page's results."""
+    variant: str
+    expected: Verdict
+
+
+def expectations(notebook) -> list[Expectation]:
+    """Return what the cells of a page expect; `Failure` for metadata that are not understood.
+
+    A cell says it as ``"metallab": {"expects": "faster", "comparison": "softshrink", "variant": "built in"}``, with one
+    of the verdicts ``faster``, ``slower`` and ``same``.
+    """
+    found = []
+    for cell in notebook.cells:
+        told = cell.metadata.get("metallab", {})
+        if "expects" not in told:
+            continue
+        if told["expects"] not in EXPECTED or not {"comparison", "variant"} <= told.keys():
+            raise Failure(
+                f"cell {cell.get('id', '')!r}: metadata.metallab.expects is one of {', '.join(EXPECTED)}, "
+                "with the names of a comparison and of its variant beside it"
+            )
+        found.append(Expectation(told["comparison"], told["variant"], told["expects"]))
+    return found
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from metallab import paths, timing, units, wording
+from metallab.notebook import Expectation
 from metallab.outcomes import VERDICTS
 from metallab.records import Record, RecordError, by_name, load, usable_runs
 from metallab.timing import Answer, Measurement, Reason
@@ -280,6 +281,29 @@ def conclusions(records: Iterable[Record]) -> list[Conclusion]:
         for runs in by_name(records).values()
     ]
     return [conclusion for conclusion in every if conclusion is not None]
+
+
+def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[str]:
+    """Return a sentence for each expectation of a page that its results do not show.
+
+    One whose speed-up is withheld, or whose interval decides nothing, is neither met nor unmet: the sentence says so.
+    One whose comparison was not measured on this machine is passed over.
+    """
+    told = []
+    for each in expected:
+        for conclusion in found:
+            if (conclusion.comparison, conclusion.answer.variant) != (
+                each.comparison,
+                each.variant,
+            ):
+                continue
+            if conclusion.answer.outcome == each.expected:
+                continue
+            told.append(
+                f"{each.comparison}, {each.variant}: expected to be {each.expected}, "
+                f"and found {conclusion.answer.label}"
+            )
+    return told
 
 
 def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:

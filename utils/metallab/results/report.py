@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from urllib.parse import quote
 import msgspec
 
 from metallab import machine, paths, private, timing, units, wording
-from metallab.notebook import without_colours
+from metallab.notebook import Expectation, Failure, expectations, without_colours
 from metallab.outcomes import STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
@@ -149,6 +149,8 @@ class Card:
     """Where the partial notebook of a failure lies, as a reader finds it."""
     drifted: timing.Withheld | None = None
     """Given if the machine's speed moved too far."""
+    unmet: list[str] = field(default_factory=list)
+    """What the page expects of a comparison and the run did not show."""
     headline: Headline | None = None
     picture: str = ""
     """The headline's picture as a data URI."""
@@ -238,6 +240,8 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
     card.headline = headline_of(records) if records else None
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
+    if path.suffix == ".ipynb" and path.is_file():
+        card.unmet = findings.unmet(_expectations(path), findings.conclusions(records))
     if path.is_file():
         card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
         if notebook.status == "failed":
@@ -249,6 +253,20 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
             raise ReportError(str(problem)) from problem
         card.picture = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return card
+
+
+def _expectations(path: Path) -> list[Expectation]:
+    """Return what an executed page expects of its comparisons; ReportError if its metadata are not understood."""
+    import nbformat
+
+    try:
+        return expectations(nbformat.read(path, 4))
+    except Failure as problem:
+        raise ReportError(f"{path.name}: {problem}") from problem
+    except (OSError, ValueError, AttributeError) as problem:
+        raise ReportError(
+            f"{path} cannot be read ({units.first_line(problem)}): run the page again"
+        ) from problem
 
 
 def traceback_tail(path: Path) -> str:
