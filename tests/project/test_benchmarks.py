@@ -13,6 +13,7 @@ from metallab import paths
 FOLDER = paths.ROOT / "tests" / "benchmarks"
 SMALLEST = {  # by script: its arguments, its exit codes (1: a busy machine was too slow), and what it prints
     "doctor_models": (["double", "--minutes", "0.05"], {0, 1}, "1 models"),
+    "planted_drift": (["--count", "1", "--same", "1"], {0}, "nothing planted: "),
     "planted_regressions": (
         ["loop", "--count", "1", "--seconds", "0"],
         {0},
