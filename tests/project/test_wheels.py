@@ -28,7 +28,9 @@ from metalsim.device import TORCH
 ROOT = paths.ROOT
 DISTS = {"metal-lab": ROOT, "metalsim": ROOT / "metalsim"}
 SOURCES = {"metallab": ROOT / "utils", "metalsim": ROOT / "metalsim" / "src"}
-PROJECTS = {name: tomllib.loads((folder / "pyproject.toml").read_text()) for name, folder in DISTS.items()}
+PROJECTS = {
+    name: tomllib.loads((folder / "pyproject.toml").read_text()) for name, folder in DISTS.items()
+}
 OWN_CODE = ROOT / "docs" / "your_own_code.md"
 ON_LINUX = ROOT / "docs" / "test_mps_on_linux.md"
 LIMIT = 1800  # seconds: the first run builds the simulated device
@@ -38,26 +40,52 @@ NOT_ON_A_MAC = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a 
 # ---------------------------------------------------------------- the wheels
 
 
+def copy_checkout(folder):
+    """Copy what a checkout is installed from into a folder, and return it."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("utils", "metalsim"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """Both, by name, as pip makes them of a checkout; of a copy, since making them leaves files beside the sources."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    for name in ("utils", "metalsim"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    copy = copy_checkout(tmp_path_factory.mktemp("checkout"))
     folders = [str(copy / folder.relative_to(ROOT)) for folder in DISTS.values()]
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-    run([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(copy / "wheels"), *folders])
-    made = {path.name.partition("-")[0].replace("_", "-"): path for path in (copy / "wheels").iterdir()}
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--disable-pip-version-check",
+    ]
+    run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            *options,
+            "--wheel-dir",
+            str(copy / "wheels"),
+            *folders,
+        ]
+    )
+    made = {
+        path.name.partition("-")[0].replace("_", "-"): path for path in (copy / "wheels").iterdir()
+    }
     assert made.keys() == DISTS.keys()
     return made
 
 
 def run(command, code=0, **options):
     """Run a command, which has to end with the exit code; its output and its errors."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT, check=False, **options
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
 
@@ -69,11 +97,15 @@ def sources(package):
     return {path.as_posix() for path in files if "__pycache__" not in path.parts}
 
 
-@pytest.mark.parametrize(("name", "packages"), [("metal-lab", ["metallab"]), ("metalsim", ["metalsim"])])
+@pytest.mark.parametrize(
+    ("name", "packages"), [("metal-lab", ["metallab"]), ("metalsim", ["metalsim"])]
+)
 def test_a_wheel_has_every_file_of_its_packages_and_no_other(wheels, name, packages):
     with zipfile.ZipFile(wheels[name]) as wheel:
         held = {path for path in wheel.namelist() if ".dist-info/" not in path}
-        tags = wheel.read(next(path for path in wheel.namelist() if path.endswith(".dist-info/WHEEL"))).decode()
+        tags = wheel.read(
+            next(path for path in wheel.namelist() if path.endswith(".dist-info/WHEEL"))
+        ).decode()
     assert held == set().union(*map(sources, packages))
     assert "Root-Is-Purelib: true" in tags
     assert wheels[name].name.endswith("-py3-none-any.whl")
@@ -95,19 +127,39 @@ class Environment:
         run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         self.bin = folder / "bin"
         self.packages = Path(
-            run([self.bin / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])[0].strip()
+            run(
+                [
+                    self.bin / "python",
+                    "-c",
+                    "import sysconfig; print(sysconfig.get_path('purelib'))",
+                ]
+            )[0].strip()
         )
         for name in needed(packages):
             self.link(importlib.metadata.distribution(name))
         options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-        run([sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", *options, str(wheel)])
+        run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "--python",
+                str(self.bin / "python"),
+                "install",
+                *options,
+                str(wheel),
+            ]
+        )
 
     def link(self, distribution):
         """Link what a distribution has installed, and write its scripts, which name another Python where they are."""
         for file in distribution.files:
             there, target = Path(distribution.locate_file(file)), self.bin / file.name
             if file.parts[0] != "..":
-                there, target = Path(distribution.locate_file(file.parts[0])), self.packages / file.parts[0]
+                there, target = (
+                    Path(distribution.locate_file(file.parts[0])),
+                    self.packages / file.parts[0],
+                )
             elif file.parts[-2] != "bin" or there.read_bytes()[:2] == b"#!":
                 continue
             if not target.exists():
@@ -115,11 +167,17 @@ class Environment:
         for entry in distribution.entry_points.select(group="console_scripts"):
             script = self.bin / entry.name
             call = f"{entry.module}.{entry.attr}()"
-            script.write_text(f"#!{self.bin}/python\nimport {entry.module}\nraise SystemExit({call})\n")
+            script.write_text(
+                f"#!{self.bin}/python\nimport {entry.module}\nraise SystemExit({call})\n"
+            )
             script.chmod(0o755)
 
     def __call__(self, *command, code=0, cwd=None, **environment):
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("METAL", "PYTHON", "PYTEST"))}
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("METAL", "PYTHON", "PYTEST"))
+        }
         kept["PATH"] = f"{self.bin}{os.pathsep}{kept['PATH']}"
         kept["METALSIM_CACHE"] = str(building.cache())  # the checkout's: its sources are equal
         return run([*map(str, command)], code, cwd=cwd, env=kept | environment)
@@ -137,11 +195,15 @@ def needed(names):
             continue
         try:
             requires = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:  # wanted by an extra of another one, or on another system
+        except (
+            importlib.metadata.PackageNotFoundError
+        ):  # wanted by an extra of another one, or on another system
             continue
         installed.append(name)
         wanted = map(Requirement, requires)
-        waiting += [one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+        waiting += [
+            one.name for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})
+        ]
     return installed
 
 
@@ -174,7 +236,12 @@ IMPORTED = {
     "import metallab": set(),
     "from metallab.__main__ import main": set(),
     "from metallab import device, timing": {"msgspec", "numpy", "psutil"},
-    "from metallab import checks, isolated, memory, records, units": {"msgspec", "numpy", "psutil", "pyperf"},
+    "from metallab import checks, isolated, memory, records, units": {
+        "msgspec",
+        "numpy",
+        "psutil",
+        "pyperf",
+    },
 }
 """What is there after each of these lines, one after the other in a process."""
 
@@ -184,8 +251,13 @@ def test_importing_the_core_imports_no_framework():
     environment = {key: value for key, value in os.environ.items() if key != "METALLAB_DEVICE"}
     code = "\n".join(["import sys", *(f"{line}\n{LOADED}" for line in IMPORTED)])
     printed, _ = run([sys.executable, "-c", code], env=environment)
-    other = {"cython_runtime", "typing_extensions"}  # msgspec looks for the second, and does without it
-    packages = [{name for name in line.split() if name[0] != "_"} - other for line in printed.splitlines()]
+    other = {
+        "cython_runtime",
+        "typing_extensions",
+    }  # msgspec looks for the second, and does without it
+    packages = [
+        {name for name in line.split() if name[0] != "_"} - other for line in printed.splitlines()
+    ]
     assert dict(zip(IMPORTED, packages, strict=True)) == IMPORTED
 
 
@@ -200,7 +272,9 @@ def test_the_core_runs_what_its_page_prints(core, tmp_path):
     assert "map" in printed
     assert not list(tmp_path.iterdir()), "nothing is written"
     environment = os.environ | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}
-    printed, _ = run([sys.executable, "-c", on_torch], env=environment)  # the core alone has no torch
+    printed, _ = run(
+        [sys.executable, "-c", on_torch], env=environment
+    )  # the core alone has no torch
     assert printed.startswith("product: ")
 
 
@@ -213,7 +287,9 @@ def test_the_commands_of_the_page_are_there(core, tmp_path):
     (commands,) = (block for block in blocks(OWN_CODE, "sh") if "metallab time" in block)
     lines = dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
     assert lines.keys() == {"time", "coverage", "doctor", "trace", "report", "versus"}
-    printed, _ = core("metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast")
+    printed, _ = core(
+        "metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast"
+    )
     assert printed.startswith("sum(numbers): ")
     printed, _ = core("metallab", "--help", cwd=tmp_path)
     assert all(f"metallab {name} " in printed for name in lines)
@@ -233,7 +309,9 @@ def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
     assert printed == "mine\n"
     written = tmp_path / "build" / "metallab" / "fast-cpu" / "results" / "mine.json"
     assert [record.measurement.name for record in records.load(written)] == ["mine"]
-    assert run(["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"])[0] == ""
+    assert (
+        run(["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"])[0] == ""
+    )
 
 
 # ---------------------------------------------------------------- metalsim
@@ -273,10 +351,21 @@ def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
     (tmp_path / "tests" / "test_mps.py").write_text(MPS_TEST)
     python, m, name, *rest = as_module
     printed, _ = with_torch(
-        python, m, name, "--pretend", "processor", *rest, "-n1", "-Werror::pytest.PytestWarning", cwd=tmp_path
+        python,
+        m,
+        name,
+        "--pretend",
+        "processor",
+        *rest,
+        "-n1",
+        "-Werror::pytest.PytestWarning",
+        cwd=tmp_path,
     )
     assert "1 passed" in printed
-    assert "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor" in printed
+    assert (
+        "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor"
+        in printed
+    )
 
 
 NOTHING_HAPPENED = """
@@ -299,15 +388,23 @@ def test_without_the_option_the_plugin_imports_no_torch(with_torch, tmp_path):
 
 @NOT_ON_A_MAC
 def test_the_option_comes_before_any_torch_or_says_so(with_torch, tmp_path):
-    (tmp_path / "early.py").write_text("import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n")
-    _, errors = with_torch("pytest", "-p", "early", "--metalsim", code=4, cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert "ERROR: --metalsim: torch was imported before the simulated Apple GPU was armed" in errors
+    (tmp_path / "early.py").write_text(
+        "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
+    )
+    _, errors = with_torch(
+        "pytest", "-p", "early", "--metalsim", code=4, cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    )
+    assert (
+        "ERROR: --metalsim: torch was imported before the simulated Apple GPU was armed" in errors
+    )
 
 
 def test_the_cache_is_the_checkout_s_or_the_user_s(monkeypatch, tmp_path):
     monkeypatch.delenv("METALSIM_CACHE", raising=False)
     assert building._base() == ROOT / "build" / "metalsim"
-    monkeypatch.setattr(building, "__file__", str(tmp_path / "lib" / "site-packages" / "metalsim" / "building.py"))
+    monkeypatch.setattr(
+        building, "__file__", str(tmp_path / "lib" / "site-packages" / "metalsim" / "building.py")
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     assert building.cache() == tmp_path / "kept" / "metalsim"
     monkeypatch.delenv("XDG_CACHE_HOME")
