@@ -251,16 +251,12 @@ def _give_document(content: bytes, folder: Path, name: str, record: dict[str, st
 
 
 def _read_record(folder: Path) -> dict[str, str]:
-    """Return the digests of the documents that were written to a folder, by their paths in it; empty without any."""
+    """Return the digests of the documents that were written to a folder, by their paths in it."""
     try:
         record = json.loads(paths.read_regular(folder / RECORD))
-        return {
-            name: digest
-            for name, digest in record.items()
-            if ".." not in name and isinstance(digest, str)
-        }
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return {}
+    return record if isinstance(record, dict) else {}
 
 
 def give(page: dict, target: Path) -> bool | None:
