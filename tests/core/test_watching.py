@@ -159,6 +159,14 @@ def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypa
     assert machine.clock.now < 20e9, "it went on taking rounds again"
 
 
+def test_a_number_of_samples_that_was_asked_for_is_taken_once(machine, monkeypatch):
+    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=1))
+    machine.device = timing.Host()
+    budget = timing.Budget(min_samples=30, max_samples=30)
+    assert machine.compare(budget=budget)["fast"].n == 30
+    assert machine.clock.now < 5e9
+
+
 CHILD = """
 import sys, time
 while time.process_time() < 0.5:

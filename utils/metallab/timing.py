@@ -550,7 +550,7 @@ class _Stretches:
 
     Systems count the work of programs in steps of 10 ms, so a single short round cannot be judged. Where others were
     busy in a stretch its rounds are taken again. If that is so most of the time, the machine is busy for good: then
-    all rounds count, and the comparison says so.
+    all rounds count, and the comparison says so. So they do where the budget asks for a number of samples.
     """
 
     SECONDS = 0.5
@@ -595,14 +595,15 @@ class _Stretches:
 
     def stop_reason(self, budget: Budget) -> str | None:
         """Return why to stop now, or None to go on: judged by the rounds that count."""
-        if self.seconds[True] == 0 or self._gives_up:
+        if self.seconds[True] == 0 or self._gives_up or budget.max_samples:
             return self.all.stop_reason(budget)
         return self.quiet.stop_reason(budget, repeated=self.seconds[True])
 
     def finish(self, budget: Budget, reason: str) -> _Rounds:
         """Return the rounds that count: those in which nobody else was busy, if they are enough."""
         self._close()
-        if self.seconds[True] and len(self.quiet.rows) >= budget.min_samples:
+        is_enough = len(self.quiet.rows) >= budget.min_samples and not budget.max_samples
+        if self.seconds[True] and is_enough:
             return _Rounds(self.quiet.kept, reason, self._cores(False))
         return _Rounds(self.all.kept, reason, self._cores(True, False))
 
