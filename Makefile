@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 targets := help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page lint \
   format lock clean setup-jax-mps verify-mac check-mac
 # Whoever types the name of a folder means a target: make would say that there is nothing to be done, and succeed.
-folders := $(filter-out tests $(targets),$(patsubst %/,%,$(wildcard */)))
+folders := $(filter-out tests $(targets),$(patsubst %/.,%,$(wildcard */.)))
 .PHONY: $(targets) tests $(folders) a-class a-module a-page a-suite
 .NOTPARALLEL:  # make -j would measure several things at once
 
@@ -154,7 +154,7 @@ needs-hub = .venv/extra-classroom .venv/extra-browser $(PROXY)
 suite-hub = $(BIN)/python -m pytest tests/classroom
 # The tests marked `processor` on an emulated one: CONTRIBUTING.md, "Another processor".
 suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
-# The fuzzers that look for some seconds in make test, at random examples.
+# The fuzzers that look at the same few hundred examples in make test, at random ones for some minutes.
 suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/core/test_fuzz.py
 # Notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax.
 needs-jax = $(JAX)/complete
@@ -165,9 +165,9 @@ suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/fram
 # What cannot be tested is said before anything is installed.
 SUITES := book cpu fuzz hub jax lab
 a-suite:
-	@$(if $(filter-out $(SUITES),$(SUITE)),echo 'There is no suite $(SUITE): SUITE= takes one of $(SUITES).'; exit 2,:)
+	@$(if $(filter-out $(SUITES),$(SUITE))$(word 2,$(SUITE)),echo 'There is no suite $(SUITE): SUITE= takes one of $(SUITES).'; exit 2,:)
 a-page:
-	@$(if $(ONLY),test -n '$(wildcard notebooks/$(ONLY)_*.ipynb)' \
+	@$(if $(ONLY),test -n '$(wildcard notebooks/$(ONLY)_*.ipynb notebooks/$(ONLY).ipynb)' \
 	|| { echo 'There is no page $(ONLY): ONLY= takes one of $(sort $(foreach page,$(wildcard notebooks/[0-9]*.ipynb),$(firstword $(subst _, ,$(notdir $(page))))))'; exit 2; },:)
 
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.

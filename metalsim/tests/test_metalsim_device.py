@@ -1195,6 +1195,13 @@ def test_gradients_flow_through_a_fallback():
     assert "run on the CPU and are counted" in device.description()
 
 
+def test_a_program_whose_last_act_is_a_backward_pass_ends_well():
+    """Autograd's thread still holds a Python object then, and must give it back while there is a Python."""
+    program = "import torch; torch.ones(4, device='mps', requires_grad=True).sum().backward()"
+    ended = [python("-m", "metalsim", "-c", program) for _ in range(4)]
+    assert [done.returncode for done in ended] == [0] * 4, ended[0].stderr
+
+
 # ---- running the child ----------------------------------------------------------------------------------------------
 
 

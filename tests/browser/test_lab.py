@@ -298,9 +298,13 @@ def test_each_link_opens_what_it_names(reader, name):
     assert len(reader.follow_all(name)) >= READ[name]
 
 
+IN_THE_GALLERY = (paths.ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").count("[![")
+"""Pictures: of each page that ran whole on some machine, and whose headline is not that the machine was busy."""
+
+
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("README.md", 1), ("docs/gallery.md", 33), ("08_detect_with_yolov5.ipynb", 1)],
+    [("README.md", 1), ("docs/gallery.md", IN_THE_GALLERY), ("08_detect_with_yolov5.ipynb", 1)],
 )
 def test_pictures_of_documents_and_copies_are_seen(reader, name, count):
     pictures = reader.open(name).locator("img")

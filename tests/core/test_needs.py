@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from metallab import needs
+from metallab import needs, notebook
 from metallab.notebook import not_run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")
@@ -85,6 +85,21 @@ def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):
     for machine, has in (("x86_64", True), ("aarch64", False)):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         assert needs.TOOLS["apple-gpu"].is_here() is has
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"expects": "better", "comparison": "a", "variant": "b"},
+        {"expects": "faster"},
+    ],
+)
+def test_an_expectation_that_is_not_understood_names_its_cell(told):
+    from nbformat import v4
+
+    cell = v4.new_code_cell("1", id="measure", metadata={"metallab": told})
+    with pytest.raises(notebook.Failure, match=r"measure.*expects"):
+        notebook.expectations(v4.new_notebook(cells=[cell]))
 
 
 def test_what_is_shown_is_what_the_runner_reads(capsys):

@@ -313,6 +313,18 @@ def test_a_drift_that_is_added_to_a_saved_page_withholds(tmp_path, drift, usable
     assert bool(records.usable_runs([fused])[0]) == usable
 
 
+@pytest.mark.parametrize(("drift", "is_withheld"), [(0.05, False), (0.30, True)])
+def test_the_headline_of_a_page_gives_no_speed_up_that_is_withheld(tmp_path, drift, is_withheld):
+    made = comparison()
+    headline = records.Headline(made.headlines[:1])
+    path = records.save("01_a", made, on=CPU, folder=tmp_path, headline=headline)
+    drifted = [dataclasses.replace(run, sentinel_drift=drift) for run in records.load(path)]
+    records.write(path, drifted)
+    loaded = records.load(path)
+    assert records.headline_is_withheld(loaded) == is_withheld
+    assert ("drifted" in records.headline_of(loaded).sentences[0]) == is_withheld
+
+
 def test_a_page_without_results_or_with_a_bad_name_is_refused(tmp_path):
     with pytest.raises(ValueError, match="01_a: nothing to save; give save"):
         records.save("01_a", on=CPU, folder=tmp_path)

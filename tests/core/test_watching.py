@@ -109,20 +109,54 @@ def test_a_device_without_work_for_a_sentinel_is_not_watched(machine):
     assert machine.compare().drift is None
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_the_cpu_of_a_framework_has_work_for_a_sentinel(framework):
-    work = device.cpu(framework=framework).fixed_work()
-    assert work() == work()
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mlx"])
+def test_the_cpu_of_each_framework_can_be_watched(framework):
+    pytest.importorskip({"mlx": "mlx.core"}.get(framework, framework))
+    lab = device.cpu(framework=framework)
+    with timing.sentinel(lab.fixed_work(), on=lab, budget=timing.FAST) as watch:
+        pass
+    assert watch.drift > -1
+
+
+@pytest.mark.parametrize("order", [("watched", "plain"), ("plain", "watched")])
+def test_a_device_that_can_be_watched_is(machine, order):
+    devices = {"watched": machine.device, "plain": timing.Host()}
+    compared = timing.compare(
+        {name: machine.clock.taking(lambda: 0.01) for name in order},
+        on=devices,
+        baseline=order[0],
+        parity=timing.Unchecked("clocks"),
+        clock=machine.clock,
+    )
+    assert compared.drift == pytest.approx(0.0, abs=0.001)
+
+
+def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
+    seen = []
+
+    def work():
+        seen.append(list(Sentinel.watching))
+        machine.clock.now += 10_000_000
+
+    timing.compare(
+        {"a": work, "b": work},
+        on=machine.device,
+        baseline="a",
+        parity=timing.Unchecked("clocks"),
+        clock=machine.clock,
+    )
+    assert not any(seen)
 
 
 # ---------------------------------------------------------------- other programs
 
 
 class BusyFor:
-    """Stands in for `timing.Others`: other programs use two cores in the first stretches, and none later."""
+    """Stands in for `timing.Others`: other programs use two cores in some stretches, and none in the others."""
 
-    def __init__(self, clock: FakeClock, stretches: float) -> None:
-        self.clock, self.stretches, self.seen = clock, stretches, 0
+    def __init__(self, clock: FakeClock, stretches: float, after: int = 0) -> None:
+        self.clock, self.seen = clock, 0
+        self.first, self.last = after + 1, after + stretches
 
     def __call__(self) -> BusyFor._Count:
         return self._Count(self)
@@ -137,7 +171,7 @@ class BusyFor:
 
         def cores(self) -> float:
             self.plan.seen += 1
-            return 2.0 if self.plan.seen <= self.plan.stretches else 0.0
+            return 2.0 if self.plan.first <= self.plan.seen <= self.plan.last else 0.0
 
 
 def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
@@ -157,6 +191,30 @@ def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypa
     assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
     assert compared["fast"].n >= timing.FULL_COMPARISON.min_samples
     assert machine.clock.now < 20e9, "it went on taking rounds again"
+
+
+def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch):
+    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=float("inf"), after=1))
+    machine.device = timing.Host()
+    compared = machine.compare()
+    assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
+    assert machine.clock.now < 20e9
+
+
+def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, monkeypatch):
+    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=2))
+    machine.device = timing.Host()
+    work = machine.clock.taking(lambda: 0.6)
+    compared = timing.compare(
+        {"a": work, "b": work},
+        on=machine.device,
+        baseline="a",
+        parity=timing.Unchecked("clocks"),
+        clock=machine.clock,
+    )
+    assert compared["a"].n >= timing.FEWEST_PAIRS
+    assert compared["a"].others == 0.0
+    assert "2 disturbed rounds" in compared["a"].stop_reason
 
 
 def test_a_number_of_samples_that_was_asked_for_is_taken_once(machine, monkeypatch):

@@ -157,6 +157,8 @@ assert MetalPerformanceShadersGraph.MPSGraph.new() is not None
 print(Metal.MTLCreateSystemDefaultDevice())
 """
 DEV_TEST = """
+import unittest
+
 import expecttest
 import pytest
 import timm
@@ -169,6 +171,10 @@ from hypothesis import strategies as st
 @given(st.integers())
 def test_numbers(x):
     assert x + 0 == x
+
+
+def test_the_class_of_pytorchs_own_tests():
+    assert issubclass(expecttest.TestCase, unittest.TestCase)
 
 
 @pytest.mark.timeout(500)
@@ -414,6 +420,10 @@ def test_an_extra_has_a_wheel_of_everything_for_a_mac(
     monkeypatch.setenv("MACOSX_DEPLOYMENT_TARGET", "15.0")
     listed = tmp_path / "listed.txt"
     there = ["--python-platform=aarch64-apple-darwin", f"--python-version={version}"]
+    there += [
+        "--python",
+        sys.executable,
+    ]  # asked for what builds; or uv would look for one of that version
     compiled = [
         *UV,
         "pip",

@@ -73,10 +73,11 @@ def test_dead_links_are_found(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["lab", "hub"])
-def test_the_gallery_shows_a_picture_of_each_page(served, where):
+def test_the_pictures_of_the_gallery_are_beside_it(served, where):
     gallery = served[where] / "docs" / "gallery.md"
     pictures = [target for target in links_of(gallery) if target.endswith(".png")]
-    assert len(pictures) == len(set(pictures)) == len(PAGES)
+    shown = (paths.ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").count("[![")
+    assert len(pictures) == len(set(pictures)) == shown > 25
 
 
 # ---------------------------------------------------------------- the page of contents

@@ -253,6 +253,7 @@ def test_importing_the_core_imports_no_framework():
     printed, _ = run([sys.executable, "-c", code], env=environment)
     other = {
         "cython_runtime",
+        "sitecustomize",  # of the system's Python
         "typing_extensions",
     }  # msgspec looks for the second, and does without it
     packages = [

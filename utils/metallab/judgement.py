@@ -95,7 +95,8 @@ def of_cell(cell: Mapping) -> Judgement | None:
     """
     last = None
     for output in cell.get("outputs", []):
-        data = output.get("data", {}).get(MIME)
+        shown = output.get("data")
+        data = shown.get(MIME) if isinstance(shown, Mapping) else None
         if not isinstance(data, Mapping) or data.get("outcome") not in get_args(Judged):
             continue
         last = Judgement(

@@ -168,8 +168,8 @@ def expectations(notebook) -> list[Expectation]:
     """
     found = []
     for cell in notebook.cells:
-        told = cell.metadata.get("metallab", {})
-        if "expects" not in told:
+        told = cell.metadata.get("metallab")
+        if not isinstance(told, Mapping) or "expects" not in told:
             continue
         if told["expects"] not in EXPECTED or not {"comparison", "variant"} <= told.keys():
             raise Failure(

@@ -410,14 +410,7 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
     last = max(records, key=lambda record: record.moment)
     if last.headline is None:
         return None
-    runs = {record.name: record for record in records if record.taken == last.taken}
-    given: list[str] = []
-    for run in runs.values():
-        compared = run.comparison
-        if compared and compared.outcome != "baseline":
-            base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
-            (sentence,) = _comparison_of(run, base).sentences
-            given += [f"{compared.name}: {sentence}", sentence]
+    given = [text for _, texts in _answers_of_last_process(records) for text in texts]
 
     def is_supported(sentence: str) -> bool:
         for each in given:
@@ -440,8 +433,28 @@ def headline_is_withheld(records: Sequence[Record]) -> bool:
     if headline is None:
         return False
 
-    reasons = [str(record.answer) for record in records if record.has_lost_its_speed_up]
-    return any(reason in sentence for reason in reasons for sentence in headline.sentences)
+    lost = [
+        _shortened(text).removesuffix("…")
+        for answer, texts in _answers_of_last_process(records)
+        if answer.withheld and answer.withheld.is_transient
+        for text in texts
+    ]
+    return any(text in sentence for text in lost for sentence in headline.sentences)
+
+
+def _answers_of_last_process(records: Sequence[Record]) -> list[tuple[Answer, tuple[str, str]]]:
+    """Return the speed-ups of the last process, or why there are none, each as a page may have put it in words."""
+    last = max(records, key=lambda record: record.moment)
+    runs = {record.name: record for record in records if record.taken == last.taken}
+    answers = []
+    for run in runs.values():
+        compared = run.comparison
+        if compared is None or compared.outcome == "baseline":
+            continue
+        base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
+        answer = run.answer if run.withheld else _comparison_of(run, base).answers[compared.variant]
+        answers.append((answer, (f"{compared.name}: {answer}", str(answer))))
+    return answers
 
 
 def _shortened(sentence: object) -> str:

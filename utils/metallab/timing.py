@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import gc
 import itertools
 import math
@@ -131,6 +130,15 @@ class Budget:
     block_seconds: float = 0.020
 
 
+PAGE_SENTINEL = Budget(min_seconds=0.2, max_seconds=2.0)
+"""Of the two measurements of a sentinel that a page opens."""
+
+OWN_SENTINEL = Budget(min_seconds=0.35, max_seconds=2.0)
+"""Of those of a comparison's own: long enough to know what other programs do meanwhile."""
+
+SENTINEL_TRIES = 3
+"""A sentinel's measurement that other programs disturbed is taken again, up to so many times in all."""
+
 FULL = Budget()
 FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % noise; 10 often do not
 FAST = Budget(
@@ -191,9 +199,11 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    Pairing within a round cancels drift, the random order cancels cycles. After the last sample each variant is called
-    once more, untimed, and its result compared with the baseline's first one. So a function that is right at first
-    only, learns, or changes an input gets no speed-up; let it work on a copy, or learn at a rate of 0.
+    Pairing within a round cancels drift, the random order cancels cycles. Rounds in which other programs were busy are
+    taken again. Around all rounds a sentinel watches the speed of each device that has work for one, unless the page
+    has one open. After the last sample each variant is called once more, untimed, and its result compared with the
+    baseline's first one. So a function that is right at first only, learns, or changes an input gets no speed-up; let
+    it work on a copy, or learn at a rate of 0.
 
     Parameters
     ----------
@@ -282,18 +292,35 @@ def sentinel(
     budget: Budget | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Iterator[Sentinel]:
-    """``with sentinel(work, on=lab) as watch: ...`` and then ``watch.drift``, ``watch.throttled``."""
-    short = budget or (
-        Budget(min_seconds=0.2, max_seconds=2.0) if mode.current() == "full" else FAST
-    )
-    measured = functools.partial(measure, fn, on=on, name="sentinel", budget=short, clock=clock)
-    watch = Sentinel(before=measured())
-    Sentinel.watching.append(watch)
-    try:
-        yield watch
-    finally:
-        Sentinel.watching.remove(watch)
-    watch.after = measured()
+    """``with sentinel(work, on=lab) as watch: ...`` and then ``watch.drift``, ``watch.throttled``.
+
+    Comparisons inside of it open none of their own.
+    """
+    with _timed_around(fn, on, budget, clock) as watch:
+        Sentinel.watching.append(watch)
+        try:
+            yield watch
+        finally:
+            Sentinel.watching.remove(watch)
+
+
+@contextlib.contextmanager
+def _timed_around(
+    fn: Callable[[], Any], on: DeviceLike, budget: Budget | None, clock: Clock
+) -> Iterator[Sentinel]:
+    """Time a piece of work before and after what is inside."""
+    short = budget or (PAGE_SENTINEL if mode.current() == "full" else FAST)
+
+    def timed() -> Measurement:
+        for _ in range(SENTINEL_TRIES):
+            measured = measure(fn, on=on, name="sentinel", budget=short, clock=clock)
+            if not measured.is_busy:
+                break
+        return measured
+
+    watch = Sentinel(before=timed())
+    yield watch
+    watch.after = timed()
 
 
 class _Sampler:
@@ -442,6 +469,11 @@ class _Samples:
         self.next_look = 1  # at least one sample
 
     @property
+    def seconds(self) -> float:
+        """Since the first could be taken."""
+        return (self.clock() - self.started) / 1e9
+
+    @property
     def kept(self) -> list[Sequence[float]]:
         """The rows, or every n-th of more than twice `KEEP`."""
         return self.rows[:: max(1, len(self.rows) // KEEP)]
@@ -462,7 +494,7 @@ class _Samples:
         if budget.max_samples and seen >= budget.max_samples:
             return f"{seen} samples, as asked"
         enough = seen >= budget.min_samples
-        passed = (self.clock() - self.started) / 1e9
+        passed = self.seconds
         if enough and passed - repeated >= budget.min_seconds * self.columns:
             columns = list(zip(*self.kept, strict=True))
             if all(noise(column) < 0.05 for column in columns):
@@ -526,22 +558,24 @@ def _in_turns(
 def _watching(devices: Iterable[DeviceLike], clock: Clock) -> Iterator[tuple[Sentinel, ...]]:
     """Yield the sentinels around a comparison: the page's, or one of its own on each of the devices.
 
-    A device without ``fixed_work`` is not watched; nor is any in fast mode or on the simulated GPU, where no speed-up
+    A device without ``fixed_work`` is not watched, nor the simulated GPU, nor anything in fast mode: there no speed-up
     is given anyway.
     """
     opened_by_page = tuple(Sentinel.watching)
-    # a processor is watched once, however many of its threads each variant may use
-    apart = {"CPU" if device.kind == "cpu" else device.label: device for device in devices}
-    concluded = mode.current() == "full" and not any(each.simulated for each in apart.values())
-    if opened_by_page or not concluded:
+    if opened_by_page or mode.current() != "full":
         yield opened_by_page
         return
 
+    watched: dict[str, DeviceLike] = {}
+    for device in devices:
+        if hasattr(device, "fixed_work") and not device.simulated:
+            # a processor is watched once, however many of its threads each variant may use
+            watched.setdefault("CPU" if device.kind == "cpu" else device.label, device)
+
     with contextlib.ExitStack() as stack:
         yield tuple(
-            stack.enter_context(sentinel(device.fixed_work(), on=device, clock=clock))
-            for device in apart.values()
-            if hasattr(device, "fixed_work")
+            stack.enter_context(_timed_around(device.fixed_work(), device, OWN_SENTINEL, clock))
+            for device in watched.values()
         )
 
 
@@ -559,10 +593,11 @@ class _Stretches:
     TRIES = 3
     """Where most of this many times the least time of a comparison was disturbed, nothing is taken again any more."""
 
-    def __init__(self, columns: int, clock: Clock, least: float) -> None:
+    def __init__(self, columns: int, clock: Clock, budget: Budget) -> None:
+        self.budget = budget
         self.quiet = _Samples(columns, clock)
         self.all = _Samples(columns, clock)
-        self.least = least
+        self.least = budget.min_seconds * columns
         self.load = Others()
         self.open_rows: list[Sequence[float]] = []
         self.seconds = {True: 0.0, False: 0.0}
@@ -588,24 +623,32 @@ class _Stretches:
         self.load = Others()
 
     @property
-    def _gives_up(self) -> bool:
-        """True if the machine has been busy for most of a long time."""
+    def _all_count(self) -> bool:
+        """True if nothing was disturbed, or is not taken again: the machine has been busy for most of a long time."""
+        if self.budget.max_samples or self.seconds[True] == 0:
+            return True
         passed = sum(self.seconds.values())
         return passed >= self.TRIES * self.least and self.seconds[True] > self.seconds[False]
 
-    def stop_reason(self, budget: Budget) -> str | None:
+    def stop_reason(self) -> str | None:
         """Return why to stop now, or None to go on: judged by the rounds that count."""
-        if self.seconds[True] == 0 or self._gives_up or budget.max_samples:
-            return self.all.stop_reason(budget)
-        return self.quiet.stop_reason(budget, repeated=self.seconds[True])
+        if self._all_count:
+            return self.all.stop_reason(self.budget)
 
-    def finish(self, budget: Budget, reason: str) -> _Rounds:
-        """Return the rounds that count: those in which nobody else was busy, if they are enough."""
+        is_late = self.all.seconds >= 2 * self.budget.max_seconds * self.all.columns
+        reason = self.quiet.stop_reason(self.budget, repeated=self.seconds[True])
+        return reason or ("time limit" if is_late else None)
+
+    def finish(self, reason: str) -> _Rounds:
+        """Return the rounds that count: those in which nobody else was busy, if they are enough for an interval."""
+        all_counted = self._all_count
         self._close()
-        is_enough = len(self.quiet.rows) >= budget.min_samples and not budget.max_samples
-        if self.seconds[True] and is_enough:
-            return _Rounds(self.quiet.kept, reason, self._cores(False))
-        return _Rounds(self.all.kept, reason, self._cores(True, False))
+        if all_counted or len(self.quiet.rows) < min(self.budget.min_samples, FEWEST_PAIRS):
+            return _Rounds(self.all.kept, reason, self._cores(True, False))
+
+        repeated = len(self.all.rows) - len(self.quiet.rows)
+        told = f"{reason}; {repeated} disturbed rounds do not count"
+        return _Rounds(self.quiet.kept, told, self._cores(False))
 
     def _cores(self, *kinds: bool) -> float:
         """Return the cores that others used on average over stretches of these kinds."""
@@ -616,9 +659,9 @@ class _Stretches:
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> _Rounds:
     """Take rounds of one sample each, shuffled in every round, until enough of them count."""
     clock = samplers[0].clock
-    stretches = _Stretches(len(samplers), clock, budget.min_seconds * len(samplers))
+    stretches = _Stretches(len(samplers), clock, budget)
     order = list(range(len(samplers)))
-    while (reason := stretches.stop_reason(budget)) is None:
+    while (reason := stretches.stop_reason()) is None:
         rng.shuffle(order)
         row = [0.0] * len(samplers)
         for index in order:
@@ -627,7 +670,7 @@ def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random
                 sampler.warm_up_once()
                 row[index] = sampler.sample()
         stretches.add(row)
-    return stretches.finish(budget, reason)
+    return stretches.finish(reason)
 
 
 def _warm_up(timed_call: Callable[[], float], budget: Budget, clock: Clock) -> int:

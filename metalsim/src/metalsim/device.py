@@ -30,6 +30,7 @@ How: each device storage owns a CPU storage, so that a CPU kernel can be run on 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import subprocess
@@ -188,10 +189,37 @@ def _switched_on() -> ModuleType:
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
             f"use torch {TORCH}, for which it is written"
         )
+    atexit.register(
+        _let_the_last_backward_end
+    )  # before the profiler's, so that it is called after that
     _profiler = profiler.from_environment()
     patches.apply(module.host_view, _profiler)
     extension.offer(module.connect)
     return module
+
+
+def _let_the_last_backward_end() -> None:
+    """Wait until autograd's thread for this device has let go of the program's last backward pass.
+
+    PyTorch keeps a Python object with each backward pass, which that thread gives back after the pass has returned. A
+    program that ends at once takes Python away from under it, and is aborted (*terminate called without an active
+    exception*, seen with PyTorch 2.15.0 in 8 of 12 runs). The thread takes one pass after the other, so another one,
+    called without such an object, ends behind the last one's.
+    """
+    import torch
+
+    with torch.enable_grad():
+        number = torch.ones((), device="mps", requires_grad=True)
+        engine = torch.autograd.Variable._execution_engine
+        engine.run_backward(
+            (number * 1,),
+            (torch.ones((), device="mps"),),
+            False,  # the graph is not kept
+            False,  # and no graph of the gradient made
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
 
 
 def _decider() -> Callable[[str], tuple[int, Sequence[str], bool, bool]]:

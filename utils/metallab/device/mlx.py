@@ -49,10 +49,12 @@ class MlxDevice(Device):
                 )
         mx.eval(*results) if results else mx.synchronize()
 
-    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+    def fixed_work(self) -> Callable[[], Any]:
+        """Return a product of two matrices on this device, for a sentinel."""
         import mlx.core as mx
 
-        matrix = mx.ones((SENTINEL_ROWS, SENTINEL_ROWS))
+        with self.active():
+            matrix = mx.ones((SENTINEL_ROWS, SENTINEL_ROWS))
         return lambda: matrix @ matrix
 
     @contextlib.contextmanager

@@ -42,7 +42,8 @@ class PyTorchDevice(Device):
 
         getattr(torch, self.kind).synchronize()
 
-    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+    def fixed_work(self) -> Callable[[], Any]:
+        """Return a product of two matrices on this device, for a sentinel."""
         import torch
 
         matrix = torch.ones(SENTINEL_ROWS, SENTINEL_ROWS, device=self.torch_device)

@@ -31,7 +31,8 @@ class TensorFlowDevice(Device):
 
         tf.test.experimental.sync_devices()
 
-    def _fixed_work_on_gpu(self) -> Callable[[], Any]:
+    def fixed_work(self) -> Callable[[], Any]:
+        """Return a product of two matrices on this device, for a sentinel."""
         import tensorflow as tf
 
         with self.active():

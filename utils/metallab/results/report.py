@@ -22,11 +22,11 @@ from urllib.parse import quote
 import msgspec
 
 from metallab import machine, paths, private, timing, units, wording
-from metallab.notebook import Expectation, Failure, expectations, without_colours
-from metallab.outcomes import STATUSES, Status
+from metallab.notebook import Expectation, expectations, without_colours
+from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
-from metallab.results import findings
+from metallab.results import findings, pages
 from metallab.results.findings import Conclusion, Unreadable
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
     card.headline = headline_of(records) if records else None
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
-    if path.suffix == ".ipynb" and path.is_file():
+    if notebook.status in REACHED_THE_END and path.is_file():
         card.unmet = findings.unmet(_expectations(path), findings.conclusions(records))
     if path.is_file():
         card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
@@ -256,17 +256,11 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
 
 
 def _expectations(path: Path) -> list[Expectation]:
-    """Return what an executed page expects of its comparisons; ReportError if its metadata are not understood."""
-    import nbformat
-
+    """Return what an executed page expects of its comparisons; nothing if the page cannot be read."""
     try:
-        return expectations(nbformat.read(path, 4))
-    except Failure as problem:
-        raise ReportError(f"{path.name}: {problem}") from problem
-    except (OSError, ValueError, AttributeError) as problem:
-        raise ReportError(
-            f"{path} cannot be read ({units.first_line(problem)}): run the page again"
-        ) from problem
+        return expectations(pages.read_notebook(path))
+    except pages.PageError:  # it is named where it is linked
+        return []
 
 
 def traceback_tail(path: Path) -> str:

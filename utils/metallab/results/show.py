@@ -101,9 +101,7 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
                     entry,
                     failed_copy=None,
                     headline_is_withheld=records.headline_is_withheld(measured),
-                    withheld=sum(
-                        each.answer.withheld is not None for each in measured if each.answer
-                    ),
+                    withheld=sum(each.has_lost_its_speed_up for each in measured),
                 )
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
@@ -364,7 +362,7 @@ def _check_stored(page: Executed) -> None:
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
-    """Write today's text into the stored pages, and the gallery; link README's rows that lead to no stored page yet.
+    """Write today's text into the stored pages, and the gallery; lead README's rows to the `best_copy` of each page.
 
     Returns a sentence for each link that lost the heading which it named, because a page or guide does not have it.
     """
