@@ -25,7 +25,7 @@ import chrome
 import nbformat
 import pytest
 import requests
-from lab_links import JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, TRACKER, Reader
+from lab_links import IN_THE_GALLERY, JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, TRACKER, Reader
 from playwright.sync_api import Locator, Page, expect
 from wrong_answers import WRONG_ANSWERS
 
@@ -296,10 +296,6 @@ def test_make_lab_opens_at_the_contents(reader):
 def test_each_link_opens_what_it_names(reader, name):
     reader.open(name)
     assert len(reader.follow_all(name)) >= READ[name]
-
-
-IN_THE_GALLERY = (paths.ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").count("[![")
-"""Pictures: of each page that ran whole on some machine, and whose headline is not that the machine was busy."""
 
 
 @pytest.mark.parametrize(

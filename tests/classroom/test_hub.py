@@ -26,7 +26,14 @@ import psutil
 import pytest
 import requests
 from browser import chrome
-from lab_links import JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, TRACKER, Reader
+from lab_links import (
+    IN_THE_GALLERY,
+    JUPYTERLAB_S_OWN,
+    READ,
+    SHUT_DOWN_CLOSED,
+    TRACKER,
+    Reader,
+)
 from playwright.sync_api import expect, sync_playwright
 from served import dead_links
 from students import LoginRefused, Student
@@ -316,7 +323,7 @@ def test_the_gallery_s_pictures_are_seen(hub):
     with reading(hub, CLASS[3]) as reader:
         reader.see(contents.FILE)
         pictures = reader.open("docs/gallery.md").locator("img")
-        expect(pictures).to_have_count(len(LESSONS))
+        expect(pictures).to_have_count(IN_THE_GALLERY)
         for picture in pictures.all():
             picture.scroll_into_view_if_needed()
             expect(picture).to_have_js_property("complete", True)

@@ -15,12 +15,15 @@ import nbformat
 from playwright.sync_api import Locator, Page, expect
 from served import links_of
 
-from metallab import contents
+from metallab import contents, paths
+
+IN_THE_GALLERY = (paths.ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").count("[![")
+"""Pictures: of each page that ran whole on some machine, and whose headline is not that the machine was busy."""
 
 READ = {
     contents.FILE: 40,
     "README.md": 40,
-    "docs/gallery.md": 35,
+    "docs/gallery.md": IN_THE_GALLERY + 2,
     "docs/questions.md": 80,
     "08_detect_with_yolov5.ipynb": 5,
     "15_run_a_language_model.ipynb": 7,
