@@ -420,19 +420,7 @@ def test_an_extra_has_a_wheel_of_everything_for_a_mac(
     monkeypatch.setenv("MACOSX_DEPLOYMENT_TARGET", "15.0")
     listed = tmp_path / "listed.txt"
     there = ["--python-platform=aarch64-apple-darwin", f"--python-version={version}"]
-    there += [
-        "--python",
-        sys.executable,
-    ]  # asked for what builds; or uv would look for one of that version
-    compiled = [
-        *UV,
-        "pip",
-        "compile",
-        "--quiet",
-        "--only-binary=:all:",
-        *there,
-        "--output-file",
-        listed,
-    ]
-    run([*compiled, f"--extra={extra}", checkout / "pyproject.toml"])
+    asked = f"--python={sys.executable}"  # or uv looks for a Python of that version on this machine
+    options = ["--quiet", "--only-binary=:all:", asked, *there, f"--output-file={listed}"]
+    run([*UV, "pip", "compile", *options, f"--extra={extra}", checkout / "pyproject.toml"])
     assert "numpy==" in listed.read_text()
