@@ -1,11 +1,16 @@
-"""Is a speed-up withheld where the speed of the machine changes, and none given where there is none?
+"""Is a speed-up ever taken from two speeds of a machine, and is one given where there is none?
 
     python tests/benchmarks/planted_drift.py [--count 50] [--same 300]
 
-On this machine's CPU, at rest: while a comparison takes its rounds, its clock begins to run faster, so that everything
-takes 30 % longer, or just more than the threshold of a drift. How many of ``--count`` comparisons each are withheld?
-Then a function is compared with itself ``--same`` times: how many of those that are not withheld are called faster or
-slower? The shares stand with their exact (Clopper-Pearson) 95 % intervals.
+On this machine's CPU, at rest, a function is compared with itself under a clock that begins to run faster:
+
+- **A step**: amid the rounds everything takes 30 % longer, or just more than the threshold of a drift, and stays so.
+  The rounds that count must all be of one side of the step, or the speed-up must be withheld.
+- **No end**: everything takes 30 % longer, or just more than the threshold, again and again. It must be withheld.
+- **Nothing**: how many of ``--same`` comparisons are called faster or slower?
+
+A step of another sign that the machine itself makes at the same moment can hide a planted one; so the speed of the
+sentinel in all of these comparisons is printed, too. Shares stand with their exact (Clopper-Pearson) 95 % intervals.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from scipy.stats import binomtest
@@ -21,53 +27,72 @@ from metallab import device, timing
 from metallab.verdicts import DRIFT
 
 JUST_ABOVE = DRIFT + 0.02
-"""A sentinel's own noise is below 2 %."""
+"""A sentinel's own noise is below 2 % on a machine at rest."""
 
+AMID_ROUNDS = 0.7
+"""Seconds after the first call: rounds are being taken by then, and some must still come."""
 
-AMID_ROUNDS = 0.9
-"""Seconds after the first call of a variant: a sentinel has been timed by then, and the rounds take a second more."""
+EVERY = 0.35
+"""Seconds between the steps of a drift without end: less than a stretch of rounds."""
+
+STEPS = 8
+"""After so many of them the speed is the first one again, so that calls do not become endless."""
 
 
 class PlantedClock:
-    """The real clock, which runs faster from some time after `begin` on."""
+    """The real clock, which runs faster at times: by ``factor(seconds that it has shown)``.
 
-    def __init__(self, drift: float) -> None:
-        self.factor = 1 + drift
-        self.planted_at: int | None = None
+    Times at the usual speed are even numbers of nanoseconds, and others are odd, so that a sample tells its side.
+    """
 
-    def begin(self) -> None:
-        """Call it as often as you like: the first time counts."""
-        if self.planted_at is None:
-            self.planted_at = time.perf_counter_ns() + round(AMID_ROUNDS * 1e9)
+    def __init__(self, factor: Callable[[float], float]) -> None:
+        self.factor = factor
+        self.last = time.perf_counter_ns()
+        self.shown = 0
+        self.is_odd = False
 
     def __call__(self) -> int:
         now = time.perf_counter_ns()
-        if self.planted_at is None or now < self.planted_at:
-            return now
-        return self.planted_at + round((now - self.planted_at) * self.factor)
+        factor = self.factor(self.shown / 1e9)
+        self.shown += round((now - self.last) * factor)
+        self.last = now
+        self.is_odd = factor != 1 and not self.is_odd
+        return self.shown // 2 * 2 + self.is_odd
 
 
-def compare(drift: float = 0.0) -> timing.Answer:
-    """Compare a small function with itself; amid its rounds the machine seems to become slower by ``drift``."""
-    on = device.cpu()
-    clock = PlantedClock(drift)
+def step(drift: float) -> Callable[[float], float]:
+    """Return the factor of a clock with one step amid the rounds."""
+    return lambda seconds: 1.0 if seconds < AMID_ROUNDS else 1 + drift
+
+
+def without_end(drift: float) -> Callable[[float], float]:
+    """Return the factor of a clock that never settles."""
+    return lambda seconds: (1 + drift) ** (int(seconds / EVERY) % STEPS)
+
+
+def compare(factor: Callable[[float], float]) -> timing.Comparison:
+    """Compare a small function with itself under a planted clock."""
     numbers = torch.rand(200_000)
 
-    def one() -> torch.Tensor:
-        clock.begin()
+    def work() -> torch.Tensor:
         return numbers.sqrt().sum()
 
-    def other() -> torch.Tensor:
-        return numbers.sqrt().sum()
-
-    compared = timing.compare(
-        {"one": one, "other": other},
-        on=on,
+    return timing.compare(
+        {"one": work, "other": work},
+        on=device.cpu(),
         baseline="one",
         parity=timing.Unchecked("the same function twice"),
-        clock=clock,
+        clock=PlantedClock(factor),
     )
-    return compared.answers["other"]
+
+
+def outcome(compared: timing.Comparison) -> str:
+    """Return why there is no speed-up, or of which side of a step its rounds are."""
+    answer = compared.answers["other"]
+    if answer.reason is not None:
+        return f"withheld, {answer.reason}"
+    sides = {round(seconds * 1e9) % 2 for seconds in compared["one"].samples}
+    return "given from both sides" if len(sides) == 2 else f"given from one side, {answer.outcome}"
 
 
 def share(count: int, of: int) -> str:
@@ -82,19 +107,22 @@ def main() -> None:
     parser.add_argument("--same", type=int, default=300)
     given = parser.parse_args()
 
-    for drift in (0.30, JUST_ABOVE):
-        reasons = Counter(compare(drift).reason for _ in range(given.count))
-        withheld = reasons[timing.Reason.DRIFTED]
-        busy = reasons[timing.Reason.BUSY_MACHINE]
-        print(
-            f"{drift:.0%} planted: {share(withheld, given.count)} withheld as drifted, "
-            f"{busy} as busy",
-            flush=True,
-        )
+    for kind in (step, without_end):
+        for drift in (0.30, JUST_ABOVE):
+            found = Counter(outcome(compare(kind(drift))) for _ in range(given.count))
+            name = kind.__name__.replace("_", " ")
+            wrong = sum(n for key, n in found.items() if "both" in key)
+            if kind is without_end:
+                wrong = sum(n for key, n in found.items() if "given" in key)
+            right = share(given.count - wrong, given.count)
+            print(f"{drift:.0%} planted, {name}: {right} are right; {dict(found)}", flush=True)
 
-    outcomes = Counter(compare().outcome for _ in range(given.same))
+    compared = [compare(lambda seconds: 1.0) for _ in range(given.same)]
+    outcomes = Counter(each.answers["other"].outcome for each in compared)
     wrong = outcomes["faster"] + outcomes["slower"]
     print(f"nothing planted: {share(wrong, given.same)} get a speed-up; {dict(outcomes)}")
+    moved = [abs(watch.drift) for each in compared for watch in each.watches]
+    print(f"the largest change of speed in rounds that count: {max(moved):.0%}")
 
 
 if __name__ == "__main__":

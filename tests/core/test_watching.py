@@ -39,21 +39,18 @@ class Machine:
         self.sentinel_calls += 1
         self.clock.now += round(0.010 * self.slowness * 1e9)
 
-    def compare(self, after_ten_calls: float = 1.0, **options: object) -> timing.Comparison:
-        """Compare two functions; after ten calls of the first everything takes so many times as long."""
-        calls = iter(range(10**9))
+    def compare(
+        self, slowness: Callable[[float], float] = lambda seconds: 1.0, **options: object
+    ) -> timing.Comparison:
+        """Compare two functions of which one takes half as long; ``slowness`` is that of everything, by the time."""
 
-        def slow() -> None:
-            if next(calls) == 10:
-                self.slowness = after_ten_calls
-            self.clock.now += round(0.020 * self.slowness * 1e9)
+        def work(seconds: float) -> None:
+            self.slowness = slowness(self.clock.now / 1e9)
+            self.clock.now += round(seconds * self.slowness * 1e9)
 
-        def fast() -> None:
-            self.clock.now += round(0.010 * self.slowness * 1e9)
-
+        options.setdefault("on", self.device)
         return timing.compare(
-            {"slow": slow, "fast": fast},
-            on=self.device,
+            {"slow": lambda: work(0.020), "fast": lambda: work(0.010)},
             baseline="slow",
             parity=timing.Unchecked("clocks"),
             clock=self.clock,
@@ -71,18 +68,64 @@ def machine() -> Machine:
     return Machine()
 
 
-@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11])
-def test_a_drift_while_it_measures_withholds_the_speed_up(machine, factor):
-    compared = machine.compare(after_ten_calls=factor)
+AMID = 1.0
+"""Seconds on the fake clock at which rounds are taken."""
+
+
+@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11, 0.9])
+def test_a_speed_that_does_not_settle_withholds_the_speed_up(machine, factor):
+    compared = machine.compare(slowness=lambda seconds: factor ** (int(seconds / 0.4) % 7))
     assert compared.answers["fast"].reason is timing.Reason.DRIFTED
-    assert compared.drift == pytest.approx(factor - 1, abs=0.001)
+    assert compared["fast"].n >= timing.FULL_COMPARISON.min_samples, "its times are shown"
+    assert machine.clock.now < 25e9, "it went on waiting for a steady speed"
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.08])
+@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11])
+def test_rounds_before_and_after_a_drift_are_not_put_together(machine, factor):
+    compared = machine.compare(slowness=lambda seconds: 1.0 if seconds < AMID else factor)
+    assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
+    assert "disturbed rounds do not count" in compared["fast"].stop_reason
+    assert compared.drift == 0.0
+    assert len(set(compared["fast"].samples)) == 1, "of one of the two speeds alone"
+
+
+def test_times_of_both_sides_of_a_drift_are_never_a_speed_up(machine):
+    """Where a number of samples is asked for none is taken again, so the speed-up is withheld."""
+    budget = timing.Budget(min_samples=60, max_samples=60)
+    compared = machine.compare(lambda seconds: 1.0 if seconds < AMID else 1.3, budget=budget)
+    assert compared["fast"].n == 60
+    assert compared.answers["fast"].reason is timing.Reason.DRIFTED
+    assert compared.drift == pytest.approx(0.3)
+
+
+def test_a_moment_of_another_speed_is_left_out(machine):
+    compared = machine.compare(lambda seconds: 5.0 if AMID < seconds < AMID + 0.3 else 1.0)
+    assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
+    assert compared.drift == 0.0
+    assert max(compared["fast"].samples) == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.08, 0.92])
 def test_a_small_drift_withholds_nothing(machine, factor):
-    compared = machine.compare(after_ten_calls=factor)
+    compared = machine.compare(lambda seconds: 1.0 if seconds < AMID else factor)
     assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
     assert compared.drift == pytest.approx(factor - 1, abs=0.001)
+    assert "disturbed" not in compared["fast"].stop_reason
+
+
+@pytest.mark.parametrize("watched_first", [True, False])
+def test_each_of_the_devices_must_keep_its_speed(machine, watched_first):
+    def steady_work() -> None:
+        machine.clock.now += 10_000_000
+
+    steady = WatchedDevice(label="a steady GPU", kind="mps", work=steady_work)
+    devices = [machine.device, steady] if watched_first else [steady, machine.device]
+    compared = machine.compare(
+        lambda seconds: 1.3 ** (int(seconds / 0.4) % 7),
+        on=dict(zip(("slow", "fast"), devices, strict=True)),
+    )
+    assert compared.answers["fast"].reason is timing.Reason.DRIFTED
+    assert [watch.before.device for watch in compared.watches] == [each.label for each in devices]
 
 
 def test_it_opens_no_sentinel_inside_of_one(machine):
@@ -154,8 +197,8 @@ def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
 class BusyFor:
     """Stands in for `timing.Others`: other programs use two cores in some stretches, and none in the others."""
 
-    def __init__(self, clock: FakeClock, stretches: float, after: int = 0) -> None:
-        self.clock, self.seen = clock, 0
+    def __init__(self, stretches: float, after: int = 0) -> None:
+        self.seen = 0
         self.first, self.last = after + 1, after + stretches
 
     def __call__(self) -> BusyFor._Count:
@@ -163,11 +206,7 @@ class BusyFor:
 
     class _Count:
         def __init__(self, plan: BusyFor) -> None:
-            self.plan, self.began = plan, plan.clock.now
-
-        @property
-        def seconds(self) -> float:
-            return (self.plan.clock.now - self.began) / 1e9
+            self.plan = plan
 
         def cores(self) -> float:
             self.plan.seen += 1
@@ -175,7 +214,7 @@ class BusyFor:
 
 
 def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=1))
+    monkeypatch.setattr(timing, "Others", BusyFor(stretches=1))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared["fast"].others == 0.0
@@ -184,7 +223,7 @@ def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
 
 
 def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=float("inf")))
+    monkeypatch.setattr(timing, "Others", BusyFor(stretches=float("inf")))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared["fast"].others == pytest.approx(2.0)
@@ -194,7 +233,7 @@ def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypa
 
 
 def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=float("inf"), after=1))
+    monkeypatch.setattr(timing, "Others", BusyFor(stretches=float("inf"), after=1))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
@@ -202,7 +241,7 @@ def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch)
 
 
 def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=2))
+    monkeypatch.setattr(timing, "Others", BusyFor(stretches=2))
     machine.device = timing.Host()
     work = machine.clock.taking(lambda: 0.6)
     compared = timing.compare(
@@ -218,7 +257,7 @@ def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, 
 
 
 def test_a_number_of_samples_that_was_asked_for_is_taken_once(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(machine.clock, stretches=1))
+    monkeypatch.setattr(timing, "Others", BusyFor(stretches=1))
     machine.device = timing.Host()
     budget = timing.Budget(min_samples=30, max_samples=30)
     assert machine.compare(budget=budget)["fast"].n == 30

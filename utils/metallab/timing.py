@@ -133,11 +133,11 @@ class Budget:
 PAGE_SENTINEL = Budget(min_seconds=0.2, max_seconds=2.0)
 """Of the two measurements of a sentinel that a page opens."""
 
-OWN_SENTINEL = Budget(min_seconds=0.35, max_seconds=2.0)
-"""Of those of a comparison's own: long enough to know what other programs do meanwhile."""
-
 SENTINEL_TRIES = 3
-"""A sentinel's measurement that other programs disturbed is taken again, up to so many times in all."""
+"""Such a measurement that other programs disturbed is taken again, up to so many times in all."""
+
+LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.5)
+"""Of a comparison's look at the speed of a device, before its rounds and after each stretch of them."""
 
 FULL = Budget()
 FULL_COMPARISON = Budget(min_samples=20)  # 20 pairs see a true 1.10 at 5 % noise; 10 often do not
@@ -199,11 +199,13 @@ def compare(
 ) -> Comparison:
     """Time variants side by side: each round takes one sample of each, in random order.
 
-    Pairing within a round cancels drift, the random order cancels cycles. Rounds in which other programs were busy are
-    taken again. Around all rounds a sentinel watches the speed of each device that has work for one, unless the page
-    has one open. After the last sample each variant is called once more, untimed, and its result compared with the
-    baseline's first one. So a function that is right at first only, learns, or changes an input gets no speed-up; let
-    it work on a copy, or learn at a rate of 0.
+    Pairing within a round cancels drift, the random order cancels cycles. Between the rounds a sentinel watches the
+    speed of each device that has work for one, unless the page has one open. Rounds in which other programs were busy,
+    or the machine had another speed than in most, are taken again, as the budget permits.
+
+    After the last sample each variant is called once more, untimed, and its result compared with the baseline's first
+    one. So a function that is right at first only, learns, or changes an input gets no speed-up; let it work on a copy,
+    or learn at a rate of 0.
 
     Parameters
     ----------
@@ -235,7 +237,7 @@ def compare(
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
-    rounds, watches, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
+    rounds, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
     times = dict(zip(samplers, zip(*rounds.rows, strict=True), strict=True))
     measurements = {
         key: sampler.measurement(
@@ -255,7 +257,16 @@ def compare(
     check = "; ".join(dict.fromkeys(map(describe_check, judges.values())))
     roles = dict(roles or {})
     return Comparison(
-        name, question, baseline, measurements, paired, refused, check, watches, series, roles
+        name,
+        question,
+        baseline,
+        measurements,
+        paired,
+        refused,
+        check,
+        rounds.watches,
+        series,
+        roles,
     )
 
 
@@ -296,19 +307,6 @@ def sentinel(
 
     Comparisons inside of it open none of their own.
     """
-    with _timed_around(fn, on, budget, clock) as watch:
-        Sentinel.watching.append(watch)
-        try:
-            yield watch
-        finally:
-            Sentinel.watching.remove(watch)
-
-
-@contextlib.contextmanager
-def _timed_around(
-    fn: Callable[[], Any], on: DeviceLike, budget: Budget | None, clock: Clock
-) -> Iterator[Sentinel]:
-    """Time a piece of work before and after what is inside."""
     short = budget or (PAGE_SENTINEL if mode.current() == "full" else FAST)
 
     def timed() -> Measurement:
@@ -319,7 +317,11 @@ def _timed_around(
         return measured
 
     watch = Sentinel(before=timed())
-    yield watch
+    Sentinel.watching.append(watch)
+    try:
+        yield watch
+    finally:
+        Sentinel.watching.remove(watch)
     watch.after = timed()
 
 
@@ -523,6 +525,8 @@ class _Rounds:
     stop_reason: str
     others: float
     """Cores that other programs used meanwhile."""
+    watches: tuple[Sentinel, ...]
+    """The sentinel of each device that was watched: two of its looks at these rounds, those that differ most."""
 
 
 def _in_turns(
@@ -531,10 +535,10 @@ def _in_turns(
     judges: Mapping[str, ParityCheck],
     budget: Budget,
     rng: random.Random,
-) -> tuple[_Rounds, tuple[Sentinel, ...], dict[str, Withheld]]:
+) -> tuple[_Rounds, dict[str, Withheld]]:
     """Sample in rounds, and check outputs before and after.
 
-    Return the rounds, the sentinels that watched them, and the variants that are refused.
+    Return the rounds that count, and the variants that are refused.
     """
     with undisturbed():
         for sampler in samplers.values():
@@ -548,118 +552,205 @@ def _in_turns(
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
 
-        devices = [sampler.device for sampler in samplers.values()]
-        with _watching(devices, samplers[baseline].clock) as watches:
-            rounds = _interleave(list(samplers.values()), budget, rng)
-    return rounds, watches, refused | _refused_in_the_end(samplers, baseline, checked, first)
+        rounds = _interleave(list(samplers.values()), budget, rng)
+    return rounds, refused | _refused_in_the_end(samplers, baseline, checked, first)
 
 
-@contextlib.contextmanager
-def _watching(devices: Iterable[DeviceLike], clock: Clock) -> Iterator[tuple[Sentinel, ...]]:
-    """Yield the sentinels around a comparison: the page's, or one of its own on each of the devices.
+class _Lookout:
+    """Looks at the speed of a comparison's devices, by a piece of work that is the same each time.
 
     A device without ``fixed_work`` is not watched, nor the simulated GPU, nor anything in fast mode: there no speed-up
-    is given anyway.
+    is given anyway. Nor is anything where the page has a sentinel open, which watches all of its comparisons.
     """
-    opened_by_page = tuple(Sentinel.watching)
-    if opened_by_page or mode.current() != "full":
-        yield opened_by_page
-        return
 
-    watched: dict[str, DeviceLike] = {}
-    for device in devices:
-        if hasattr(device, "fixed_work") and not device.simulated:
-            # a processor is watched once, however many of its threads each variant may use
-            watched.setdefault("CPU" if device.kind == "cpu" else device.label, device)
+    def __init__(self, devices: Iterable[DeviceLike], clock: Clock) -> None:
+        self.clock = clock
+        self.opened_by_page = tuple(Sentinel.watching)
+        self.watched: dict[str, DeviceLike] = {}
+        if self.opened_by_page or mode.current() != "full":
+            return
 
-    with contextlib.ExitStack() as stack:
-        yield tuple(
-            stack.enter_context(_timed_around(device.fixed_work(), device, OWN_SENTINEL, clock))
-            for device in watched.values()
+        for device in devices:
+            if hasattr(device, "fixed_work") and not device.simulated:
+                # a processor is watched once, however many of its threads each variant may use
+                self.watched.setdefault("CPU" if device.kind == "cpu" else device.label, device)
+        self.work = {name: device.fixed_work() for name, device in self.watched.items()}
+
+    def look(self) -> _Look:
+        """Return how long the work takes now on each device."""
+        return tuple(
+            measure(self.work[name], on=device, name="sentinel", budget=LOOK, clock=self.clock)
+            for name, device in self.watched.items()
         )
+
+    def sentinels(self, looks: Sequence[_Look]) -> tuple[Sentinel, ...]:
+        """Return the page's sentinels, or for each device the two looks that differ most, in the order of time."""
+        if self.opened_by_page:
+            return self.opened_by_page
+
+        found = []
+        for of_device in zip(*looks, strict=True):
+            extremes = [pick(of_device, key=lambda each: each.median) for pick in (min, max)]
+            first, last = sorted(extremes, key=of_device.index)
+            found.append(Sentinel(before=first, after=last))
+        return tuple(found)
+
+
+_Look = tuple[Measurement, ...]
+"""The time of each watched device's fixed work."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Some rounds in a row, between two looks at the machine's speed."""
+
+    rows: list[Sequence[float]]
+    seconds: float
+    others: float
+    """Cores that other programs used."""
+    looks: tuple[_Look, _Look]
 
 
 class _Stretches:
-    """Parts the rounds of a comparison into stretches, and knows in which of them other programs were busy.
+    """Parts the rounds of a comparison into stretches, and knows which of them were disturbed.
 
-    Systems count the work of programs in steps of 10 ms, so a single short round cannot be judged. Where others were
-    busy in a stretch its rounds are taken again. If that is so most of the time, the machine is busy for good: then
-    all rounds count, and the comparison says so. So they do where the budget asks for a number of samples.
+    Systems count the work of programs in steps of 10 ms, so a single short round cannot be judged. A stretch is
+    disturbed if others were busy in it, or if a device had another speed at one of its ends than in the stretches that
+    count (`_steady`). Its rounds are taken again in others. What is chosen by is the speed of work that no variant
+    does, never the variants' own times, so that the choice favours none of them.
+
+    If others are busy most of the time, the machine is busy for good. Then all rounds count, and the comparison says
+    so. They do, too, where nothing steady comes within the budget, or where it asks for a number of samples.
     """
 
     SECONDS = 0.5
     """Of a stretch, at least."""
 
     TRIES = 3
-    """Where most of this many times the least time of a comparison was disturbed, nothing is taken again any more."""
+    """Others who were busy for most of this many times the least time of a comparison are busy for good."""
 
-    def __init__(self, columns: int, clock: Clock, budget: Budget) -> None:
-        self.budget = budget
-        self.quiet = _Samples(columns, clock)
+    def __init__(self, columns: int, clock: Clock, budget: Budget, lookout: _Lookout) -> None:
+        self.clock, self.budget, self.lookout = clock, budget, lookout
+        self.counted = _Samples(columns, clock)
         self.all = _Samples(columns, clock)
         self.least = budget.min_seconds * columns
-        self.load = Others()
+        self.fewest = min(budget.min_samples, FEWEST_PAIRS)
+        self.closed: list[_Stretch] = []
+        self.steady: list[_Stretch] = []
+        """Those of them that count."""
+        self._open()
+
+    def _open(self) -> None:
+        self.look = self.lookout.look()
         self.open_rows: list[Sequence[float]] = []
-        self.seconds = {True: 0.0, False: 0.0}
-        """By whether others were busy, since the first stretch began."""
-        self.work = {True: 0.0, False: 0.0}
-        """Core seconds of others, likewise."""
+        self.load = Others()
+        self.opened = self.clock()
+
+    @property
+    def _open_seconds(self) -> float:
+        return (self.clock() - self.opened) / 1e9
 
     def add(self, row: Sequence[float]) -> None:
         """Take a round in; with it a stretch may end."""
         self.all.rows.append(row)
         self.open_rows.append(row)
-        if self.load.seconds >= self.SECONDS:
+        if self._open_seconds >= self.SECONDS:
             self._close()
 
     def _close(self) -> None:
-        seconds, cores = self.load.seconds, self.load.cores()
-        is_busy = cores > BUSY
-        self.seconds[is_busy] += seconds
-        self.work[is_busy] += cores * seconds
-        if not is_busy:
-            self.quiet.rows.extend(self.open_rows)
-        self.open_rows = []
-        self.load = Others()
+        """End a stretch, and find anew which of them count."""
+        rows, before = self.open_rows, self.look
+        seconds, others = self._open_seconds, self.load.cores()
+        self._open()
+        self.closed.append(_Stretch(rows, seconds, others, (before, self.look)))
+
+        quiet = [stretch for stretch in self.closed if stretch.others <= BUSY]
+        self.steady = _steady(quiet)
+        self.counted.rows = [row for stretch in self.steady for row in stretch.rows]
+
+    @property
+    def _is_busy_for_good(self) -> bool:
+        passed = sum(stretch.seconds for stretch in self.closed)
+        busy = sum(stretch.seconds for stretch in self.closed if stretch.others > BUSY)
+        return passed >= self.TRIES * self.least and busy > passed / 2
 
     @property
     def _all_count(self) -> bool:
-        """True if nothing was disturbed, or is not taken again: the machine has been busy for most of a long time."""
-        if self.budget.max_samples or self.seconds[True] == 0:
-            return True
-        passed = sum(self.seconds.values())
-        return passed >= self.TRIES * self.least and self.seconds[True] > self.seconds[False]
+        """True if nothing was disturbed, or is not taken again."""
+        nothing_disturbed = len(self.steady) == len(self.closed)
+        return bool(self.budget.max_samples) or nothing_disturbed or self._is_busy_for_good
 
     def stop_reason(self) -> str | None:
         """Return why to stop now, or None to go on: judged by the rounds that count."""
         if self._all_count:
-            return self.all.stop_reason(self.budget)
+            reason = self.all.stop_reason(self.budget)
+            if reason and self.open_rows:
+                self._close()
+            if self._all_count:
+                return reason
 
+        counted_seconds = sum(stretch.seconds for stretch in self.steady)
         is_late = self.all.seconds >= 2 * self.budget.max_seconds * self.all.columns
-        reason = self.quiet.stop_reason(self.budget, repeated=self.seconds[True])
+        reason = self.counted.stop_reason(
+            self.budget, repeated=self.counted.seconds - counted_seconds
+        )
         return reason or ("time limit" if is_late else None)
 
     def finish(self, reason: str) -> _Rounds:
-        """Return the rounds that count: those in which nobody else was busy, if they are enough for an interval."""
-        all_counted = self._all_count
-        self._close()
-        if all_counted or len(self.quiet.rows) < min(self.budget.min_samples, FEWEST_PAIRS):
-            return _Rounds(self.all.kept, reason, self._cores(True, False))
+        """Return the rounds that count: the undisturbed ones, if they are enough for an interval."""
+        if self.open_rows:
+            self._close()
+        enough = len(self.counted.rows) >= self.fewest
+        if self._all_count or not enough:
+            return self._rounds(self.all, self.closed, reason)
 
-        repeated = len(self.all.rows) - len(self.quiet.rows)
-        told = f"{reason}; {repeated} disturbed rounds do not count"
-        return _Rounds(self.quiet.kept, told, self._cores(False))
+        repeated = len(self.all.rows) - len(self.counted.rows)
+        told = f"{reason}; {repeated} disturbed rounds do not count" if repeated else reason
+        return self._rounds(self.counted, self.steady, told)
 
-    def _cores(self, *kinds: bool) -> float:
-        """Return the cores that others used on average over stretches of these kinds."""
-        seconds = sum(self.seconds[kind] for kind in kinds)
-        return sum(self.work[kind] for kind in kinds) / seconds if seconds else 0.0
+    def _rounds(
+        self, samples: _Samples, stretches: Sequence[_Stretch], stop_reason: str
+    ) -> _Rounds:
+        """Return the rounds of some stretches, with what other programs and the speed did in them."""
+        seconds = sum(stretch.seconds for stretch in stretches)
+        work = sum(stretch.others * stretch.seconds for stretch in stretches)
+        looks = [look for stretch in stretches for look in stretch.looks]
+        return _Rounds(
+            samples.kept,
+            stop_reason,
+            work / seconds if seconds else 0.0,
+            self.lookout.sentinels(looks),
+        )
+
+
+def _steady(stretches: Sequence[_Stretch]) -> list[_Stretch]:
+    """Return those that have the most rounds together, and in which each device kept its speed.
+
+    It did if no two looks at it, at the ends of these stretches, differ by more than a drift (`has_drifted`).
+    """
+    looks = {id(look): look for stretch in stretches for look in stretch.looks}.values()
+    of_each_device = zip(*looks, strict=True)
+    best: list[_Stretch] = []
+    for fastest in itertools.product(*of_each_device):
+        limits = [(look.median, look.median * (1 + DRIFT)) for look in fastest]
+        steady = [
+            stretch
+            for stretch in stretches
+            if all(
+                low <= measured.median <= high
+                for look in stretch.looks
+                for measured, (low, high) in zip(look, limits, strict=True)
+            )
+        ]
+        best = max(best, steady, key=lambda those: sum(len(each.rows) for each in those))
+    return best
 
 
 def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> _Rounds:
     """Take rounds of one sample each, shuffled in every round, until enough of them count."""
     clock = samplers[0].clock
-    stretches = _Stretches(len(samplers), clock, budget)
+    lookout = _Lookout([sampler.device for sampler in samplers], clock)
+    stretches = _Stretches(len(samplers), clock, budget, lookout)
     order = list(range(len(samplers)))
     while (reason := stretches.stop_reason()) is None:
         rng.shuffle(order)
@@ -753,14 +844,9 @@ class Others:
     def __init__(self) -> None:
         self.wall, self.busy, self.own = time.monotonic(), _busy_seconds(), _own_seconds()
 
-    @property
-    def seconds(self) -> float:
-        """Since the count began."""
-        return time.monotonic() - self.wall
-
     def cores(self) -> float:
         """Return the cores that others used on average; 0 where the time was too short to know."""
-        wall = self.seconds
+        wall = time.monotonic() - self.wall
         if wall < 0.3:  # systems count in steps of 10 ms
             return 0.0
         return max(0.0, (_busy_seconds() - self.busy - (_own_seconds() - self.own)) / wall)

@@ -177,7 +177,7 @@ def measure(
     """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
     ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
-    by the curve. A sentinel watches the machine meanwhile. float32 means float32: on NVIDIA GPUs TensorFloat-32
+    by the curve. float32 means float32: on NVIDIA GPUs TensorFloat-32
     is switched off for as long. ValueError for no sizes.
     """
     if not sizes:
@@ -185,7 +185,7 @@ def measure(
     comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
     on_each = devices(on)
-    with whole_float32(), timing.sentinel(on.fixed_work(), on=on):
+    with whole_float32():
         for n in within.items(sizes, "n ="):
             budget = within.budget(
                 len(sizes) - len(comparisons), budget_here(), variants=len(on_each)

@@ -289,7 +289,7 @@ class Project:
             name: getattr(each.to(on.torch_device), tasks[task])()
             for name, (each, on) in ways.items()
         }
-        with crossover.whole_float32(), timing.sentinel(self.on.fixed_work(), on=self.on):
+        with crossover.whole_float32():
             compared = timing.compare(
                 {name: lambda run=run: tensors_in(run()) for name, run in timed.items()},
                 on={name: on for name, (_, on) in ways.items()}, baseline="script on the CPU",

@@ -75,20 +75,16 @@ def _task(
         if on.kind == "cpu" or name != ONE_THREAD
     }
     within = Allowance(max(seconds, 0.1))
-    with timing.sentinel(on.fixed_work(), on=on):
-        compared = timing.compare(
-            {
-                name: getattr(subject.to(each.torch_device), task)()
-                for name, each in devices.items()
-            },
-            on=devices,
-            baseline=crossover.baseline(),
-            roles=crossover.roles(devices),
-            parity=checks.matches("float32"),
-            question=question,
-            name=f"{name}, {question}",
-            budget=within.budget(1, crossover.budget_here(), variants=len(devices)),
-        )
+    compared = timing.compare(
+        {name: getattr(subject.to(each.torch_device), task)() for name, each in devices.items()},
+        on=devices,
+        baseline=crossover.baseline(),
+        roles=crossover.roles(devices),
+        parity=checks.matches("float32"),
+        question=question,
+        name=f"{name}, {question}",
+        budget=within.budget(1, crossover.budget_here(), variants=len(devices)),
+    )
     measured = compared[on.kind if on.kind != "cpu" else crossover.baseline()]
     speed_up = " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
     sentences = [f"{compared.name}: {time_in_words(measured)}; {speed_up}."]
