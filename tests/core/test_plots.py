@@ -17,6 +17,7 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.collections import PathCollection
 
 from metallab import isolated, plots
 from metallab.timing import (
@@ -127,16 +128,20 @@ def test_times_of_a_busy_machine_say_so_in_the_title():
         assert "BUSY" not in draw([measurement()]).get_suptitle()
 
 
-def test_a_line_is_broken_where_a_quantity_is_missing():
+def test_points_without_a_speed_up_are_hollow():
     at = {n: measurement() for n in (1, 2, 8)}
-    axes = plots.curves(
-        {"gap": at, "whole": at | {4: measurement()}}, xlabel="n", heading="x", gaps=[4]
-    ).axes[0]
-    assert [list(np.isnan(line.get_ydata())) for line in axes.lines] == [
-        [False, False, True, False],
-        [False] * 4,
-    ]
-    assert list(axes.get_xticks()) == [1, 2, 4, 8]
+    lines = {"short": at, "whole": at | {4: measurement()}}
+    figure = plots.curves(lines, xlabel="n", heading="x", withheld=[4, 8])
+    (axes,) = figure.axes
+    assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 8], [1, 2, 4, 8]]
+    (hollow,) = (each for each in axes.collections if isinstance(each, PathCollection))
+    assert sorted(x for x, _ in hollow.get_offsets()) == [4, 8, 8]
+    assert hollow.get_label() == "no speed-up is given here"
+
+
+def test_a_curve_with_speed_ups_throughout_has_no_hollow_points():
+    figure = plots.curves({"a": {1: measurement(), 2: measurement()}}, xlabel="n", heading="x")
+    assert not any(isinstance(each, PathCollection) for each in figure.axes[0].collections)
 
 
 def test_a_simulated_device_is_named_so_in_every_title():

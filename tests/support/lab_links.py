@@ -24,7 +24,6 @@ READ = {
     contents.FILE: 40,
     "README.md": 40,
     "docs/gallery.md": IN_THE_GALLERY + 2,
-    "docs/questions.md": 80,
     "08_detect_with_yolov5.ipynb": 5,
     "15_run_a_language_model.ipynb": 7,
 }

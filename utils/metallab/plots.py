@@ -168,42 +168,44 @@ def curves(
     xlabel: str,
     heading: str,
     marks: Mapping[str, float] | None = None,
-    gaps: Iterable[float] = (),
+    withheld: Iterable[float] = (),
 ) -> Figure:
     """Draw medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
 
-    ``marks`` draws a vertical line at a quantity, such as a crossover size. A line without a value at one of the
-    quantities in ``gaps`` is broken there. ValueError for a quantity that is not above 0.
+    ``marks`` draws a vertical line at a quantity, such as a crossover size. At the quantities in ``withheld``, of which
+    no speed-up is given, points are hollow. ValueError for a quantity that is not above 0.
     """
-    gaps = set(gaps)
+    withheld = set(withheld)
     for name, x in ((name, x) for name, line in lines.items() for x in line):
         if not x > 0:
             raise ValueError(f"{name!r} at {x} has no place on a logarithmic axis: leave it out")
+
     every = [measured for line in lines.values() for measured in line.values()]
     with picture(3.6) as (figure, axes):
         for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
-            x = sorted({*line, *gaps})
-            medians = [line[i].median if i in line else math.nan for i in x]
-            axes.plot(x, medians, "o-", color=colour, label=name, markersize=4)
-            low, high = zip(
-                *(line[i].quartiles if i in line else (math.nan, math.nan) for i in x), strict=True
-            )
+            x = sorted(line)
+            axes.plot(x, [line[i].median for i in x], color=colour, label=name, marker="o", ms=4)
+            low, high = zip(*(line[i].quartiles for i in x), strict=True)
             axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
+
+        hollow = [(x, line[x].median) for line in lines.values() for x in line if x in withheld]
+        if hollow:
+            style = {"facecolors": "white", "edgecolors": BLACK, "s": 36, "zorder": 3}
+            axes.scatter(*zip(*hollow, strict=True), label="no speed-up is given here", **style)
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
-        measured_at = sorted({x for line in lines.values() for x in line} | gaps)
-        _size_axis(axes, measured_at, xlabel)
-        if every:
-            axes.set_yscale("log")
-            _time_axis(axes.yaxis)
-        else:  # nothing but gaps has no scale
-            axes.set_yticks([])
-            axes.set_xlim(min(measured_at) / 1.2, max(measured_at) * 1.2)
+
+        _size_axis(axes, sorted({x for line in lines.values() for x in line}), xlabel)
+        axes.set_yscale("log")
+        _time_axis(axes.yaxis)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
         title(figure, heading, *_where(every))
     of = {
-        name: ", ".join(_at(measured, x) for x, measured in line.items())
+        name: ", ".join(
+            _at(measured, x) + (" (no speed-up is given)" if x in withheld else "")
+            for x, measured in line.items()
+        )
         for name, line in lines.items()
     }
     return described(

@@ -132,7 +132,7 @@ class Curve:
     def draw(self) -> Figure:
         """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.
 
-        A stored curve has no points where nothing may be said: its lines are broken there, and it names these sizes.
+        Points are hollow where no speed-up is given; a stored curve also names these sizes.
         """
         n = self.crossover
         marks = (
@@ -148,7 +148,7 @@ class Curve:
         from metallab import plots  # matplotlib takes a while to import
 
         return plots.curves(
-            lines, xlabel="n", heading=heading, marks=marks, gaps=self.sizes_withheld
+            lines, xlabel="n", heading=heading, marks=marks, withheld=self.sizes_withheld
         )
 
     def __str__(self) -> str:
@@ -223,7 +223,10 @@ def budget_here() -> timing.Budget:
 
 
 def stored(work: str) -> Curve:
-    """A curve of a machine with an NVIDIA H200, from the file of its results, without the times that are withheld.
+    """A curve of a machine with an NVIDIA H200, from the file of its results.
+
+    Of a size that was measured in several processes it is the first of those in which nothing is withheld, if there is
+    one.
 
     ValueError if the file has none of this work.
     """
@@ -237,8 +240,7 @@ def stored(work: str) -> Curve:
             continue
         base, name, size = compared.baseline, compared.variant, int(measured.size.number)
         usable, withheld = records.usable_runs(processes)
-        if usable:
-            times.setdefault(name, {})[size] = usable[0].measurement
+        times.setdefault(name, {})[size] = (usable or processes)[0].measurement
         answer = timing.Answer(name, withheld) if withheld else usable[0].answer
         answers.setdefault(name, {})[size] = answer
     if not times:
