@@ -28,7 +28,7 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, turns, units
+from metallab import mode, turns, units, wording
 from metallab.fields import Dtype
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
@@ -75,6 +75,9 @@ KEPT_BYTES = 2**28
 
 SLOW_CALL = 0.5
 """Seconds of a call from which on switching between variants (cold caches, sleeping threads) costs below 1 %."""
+
+INSPECTION = 0.03
+"""Share of a comparison's time that may be spent on results between the first and the last, beyond one look."""
 
 SECONDS_FOR_PAIRS = 10.0
 """Seconds for which a comparison of slow calls continues at least, to get the pairs of an interval."""
@@ -205,7 +208,8 @@ def compare(
 
     After the last sample each variant is called once more, untimed, and its result compared with the baseline's first
     one. So a function that is right at first only, learns, or changes an input gets no speed-up; let it work on a copy,
-    or learn at a rate of 0.
+    or learn at a rate of 0. Results of timed calls are compared as well, in rounds drawn at random: a GPU job that the
+    system aborts ends early and silently, and would count as a fast one.
 
     Parameters
     ----------
@@ -342,6 +346,7 @@ class _Sampler:
         self.block = 1
         self.first_call = math.nan
         self.first_result: Any = None
+        self.kept_result: Any = None
         self.last_call = math.nan
         """Seconds of a call, when last timed."""
         self.warm_ups = 0
@@ -349,6 +354,7 @@ class _Sampler:
     def prepare(self, budget: Budget) -> None:
         """Make the first call, warm up, and find the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
+        self.first_result = self.take_result()
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and not self._block_is_full(
             self._timed_block(), budget
@@ -387,9 +393,14 @@ class _Sampler:
         if self.last_call < SLOW_CALL:
             self.device.synchronize(self.fn())
 
-    def sample(self) -> float:
-        """Return the seconds per call of one block."""
-        return self._timed_block() / self.block
+    def sample(self, keep_result: bool = False) -> float:
+        """Return the seconds per call of one block; its last result is kept for `take_result` if wanted."""
+        return self._timed_block(keep_result) / self.block
+
+    def take_result(self) -> Any:
+        """Return the result that was kept, once: held longer it would change the memory of later calls."""
+        result, self.kept_result = self.kept_result, None
+        return result
 
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
@@ -408,7 +419,7 @@ class _Sampler:
             synchronize(result)
             stop = clock()
         if keep_result:
-            self.first_result = result
+            self.kept_result = result
         seconds = max(stop - start, 1) / 1e9  # not zero, if the clock did not tick
         self.last_call = seconds / self.block
         return seconds
@@ -552,8 +563,10 @@ def _in_turns(
         for sampler in samplers.values():
             sampler.first_result = None  # so that memory is what it would be without the check
 
-        rounds = _interleave(list(samplers.values()), budget, rng)
-    return rounds, refused | _refused_in_the_end(samplers, baseline, checked, first)
+        inspections = _Inspections(baseline, checked, first, budget, samplers[baseline].clock, rng)
+        rounds = _interleave(samplers, budget, rng, inspections)
+    in_the_end = _refused_in_the_end(samplers, baseline, checked, first)
+    return rounds, refused | inspections.refused | in_the_end
 
 
 class _Lookout:
@@ -746,20 +759,96 @@ def _steady(stretches: Sequence[_Stretch]) -> list[_Stretch]:
     return best
 
 
-def _interleave(samplers: Sequence[_Sampler], budget: Budget, rng: random.Random) -> _Rounds:
+class _Inspections:
+    """Compares results of timed calls with the baseline's first one, in rounds drawn at random.
+
+    PyTorch returns silently from a GPU job that macOS aborts: the call is short, and its result is what was there
+    before. If the first and the last result are right nothing else would show it.
+
+    At least one round is inspected, and then as many as `INSPECTION` of the time permits. Their distances vary at
+    random around an even one: no long run of rounds stays unseen, and none can hide in a cycle.
+
+    Source: https://github.com/pytorch/pytorch/issues/193571.
+    """
+
+    def __init__(
+        self,
+        baseline: str,
+        judges: Mapping[str, ParityCheck],
+        first: Any,
+        budget: Budget,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.baseline, self.judges, self.first = baseline, judges, first
+        self.clock, self.rng = clock, rng
+        self.refused: dict[str, Withheld] = {}
+        self.round = 0
+        """The number of the round that is taken now, counted from 1."""
+        certain = min(FEWEST_PAIRS, budget.max_samples or FEWEST_PAIRS)
+        self.first_round = rng.randint(1, certain)
+        self.is_due = False
+        self.began = clock()
+        self.next_time: float = 0.0
+        self.seconds_now = self.seconds_later = 0.0
+        """Spent in the round that is taken now, and in all inspected ones but the first."""
+
+    def begin_round(self) -> None:
+        """Decide whether the round that begins is inspected."""
+        self.round += 1
+        self.seconds_now = 0.0
+        passed = (self.clock() - self.began) / 1e9
+        has_time = self.seconds_later <= INSPECTION * passed
+        is_later = self.round > self.first_round and passed >= self.next_time and has_time
+        self.is_due = bool(self.judges) and (self.round == self.first_round or is_later)
+
+    def compare(self, variant: str, result: Any) -> None:
+        """Compare what the last timed call of a variant returned, before another call can write over it."""
+        start = self.clock()
+        judged = self.judges if variant == self.baseline else [variant]
+        for key in judged:
+            if key not in self.judges or key in self.refused:
+                continue
+            if difference := difference_of(self.judges[key], self.first, result):
+                whose = f"'{variant}' itself" if variant == self.baseline else "it"
+                detail = wording.differs_in_a_round(whose, self.round, difference)
+                self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
+        self.seconds_now += (self.clock() - start) / 1e9
+
+    def end_round(self) -> None:
+        """Draw when to look again."""
+        if not self.is_due:
+            return
+        if self.round > self.first_round:
+            self.seconds_later += self.seconds_now
+        passed = (self.clock() - self.began) / 1e9
+        self.next_time = passed + self.seconds_now / INSPECTION * self.rng.uniform(0.5, 1.5)
+
+
+def _interleave(
+    samplers: Mapping[str, _Sampler],
+    budget: Budget,
+    rng: random.Random,
+    inspections: _Inspections,
+) -> _Rounds:
     """Take rounds of one sample each, shuffled in every round, until enough of them count."""
-    clock = samplers[0].clock
-    lookout = _Lookout([sampler.device for sampler in samplers], clock)
-    stretches = _Stretches(len(samplers), clock, budget, lookout)
-    order = list(range(len(samplers)))
+    columns = list(samplers.items())
+    clock = columns[0][1].clock
+    lookout = _Lookout([sampler.device for _, sampler in columns], clock)
+    stretches = _Stretches(len(columns), clock, budget, lookout)
+    order = list(range(len(columns)))
     while (reason := stretches.stop_reason()) is None:
         rng.shuffle(order)
-        row = [0.0] * len(samplers)
+        row = [0.0] * len(columns)
+        inspections.begin_round()
         for index in order:
-            sampler = samplers[index]
+            name, sampler = columns[index]
             with sampler.device.active():
                 sampler.warm_up_once()
-                row[index] = sampler.sample()
+                row[index] = sampler.sample(keep_result=inspections.is_due)
+                if inspections.is_due:
+                    inspections.compare(name, sampler.take_result())
+        inspections.end_round()
         stretches.add(row)
     return stretches.finish(reason)
 

@@ -32,6 +32,8 @@ PHRASES = {
     "fast mode": "too few samples for a conclusion",
     "busy machine": "other programs used {others:.1f} cores meanwhile: close them and run again",
     "drifted": "a fixed computation took {change} time afterwards than before: let the machine rest and run again",
+    "differs in a round": "in round {round} {whose} returned something else than at first, and so it may in others: "
+    "look for calls that the system aborted, or for work that nobody waits for: {difference}",
     "unknown": "no reason is given",
 }
 
@@ -48,6 +50,11 @@ def drifted(drift: float) -> str:
     """Return the detail of a machine whose speed moved; ``drift`` is relative, 0.1 for 10 % more time."""
     direction = "more" if drift > 0 else "less"
     return PHRASES["drifted"].format(change=f"{abs(drift):.0%} {direction}")
+
+
+def differs_in_a_round(whose: str, number: int, difference: str) -> str:
+    """Return the detail of a result that was wrong in one of the rounds; ``whose`` is a variant, or *it*."""
+    return PHRASES["differs in a round"].format(whose=whose, round=number, difference=difference)
 
 
 def withheld_sentence(withheld: Withheld) -> str:
