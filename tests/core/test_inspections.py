@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from test_timing_rules import FakeClock
 
@@ -26,6 +27,28 @@ class Aborting:
             return LEFT_AS_IT_WAS
         self.clock.now += 10_000_000
         return RIGHT
+
+
+class Reusing(timing.Host):
+    """A device that keeps the memory of freed results, and gives it to the next ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "memory", np.zeros(1))
+
+    def writing(self, computing: Callable[[], float]) -> Callable[[], np.ndarray]:
+        """Return a function that writes into this memory what another computes, if that is not aborted."""
+
+        def fn() -> np.ndarray:
+            if computing() == RIGHT:
+                self.memory[:] = RIGHT
+            return self.memory
+
+        return fn
+
+    def overwrite_freed(self, sizes: Sequence[int]) -> None:
+        assert sizes == [self.memory.nbytes]
+        self.memory[:] = np.nan
 
 
 class Parity:
@@ -73,6 +96,30 @@ def test_an_abort_of_a_fifth_of_the_rounds_is_found_in_19_of_20(aborting):
     found = [answer for answer in answers if answer.reason is timing.Reason.OUTPUTS_DIFFER]
     assert len(found) >= 19
     assert all("in round " in answer.withheld.detail for answer in found)
+
+
+@pytest.mark.parametrize(("overwrites", "found"), [(True, range(19, 21)), (False, [0])])
+def test_an_aborted_call_does_not_return_the_right_result_of_an_earlier_one(
+    overwrites, found, monkeypatch
+):
+    """GPUs' allocators hand out memory in which such a result lies: without writing over it nothing shows."""
+    if not overwrites:
+        monkeypatch.delattr(Reusing, "overwrite_freed")
+    differing = 0
+    for seed in range(20):
+        clock, device = FakeClock(), Reusing()
+        fn = device.writing(Aborting(clock, 100, 147))
+        compared = timing.compare(
+            {"base": fn, "other": fn},
+            on=device,
+            baseline="base",
+            parity=lambda reference, result: bool((reference == result).all()),
+            budget=timing.Budget(min_samples=60, max_samples=60),
+            seed=seed,
+            clock=clock,
+        )
+        differing += compared.answers["other"].reason is timing.Reason.OUTPUTS_DIFFER
+    assert differing in found
 
 
 def test_it_says_whose_result_it_was():

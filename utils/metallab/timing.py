@@ -347,6 +347,8 @@ class _Sampler:
         self.first_call = math.nan
         self.first_result: Any = None
         self.kept_result: Any = None
+        self.result_bytes: list[int] = []
+        """The size of each array that a call returns."""
         self.last_call = math.nan
         """Seconds of a call, when last timed."""
         self.warm_ups = 0
@@ -355,6 +357,8 @@ class _Sampler:
         """Make the first call, warm up, and find the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.first_result = self.take_result()
+        sizes = (getattr(leaf, "nbytes", 0) for leaf in _leaves(self.first_result))
+        self.result_bytes = [size for size in sizes if isinstance(size, int) and size > 0]
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and not self._block_is_full(
             self._timed_block(), budget
@@ -392,6 +396,17 @@ class _Sampler:
         """Make one untimed call, to restore this variant's caches and threads, unless calls are slow."""
         if self.last_call < SLOW_CALL:
             self.device.synchronize(self.fn())
+
+    def overwrite_freed(self) -> None:
+        """Write over the memory that earlier results were freed from, if this kind of device can.
+
+        The next results get it from the allocator. A call that computes nothing would return what lies there: the right
+        result of an earlier call, and nothing would show.
+        """
+        overwrite = getattr(self.device, "overwrite_freed", None)
+        if overwrite is not None:
+            held_at_once = min(self.block, 2)  # a result is freed when the next call has returned
+            overwrite(self.result_bytes * held_at_once)
 
     def sample(self, keep_result: bool = False) -> float:
         """Return the seconds per call of one block; its last result is kept for `take_result` if wanted."""
@@ -555,9 +570,9 @@ def _in_turns(
         for sampler in samplers.values():
             with sampler.device.active():
                 sampler.prepare(budget)
-        refused = _refused(samplers, baseline, judges)
+        at_first = _differing_at_first(samplers, baseline, judges)
         checked = {
-            k: j for k, j in judges.items() if k not in refused and not isinstance(j, Unchecked)
+            k: j for k, j in judges.items() if k not in at_first and not isinstance(j, Unchecked)
         }
         first = _copied(samplers[baseline].first_result) if checked else None
         for sampler in samplers.values():
@@ -565,8 +580,9 @@ def _in_turns(
 
         inspections = _Inspections(baseline, checked, first, budget, samplers[baseline].clock, rng)
         rounds = _interleave(samplers, budget, rng, inspections)
-    in_the_end = _refused_in_the_end(samplers, baseline, checked, first)
-    return rounds, refused | inspections.refused | in_the_end
+    in_the_end = _differing_in_the_end(samplers, baseline, checked, first)
+    differing = at_first | inspections.refused | in_the_end
+    return rounds, _simulated(samplers, baseline) | differing
 
 
 class _Lookout:
@@ -768,7 +784,7 @@ class _Inspections:
     At least one round is inspected, and then as many as `INSPECTION` of the time permits. Their distances vary at
     random around an even one: no long run of rounds stays unseen, and none can hide in a cycle.
 
-    Source: https://github.com/pytorch/pytorch/issues/193571.
+    Source: https://github.com/pytorch/pytorch/pull/193571.
     """
 
     def __init__(
@@ -801,6 +817,12 @@ class _Inspections:
         has_time = self.seconds_later <= INSPECTION * passed
         is_later = self.round > self.first_round and passed >= self.next_time and has_time
         self.is_due = bool(self.judges) and (self.round == self.first_round or is_later)
+
+    def prepare(self, sampler: _Sampler) -> None:
+        """Make sure that the result of the call to be inspected is its own."""
+        start = self.clock()
+        sampler.overwrite_freed()
+        self.seconds_now += (self.clock() - start) / 1e9
 
     def compare(self, variant: str, result: Any) -> None:
         """Compare what the last timed call of a variant returned, before another call can write over it."""
@@ -845,6 +867,8 @@ def _interleave(
             name, sampler = columns[index]
             with sampler.device.active():
                 sampler.warm_up_once()
+                if inspections.is_due:
+                    inspections.prepare(sampler)
                 row[index] = sampler.sample(keep_result=inspections.is_due)
                 if inspections.is_due:
                     inspections.compare(name, sampler.take_result())
@@ -879,34 +903,42 @@ def _halves_agree(times: Sequence[float]) -> bool:
     return abs(first - second) <= 0.05 * second
 
 
-def _refused(
+def _simulated(samplers: Mapping[str, _Sampler], baseline: str) -> dict[str, Withheld]:
+    """Return the variants whose device, or the baseline's, is simulated: they are told no speed-up."""
+    base = samplers[baseline].device
+    return {
+        name: SIMULATED
+        for name, sampler in samplers.items()
+        if name != baseline and (sampler.device.simulated or base.simulated)
+    }
+
+
+def _differing_at_first(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck]
 ) -> dict[str, Withheld]:
-    """Return the variants whose first result differs, or whose device is simulated, and why."""
-    refused, base = {}, samplers[baseline]
-    for key, judge in parity.items():
-        if samplers[key].device.simulated or base.device.simulated:
-            refused[key] = SIMULATED
-        elif difference := difference_of(judge, base.first_result, samplers[key].first_result):
-            refused[key] = Withheld(Reason.OUTPUTS_DIFFER, difference)
-    return refused
+    """Return the variants whose first result differs from the baseline's, and how."""
+    differing, reference = {}, samplers[baseline].first_result
+    for variant, judge in parity.items():
+        if difference := difference_of(judge, reference, samplers[variant].first_result):
+            differing[variant] = Withheld(Reason.OUTPUTS_DIFFER, difference)
+    return differing
 
 
-def _refused_in_the_end(
+def _differing_in_the_end(
     samplers: Mapping[str, _Sampler], baseline: str, parity: Mapping[str, ParityCheck], first: Any
 ) -> dict[str, Withheld]:
     """Return the variants whose last result, or the baseline's, differs from the baseline's first."""
-    refused: dict[str, Withheld] = {}
+    differing: dict[str, Withheld] = {}
     for called in (baseline, *parity) if parity else ():
         result = samplers[
             called
         ].last_result()  # compared before another function can write over it
         whose = f"'{baseline}' itself returns" if called == baseline else "it returns"
         for key in parity if called == baseline else [called]:
-            if key not in refused and (difference := difference_of(parity[key], first, result)):
+            if key not in differing and (difference := difference_of(parity[key], first, result)):
                 changed = f"{whose} something else in the last call, so a function changes its input or itself"
-                refused[key] = Withheld(Reason.OUTPUTS_DIFFER, f"{changed}: {difference}")
-    return refused
+                differing[key] = Withheld(Reason.OUTPUTS_DIFFER, f"{changed}: {difference}")
+    return differing
 
 
 def _copied(result: Any) -> Any:

@@ -7,6 +7,7 @@ wrongly is made up, only when it does so follows the report.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import warnings
 import weakref
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 LIMIT = 2**15
 """Elements up to which the planted gradient is right."""
+LONG = 2**15
+"""A kernel whose arguments have more elements together counts as a long one."""
+ABORTED = range(10, 20)
+"""The long kernels that are aborted, counted from 1, unless others are named."""
 
 
 class PlantedFault(UserWarning):
@@ -39,7 +44,23 @@ class Fault:
     operators: tuple[str, ...]
     """Those whose kernels it replaces, without ``aten::``; what has none for ``mps`` is passed over."""
     wrong: Callable[..., Any]
-    """Called with the right kernel and its arguments."""
+    """Called with the right kernel, a `RightKernel`, and its arguments."""
+    counts: Callable[..., bool] | None = None
+    """Of a fault that comes and goes: tells by its arguments whether a call is counted. None: every call is wrong."""
+
+
+@dataclass(frozen=True)
+class RightKernel:
+    """The kernel that a fault replaces: called as the operator is."""
+
+    operator: str
+    """Its name, without ``aten::``."""
+    kernel: Any
+    keys: Any
+    """The dispatcher's, of this call."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.kernel.call_boxed(self.keys, *arguments, **keywords)
 
 
 def planted() -> tuple[str, ...]:
@@ -48,13 +69,26 @@ def planted() -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def plant(*names: str) -> Iterator[None]:
+def plant(*names: str, calls: range | None = None) -> Iterator[None]:
     """Within the ``with``, kernels of ``mps`` are wrong: the `FAULTS` of these names.
 
     On a Mac that is the real GPU, whose kernels are replaced in this process alone (not tried on one yet). A
-    `PlantedFault` warning says so, and so do `metalsim.device.description` and metallab's labels meanwhile. ValueError
-    without a name or for one that does not exist, SimulationError where there is no ``mps``, be it simulated, no
-    kernel to replace, or the fault is planted already.
+    `PlantedFault` warning says so, and so do `metalsim.device.description` and metallab's labels meanwhile.
+
+    Parameters
+    ----------
+    names
+        Of the faults.
+    calls
+        Of a fault that comes and goes, as an aborted call does: the numbers of the wrong calls, counted from 1 when it
+        is planted; by default `ABORTED`.
+
+    Raises
+    ------
+    ValueError
+        Without a name or for one that does not exist; for ``calls`` where each named fault is always there.
+    SimulationError
+        Where there is no ``mps``, be it simulated, no kernel to replace, or the fault is planted already.
     """
     import torch
 
@@ -62,6 +96,11 @@ def plant(*names: str) -> Iterator[None]:
     if unknown or not names:
         raise ValueError(
             f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}"
+        )
+    if calls is not None and not any(FAULTS[name].counts for name in names):
+        come_and_go = ", ".join(name for name, fault in FAULTS.items() if fault.counts)
+        raise ValueError(
+            f"{', '.join(names)} is wrong in every call: calls= is for faults that come and go, {come_and_go}"
         )
     if not torch.backends.mps.is_available():
         raise SimulationError(
@@ -71,7 +110,7 @@ def plant(*names: str) -> Iterator[None]:
         raise SimulationError(
             f"{twice[0]} is planted already: leave that `with` first, or name it once"
         )
-    library = _library(names)
+    library = _library(names, ABORTED if calls is None else calls)
     _planted.extend(names)
     try:
         told = "; ".join(FAULTS[name].description for name in names)
@@ -86,11 +125,13 @@ def plant(*names: str) -> Iterator[None]:
             _planted.remove(name)
 
 
-def _library(names: tuple[str, ...]) -> torch.library.Library:
+def _library(names: tuple[str, ...], calls: range) -> torch.library.Library:
+    """Replace the kernels of some faults until the library is destroyed."""
     import torch
 
     library = torch.library.Library("aten", "IMPL")
     for name in names:
+        number = itertools.count(1)  # of the next counted call, whichever operator it is of
         wanted = FAULTS[name].operators
         operators = [
             o for o in wanted if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")
@@ -101,15 +142,47 @@ def _library(names: tuple[str, ...]) -> torch.library.Library:
             )
         for operator in operators:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
-            library.impl(operator, _kernel(FAULTS[name], right), "MPS", with_keyset=True)
+            wrong = _kernel(FAULTS[name], operator, right, number, calls)
+            library.impl(operator, wrong, "MPS", with_keyset=True)
     return library
 
 
-def _kernel(fault: Fault, right: Any) -> Callable[..., Any]:
+def _kernel(
+    fault: Fault, operator: str, replaced: Any, number: Iterator[int], calls: range
+) -> Callable[..., Any]:
+    """Return what runs in place of an operator's kernel: the wrong one, or in calls that are spared the right one."""
+
     def kernel(keys: Any, *arguments: Any, **keywords: Any) -> Any:
-        return fault.wrong(lambda *a, **k: right.call_boxed(keys, *a, **k), *arguments, **keywords)
+        right = RightKernel(operator, replaced, keys)
+        if fault.counts is not None:
+            is_struck = fault.counts(*arguments) and next(number) in calls
+            if not is_struck:
+                return right(*arguments, **keywords)
+        return fault.wrong(right, *arguments, **keywords)
 
     return kernel
+
+
+def _is_long(*arguments: Any) -> bool:
+    """Return whether a kernel has much to do, by the elements of its arguments."""
+    import torch
+
+    return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) > LONG
+
+
+def _aborted(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    """Computes nothing: the memory of the result stays as it was before."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), arguments)
+    if right.operator == "_mps_convolution":
+        image, weight, bias, padding, stride, dilation, groups = on_meta
+        none = [0] * len(padding)
+        on_meta = (image, weight, bias, stride, padding, dilation, False, none, groups)
+    is_convolution = "convolution" in right.operator
+    shape_of = getattr(torch.ops.aten, "convolution" if is_convolution else right.operator)
+    return torch.empty_like(shape_of(*on_meta, **keywords), device=arguments[0].device)
 
 
 def _addcdiv(
@@ -265,6 +338,21 @@ FAULTS: Mapping[str, Fault] = {
         "https://github.com/pytorch/pytorch/issues/197805",
         ("mm", "addmm", "relu", "_softmax"),
         _alone,
+    ),
+    "call aborted by the system": Fault(
+        "some long products and convolutions return early, and leave in their result what was in its memory",
+        "https://github.com/pytorch/pytorch/pull/193571",
+        (
+            "mm",
+            "addmm",
+            "bmm",
+            "baddbmm",
+            "linear",
+            "convolution_overrideable",
+            "_mps_convolution",
+        ),
+        _aborted,
+        counts=_is_long,
     ),
 }
 """What `plant` takes, by name."""

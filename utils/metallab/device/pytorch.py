@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,21 @@ class PyTorchDevice(Device):
 
         matrix = torch.ones(SENTINEL_ROWS, SENTINEL_ROWS, device=self.torch_device)
         return lambda: matrix @ matrix
+
+    def overwrite_freed(self, sizes: Iterable[int]) -> None:
+        """Write into memory of these sizes, in bytes, and free it: PyTorch hands it out next.
+
+        Its bytes are all ones: NaN in floating formats, -1 in whole numbers. Nothing is done on the CPU, where no call
+        ends before it has computed.
+        """
+        if self.kind == "cpu":
+            return
+        import torch
+
+        held = [
+            torch.full((size,), 0xFF, dtype=torch.uint8, device=self.torch_device) for size in sizes
+        ]
+        self.synchronize(*held)
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

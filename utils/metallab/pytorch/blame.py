@@ -16,9 +16,12 @@ arguments, which must not change where the operator writes nothing.
 of the result, and larger than rounding explains: 8 times the error of the CPU in the same dtype, or of changing each
 argument in its last bit. Infinities and NaN must be where the CPU has them.
 
+**Again.** A wrong call is made again with the same numbers. If it is right then, the verdict is *intermittent*, and
+there is nothing to shrink: macOS aborts GPU jobs that take long, and PyTorch does not notice.
+
 **Random numbers** differ on every device. Dropout has to keep its share and scale what it keeps; other random operators
 are listed in ``Verdict.random``, not compared. Nor is what PyTorch cannot compute on the CPU in float64, memory that is
-not written yet (``empty``), and views. A fault that does not occur again cannot be shrunk.
+not written yet (``empty``), and views.
 """
 
 from __future__ import annotations
@@ -63,6 +66,12 @@ from metallab.pytorch.wrong_calls import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ABORTED_CALLS = "https://github.com/pytorch/pytorch/pull/193571"
+"""The report that PyTorch does not notice when macOS aborts a GPU job."""
+RIGHT_AGAIN = 3
+"""A call that was wrong is intermittent once it has been right so many times in a row."""
+WRONG_AGAIN = 20
+"""A call that was wrong so many times in a row is always wrong."""
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 
 Direction = Literal["forward", "backward", "step"]
@@ -102,6 +111,13 @@ class Culprit:
     """Of the tensors that it was given."""
     difference: str
     """How its result differs, in words."""
+    wrong_calls: int = 0
+    """How many times it was wrong before it was right with the same numbers; 0 if it never was right."""
+
+    @property
+    def is_intermittent(self) -> bool:
+        """Whether the same call was right later."""
+        return self.wrong_calls > 0
 
 
 @dataclass
@@ -132,10 +148,16 @@ class Verdict:
 
     @property
     def kind(self) -> str:
-        """``agrees``, ``wrong kernel``, or ``NaN``: one appears, in the CPU's float32 as well."""
-        return (
-            "wrong kernel" if self.agreement == "differs" else "NaN" if self.culprit else "agrees"
-        )
+        """``agrees``, ``wrong kernel``, ``intermittent`` or ``NaN``.
+
+        *Intermittent*: a call was wrong, and with the same numbers right later. *NaN*: one appears, in the CPU's
+        float32 as well.
+        """
+        if self.culprit is None:
+            return "agrees"
+        if self.agreement != "differs":
+            return "NaN"
+        return "intermittent" if self.culprit.is_intermittent else "wrong kernel"
 
     @property
     def headline(self) -> str:
@@ -148,6 +170,12 @@ class Verdict:
         if self.kind == "NaN":
             origin = f" Its infinity comes from {self.infinity}." if self.infinity else ""
             return f"A NaN appears in {where}, on the CPU in {bad.dtype} as well.{origin}"
+        if self.kind == "intermittent":
+            times = "once" if bad.wrong_calls == 1 else f"{bad.wrong_calls} times"
+            return (
+                f"INTERMITTENT: {where}, on {self.device}, was wrong {times}, and then right with the same numbers. "
+                f"macOS may have aborted the call, which PyTorch does not notice ({ABORTED_CALLS}), or threads race."
+            )
         needs = f" The fault needs: {'; '.join(self.conditions)}." if self.conditions else ""
         return f"WRONG KERNEL: {where}, on {self.device}.{needs}"
 
@@ -187,7 +215,9 @@ class Verdict:
 
     @property
     def advice(self) -> str:
-        """What to put in the wrong operator's place."""
+        """What to put in the wrong operator's place, or to do about one that is wrong at times."""
+        if self.kind == "intermittent":
+            return "give the GPU less work at a time, such as smaller batches, close what else uses it, and run again"
         if FLOAT32 in self.conditions:
             return "compute it in float32"
         if EMPTY in self.conditions:
@@ -526,11 +556,29 @@ class _Judge:
         if compared.unjudged:
             self.verdict.unjudged[call.name] = compared.unjudged
         if fault:
-            self.blame("differs", call, fault, call.mapped(Tensor, Layout.of))
+            wrong_calls = self.times_until_right(call, compared)
+            layouts = None if wrong_calls else call.mapped(Tensor, Layout.of)
+            self.blame("differs", call, fault, layouts, wrong_calls)
             return
         self.verdict.largest = max(self.verdict.largest, compared.largest)
         held = [leaf for leaf in tree_leaves(result) if leaf is not None]
         self.look_for_infinities(call, before, [*got, *after.tensors], [*held, *call.tensors])
+
+    def times_until_right(self, call: Call, wrong: Comparison) -> int:
+        """Make a wrong call again with the same numbers.
+
+        Return how many times it was wrong before it was right `RIGHT_AGAIN` times in a row, or 0 if it never was.
+        """
+        wrong_calls, right_calls = 1, 0
+        while wrong_calls < WRONG_AGAIN and right_calls < RIGHT_AGAIN:
+            again = wrong.before.placed_like(call)
+            result = again.operator(*again.args, **again.kwargs)
+            self.on.synchronize()
+            if wrong.once_more(again.moved(), results(result)).fault():
+                wrong_calls, right_calls = wrong_calls + right_calls + 1, 0
+            else:
+                right_calls += 1
+        return wrong_calls if right_calls == RIGHT_AGAIN else 0
 
     def look_for_infinities(
         self, call: Call, before: Call, got: Sequence[Any], held: Sequence[Any]
@@ -567,7 +615,12 @@ class _Judge:
         return self.path.partition(".")[2]
 
     def blame(
-        self, agreement: Agreement, call: Call, difference: str, layouts: Call | None = None
+        self,
+        agreement: Agreement,
+        call: Call,
+        difference: str,
+        layouts: Call | None = None,
+        wrong_calls: int = 0,
     ) -> None:
         """Name a call as the first that is wrong, or makes a NaN; its ``layouts`` are shrunk if it can be run again."""
         tensors = call.tensors
@@ -575,7 +628,7 @@ class _Judge:
         shapes = tuple(tuple(t.shape) for t in tensors)
         self.call, self.verdict.agreement = layouts, agreement
         self.verdict.culprit = Culprit(
-            call.name, self.module, self.direction, dtype, shapes, difference
+            call.name, self.module, self.direction, dtype, shapes, difference, wrong_calls
         )
 
 

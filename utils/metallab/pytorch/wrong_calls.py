@@ -124,6 +124,25 @@ class Call:
 
         return self.mapped((torch.device, Tensor), move)
 
+    def placed_like(self, other: Call) -> Call:
+        """Return a copy with each tensor on the device where it is in ``other``, a call of the same tensors.
+
+        It shares memory as here, and layouts and offsets are those of here.
+        """
+        mine = iter(self.tensors)
+        copies: dict[Any, Tensor] = {}
+
+        def place(there: Tensor) -> Tensor:
+            tensor = next(mine)
+            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+                return tensor.to(there.device, copy=True)
+            key = there.device, tensor.untyped_storage().data_ptr(), tensor.dtype
+            if key not in copies:
+                copies[key] = whole(tensor).to(there.device, copy=True)
+            return copies[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+        return other.mapped(Tensor, place)
+
     def computed(self) -> Any:
         """Call the operator, or its entry in `REFERENCES`."""
         function = (

@@ -45,7 +45,10 @@ def right(subject: Subject, limits: Limits) -> Answer:
     if last.agreement == "differs":
         program = [Evidence("A program that shows it", text=last.program)] if last.program else []
         evidence = [Evidence("The first wrong operator", text=str(last)), *program, *evidence]
-        sentence = f"No, with the inputs {way}: {last.headline} {last.culprit.difference} Workaround: {last.advice}."
+        is_it, then = (
+            ("Not always", "What to do") if last.culprit.is_intermittent else ("No", "Workaround")
+        )
+        sentence = f"{is_it}, with the inputs {way}: {last.headline} {last.culprit.difference} {then}: {last.advice}."
         return Answer(QUESTIONS[1], "failed", sentence + notes, on.label, tuple(evidence))
     judged, skipped = (
         sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped")

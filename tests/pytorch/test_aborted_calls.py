@@ -1,0 +1,193 @@
+"""Calls that the system aborts, planted on the simulated GPU: compare, blame and the doctor say what happened.
+
+Its checks run in a child with the simulated device (support/children.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHILD = __name__ == "__main__"
+
+import children  # noqa: E402
+
+import metalsim  # noqa: E402
+
+if CHILD:
+    metalsim.install_with_torch()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from metallab import checks, device, timing  # noqa: E402
+from metallab.pytorch import blame  # noqa: E402
+from metallab.pytorch.doctor import right, subject  # noqa: E402
+from metallab.pytorch.doctor.asking import Limits  # noqa: E402
+from metalsim import planting  # noqa: E402
+
+if sys.platform == "darwin" and not CHILD:
+    pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
+
+
+@functools.cache
+def outcomes():
+    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
+
+
+on_simulated = children.Session(outcomes)
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT / "utils"),
+    "METALLAB_DEVICE": "sim",
+    "OMP_NUM_THREADS": "1",
+}
+FAULT = "call aborted by the system"
+
+
+@contextlib.contextmanager
+def aborted(calls: range):
+    """Plant aborted calls, without the warning that they are planted."""
+    with warnings.catch_warnings(action="ignore"), metalsim.plant(FAULT, calls=calls):
+        yield
+
+
+class Ticking:
+    """A clock on which each call takes 10 ms, whatever this machine does meanwhile."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        self.now += 10_000_000
+        return a @ b
+
+
+def compared(calls: range, seed: int) -> timing.Answer:
+    """Compare a product with itself in 60 rounds, on the simulated GPU."""
+    lab, clock = device.pick(), Ticking()
+    a, b = torch.ones(16, 4096, device="mps"), torch.ones(4096, 16, device="mps")
+    with aborted(calls):
+        comparison = timing.compare(
+            {"mine": lambda: clock.product(a, b), "theirs": lambda: clock.product(a, b)},
+            on=lab,
+            baseline="theirs",
+            parity=lambda reference, result: checks.assert_close(result, reference, "float32"),
+            budget=timing.Budget(min_samples=60, max_samples=60, warmup_calls=2),
+            seed=seed,
+            clock=clock,
+        )
+    return comparison.answers["mine"]
+
+
+@on_simulated
+def test_compare_finds_an_abort_of_a_fifth_of_the_rounds_in_19_of_20():
+    """Each round makes four calls: of each variant one untimed, which keeps it warm, and a timed one."""
+    answers = [compared(range(100, 149), seed) for seed in range(20)]
+    found = [each for each in answers if each.reason is timing.Reason.OUTPUTS_DIFFER]
+    assert len(found) >= 19
+    assert all("in round " in each.withheld.detail for each in found)
+    assert all("aborted" in each.withheld.detail for each in found)
+
+
+@on_simulated
+def test_compare_says_simulated_where_no_call_was_aborted():
+    answer = compared(range(10**9, 10**9 + 1), 0)
+    assert answer.reason is timing.Reason.SIMULATED
+
+
+@on_simulated
+def test_an_aborted_call_leaves_what_lay_in_its_memory():
+    """Those before and after it are right, and short ones are never aborted."""
+    a = torch.ones(256, 256, device="mps")
+    small = torch.ones(8, 8, device="mps")
+    with aborted(range(2, 4)):
+        is_right = [bool((a @ a == 256).all()) for _ in range(5) if (small @ small == 8).all()]
+        assert is_right[0]
+        assert is_right[3:] == [True, True]
+    with aborted(range(1, 2)):
+        device.pick().overwrite_freed([4 * 256 * 256])
+        left = a @ a
+    assert not (left == 256).all()
+    assert left.shape == (256, 256)
+
+
+class Product(nn.Module):
+    """Of its input with itself."""
+
+    def forward(self, x):
+        return x @ x.mT
+
+
+LAYERS = {
+    "aten::linear": [
+        (nn.Linear(256, 300), (200, 256)),
+        (nn.Linear(256, 300, bias=False), (200, 256)),
+    ],
+    "aten::mm": [(Product(), (200, 256))],
+    "aten::bmm": [(Product(), (3, 200, 256))],
+    "aten::convolution": [
+        (nn.Conv2d(3, 8, 3, padding=1), (4, 3, 64, 64)),
+        (nn.Conv2d(3, 8, 3, bias=False).to(memory_format=torch.channels_last), (4, 3, 64, 64)),
+        (nn.ConvTranspose2d(3, 8, 3), (4, 3, 64, 64)),
+    ],
+}
+"""By operator: layers that call it with much to do, and shapes of their input."""
+
+
+@on_simulated
+def test_blame_names_the_call_and_no_wrong_kernel():
+    lab = device.pick()
+    for operator, layers in LAYERS.items():
+        for layer, shape in layers:
+            torch.manual_seed(0)
+            with aborted(range(1, 5)):
+                verdict = blame.find(nn.Sequential(layer, nn.ReLU()), (torch.randn(shape),), on=lab)
+            assert (verdict.kind, verdict.culprit.operator) == ("intermittent", operator), verdict
+            assert verdict.culprit.module == "0"
+            assert verdict.culprit.wrong_calls == 4
+            assert "was wrong 4 times, and then right" in verdict.headline
+            assert "aborted" in verdict.headline
+            assert not verdict.program
+            assert "smaller batches" in verdict.advice
+
+
+@on_simulated
+def test_a_call_that_is_wrong_twenty_times_is_a_wrong_kernel():
+    lab = device.pick()
+    model = nn.Sequential(nn.Linear(256, 300, bias=False))
+    with aborted(range(1, 10**6)):
+        verdict = blame.find(model, (torch.randn(200, 256),), on=lab, layers=False)
+    assert verdict.kind == "wrong kernel"
+
+
+@on_simulated
+def test_the_doctor_names_it():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 300), nn.ReLU(), nn.Linear(300, 4))
+    examined = subject.checked((model, (torch.randn(200, 256),), None), "tests:example")
+    with aborted(range(3, 9)):
+        answer = right.right(examined, Limits())
+    assert answer.outcome == "bad"
+    assert answer.sentence.startswith("Not always, with the inputs")
+    assert "INTERMITTENT: aten::" in answer.sentence
+    assert "What to do: give the GPU less work" in answer.sentence
+
+
+@on_simulated
+def test_calls_are_named_for_faults_that_come_and_go_alone():
+    with pytest.raises(ValueError, match=FAULT):
+        metalsim.plant("addcdiv, odd offset", calls=range(3)).__enter__()
+    assert planting.planted() == ()
+
+
+if CHILD:
+    children.answer(on_simulated.checks, Path(sys.argv[2]))
