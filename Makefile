@@ -7,6 +7,7 @@ JOBS   ?= 3
 CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
+STRICT ?=
 FOLDER ?=
 A      ?=
 B      ?=
@@ -73,6 +74,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ##	ONLY=03	run, test, bench, gate, versus: only the notebook with this number
 ##	DEVICE=auto	run, test, bench, gate, versus, hub: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)
 ##	MODE=full	run, hub: full, or fast (small sizes, for a quick look)
+##	STRICT=1	run, test: a page that does not run whole, as a tool is missing, is a failure
 ##	FORCE=1	setup: make .venv anew
 ##	COREAI=1	setup: also Apple's Core AI for notebook 09c, in an environment of its own
 ##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab
@@ -140,7 +142,7 @@ hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a cla
 run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
-	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') || status=$$?; \
+	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') $(if $(STRICT),--strict) || status=$$?; \
 	test $$status -eq 2 || $(BIN)/python -m metallab report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
@@ -173,7 +175,7 @@ a-page:
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 ifndef SUITE
 test: a-page lint ## lint, then every test; the notebooks in fast mode are among them
-	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal --durations=25 $(if $(NIGHTLY),-m '') $(chosen)
+	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(if $(STRICT),METALLAB_TEST_STRICT=1) $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal --durations=25 $(if $(NIGHTLY),-m '') $(if $(STRICT),-rs) $(chosen)
 	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
 	$(if $(ONLY),,MTL_CAPTURE_ENABLED=1 PYTORCH_ENABLE_MPS_FALLBACK=1 $(BIN)/python -m pytest tests/conformance --alone)
 else

@@ -259,6 +259,58 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
     assert "42" in text(code(run / "02_whole.ipynb")[2])
 
 
+LACKING = PLANTED, "%load_ext metallab.isolated", "%%isolated --needs c++\n1 / 0", "1 + 1"
+"""Cells of a page that leaves its third one out."""
+
+
+def test_what_did_not_run_fails_a_strict_run_and_is_counted_in_another(tmp_path, command, capsys):
+    lacking = make(tmp_path / "01_lacking.ipynb", *LACKING)
+    whole = make(tmp_path / "02_whole.ipynb", "1 + 1")
+
+    assert command("--mode", "fast", lacking, whole) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("1 page is incomplete")
+    assert "STRICT=1" in last
+
+    assert command("--mode", "fast", "--strict", lacking, whole) == 1
+    entry_of = entries(tmp_path / "run")
+    assert {name: entry["status"] for name, entry in entry_of.items()} == {
+        "01_lacking": "failed",
+        "02_whole": "passed",
+    }
+    assert "cell 3 (Make a test)" in entry_of["01_lacking"]["reason"]
+    printed = capsys.readouterr().out
+    assert "cell 3 (Make a test): this cell needs a C++ compiler" in printed
+    assert "to fix it: buy it" in printed
+
+
+def test_the_variable_asks_for_a_strict_run_as_well(tmp_path, command, monkeypatch, capsys):
+    lacking = make(tmp_path / "01_lacking.ipynb", *LACKING)
+    monkeypatch.setenv("METALLAB_STRICT", "1")
+    assert command("--mode", "fast", lacking) == 1
+    monkeypatch.setenv("METALLAB_STRICT", "0")
+    assert command("--mode", "fast", lacking) == 0
+    monkeypatch.setenv("METALLAB_STRICT", "yes")
+    with pytest.raises(SystemExit, match="2"):
+        command("--mode", "fast", lacking)
+    assert "METALLAB_STRICT is 'yes'; set it to 1" in capsys.readouterr().err
+
+
+def test_a_strict_run_does_without_what_not_every_machine_can_have(tmp_path, command):
+    gap = "from metallab import needs\nneeds.incomplete('a step', 'buy it', without='mlx')"
+    page = make(tmp_path / "01_without_mlx.ipynb", gap, "1 + 1")
+    assert command("--mode", "fast", "--strict", page) == 0
+    (entry,) = entries(tmp_path / "run").values()
+    assert (entry["status"], entry["not_run"][0]["optional"]) == ("incomplete", True)
+
+
+def test_a_page_whose_tool_is_unknown_fails(tmp_path, command):
+    page = make(tmp_path / "01_wrong.ipynb", "1 + 1", metallab={"tools": ["a hammer"]})
+    assert command("--mode", "fast", page) == 1
+    (entry,) = entries(tmp_path / "run").values()
+    assert "metadata.metallab.tools is ['a hammer']" in entry["reason"]
+
+
 def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path):
     """As one does that should raise and does not, and one whose tool is there and that fails."""
     failing = {

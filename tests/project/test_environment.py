@@ -420,4 +420,4 @@ def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
         assert {*done.stdout.splitlines()[-2:]} == closing
 
 
-CI_COMMANDS = {"test": "x", "test SUITE=cpu": "xcpu"}
+CI_COMMANDS = {"test STRICT=1": "x", "test SUITE=cpu": "xcpu"}

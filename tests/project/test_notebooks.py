@@ -7,7 +7,6 @@ other device, too. `headless` itself fails a notebook in which any code cell was
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -50,11 +49,6 @@ def wrong_answers(path):
         f"give it two in tests/support/wrong_answers.txt, each below '== {path.stem} 1'"
     )
     return WRONG_ANSWERS[path.stem]
-
-
-def without(page):
-    """The packages that set-up cannot install on every machine, without which a page is skipped."""
-    return page.metadata.metallab.get("skip", {}).get("without", [])
 
 
 def notebook_id(path):
@@ -138,12 +132,12 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     result = run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
     if result.lacking:
         warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
-    here = lambda name: (
-        needs.TOOLS[name].is_here() if name in needs.TOOLS else importlib.util.find_spec(name)
-    )
-    lacking = [name for name in without(page) if not here(name)]
-    if lacking or device in skip.get("device", []):
+    if needs.missing(skip.get("without", [])) or device in skip.get("device", []):
         assert (result.status, result.reason) == ("skipped", skip.reason)
+        pytest.skip(result.reason)
+    if os.environ.get("METALLAB_TEST_STRICT"):
+        assert not result.has_to_run, f"with STRICT=1 a page runs whole: {result.lacking}"
+    if result.executed == 0 and result.status == "incomplete":
         pytest.skip(result.reason)
     ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
     raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}

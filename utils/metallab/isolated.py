@@ -440,6 +440,8 @@ def _show(kind: str, content: Mapping[str, Any]) -> None:
         publish_display_data(
             content["data"], content["metadata"], transient=identity, update=update
         )
+        if told := content["data"].get(needs.MIME):
+            needs.note(told)
     elif kind == "clear_output":
         clear_output(content["wait"])
 
@@ -564,7 +566,7 @@ def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool)
     """Give the reason in place of each result, and show in the cell what was missing."""
     shell.user_ns |= {name: Skipped(reason) for name in names}
     for each in missing:
-        needs.incomplete(each.what, each.fix)
+        needs.show(each)
 
 
 class Skipped:

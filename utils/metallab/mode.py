@@ -24,6 +24,17 @@ def current() -> Mode:
     return mode
 
 
+def is_strict() -> bool:
+    """Return whether a page that did not run whole is a failure: ``METALLAB_STRICT`` is 1, neither 0 nor empty.
+
+    ValueError on anything else.
+    """
+    told = os.environ.get("METALLAB_STRICT") or "0"
+    if told not in ("0", "1"):
+        raise ValueError(f"METALLAB_STRICT is {told!r}; set it to 1 for strict runs, or unset it")
+    return told == "1"
+
+
 def by_mode(*, full: T, fast: T) -> T:
     """The value for this run's mode: ``size = by_mode(full=4096, fast=256)``."""
     return full if current() == "full" else fast

@@ -8,6 +8,9 @@ leave out.
 
 shows that in the cell. The executed notebook carries it under `MIME`, from which `metallab.headless`, summary.json, the
 report and the tests read it. Cells ``%%isolated --needs objective-c++`` call it by themselves.
+
+What was not run is no success for who runs pages as tests: with ``METALLAB_STRICT=1`` a page that is incomplete raises
+`NotRun` in its last cell (`close_page`), whoever executes it. Two tools are excepted, `OPTIONAL`.
 """
 
 from __future__ import annotations
@@ -21,13 +24,29 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from metallab import paths
+from metallab import mode, paths
 
 MIME = "application/vnd.metallab.incomplete+json"
-"""Under this type an executed notebook's output holds ``{"what": ..., "mend": ...}``: what was not run, and the fix."""
+"""Under this type an executed notebook's output holds a `Gap`, in JSON."""
+
+OPTIONAL = ("coreai", "mlx")
+"""Tools that a page may do without, be it run strictly or not, as not every machine can have them.
+
+Core AI is a beta with an environment of its own, and MLX's wheel for Linux takes glibc 2.35. A compiler, which any
+machine can have, is never one of them.
+"""
+
+
+class NotRun(RuntimeError):
+    """Parts of a page did not run, and the page was to be complete."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the message, without the way to it."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 @dataclass(frozen=True)
@@ -36,29 +55,114 @@ class MissingTool:
 
     what: str
     fix: str
+    optional: bool = False
+    """Whether a page may do without it (`OPTIONAL`)."""
 
     def __repr__(self) -> str:
         return f"NOT RUN: {self.what}.\nTo fix it: {self.fix}"
+
+    def to_json(self) -> dict[str, str | bool]:
+        """Return what an executed notebook holds under `MIME`."""
+        told: dict[str, str | bool] = {"what": self.what, "mend": self.fix}
+        return told | ({"optional": True} if self.optional else {})
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
         style = "border-left:.4em solid #d55e00;padding:.5em 1em"
         fix = f"To fix it: <code>{html.escape(self.fix)}</code>"
         shown = f'<div style="{style}"><b>Not run</b>: {html.escape(self.what)}.<br>{fix}</div>'
         return {
-            MIME: {"what": self.what, "mend": self.fix},
+            MIME: self.to_json(),
             "text/plain": repr(self),
             "text/html": shown,
         }
 
 
-def incomplete(what: str, fix: str) -> None:
+def incomplete(what: str, fix: str, *, without: str | None = None) -> None:
     """Show in a notebook's cell what was not run, and the fix; the page's status becomes *incomplete*.
 
-    ``what`` is a phrase without a full stop, ``fix`` a command or a step. Outside of notebooks it is printed.
+    Outside of notebooks it is printed.
+
+    Parameters
+    ----------
+    what
+        A phrase without a full stop.
+    fix
+        A command or a step.
+    without
+        The tool that is missing, if it is one of `OPTIONAL`: then the page is no failure where it is run strictly.
+
+    Raises
+    ------
+    ValueError
+        If ``without`` is another tool.
     """
+    if without is not None and without not in OPTIONAL:
+        raise ValueError(
+            f"a page cannot do without {without!r}: without= takes one of {', '.join(OPTIONAL)}"
+        )
+    show(MissingTool(what, fix, optional=without is not None))
+
+
+def show(missing: MissingTool) -> None:
+    """Show in a cell what was not run, and remember it for the end of the page (`close_page`)."""
     from IPython.display import display
 
-    display(MissingTool(what, fix))
+    display(missing)
+    note(missing.to_json())
+
+
+def note(told: Mapping[str, Any]) -> None:
+    """Remember for the end of the page that the cell that runs now has left something out, told as under `MIME`."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    inputs = shell.user_ns["In"] if shell else []  # an empty one, then one for each cell up to this
+    where = f"cell {len(inputs) - 1}" if inputs else "here"
+    _not_run.append((where, told))
+
+
+def close_page(page: str) -> None:
+    """End a page: say on the console what it has not run, or, where it is run strictly, raise.
+
+    `metallab.records.save`, with which pages end, calls it.
+
+    Parameters
+    ----------
+    page
+        Its name, for the message.
+
+    Raises
+    ------
+    NotRun
+        With ``METALLAB_STRICT=1``, if a tool is missing that is not `OPTIONAL`. It names every cell that did not run.
+    """
+    gaps = _not_run[:]
+    _not_run.clear()  # the page may be run again in this process
+    if not gaps:
+        return
+    lines = [f"{where}: {told['what']}" for where, told in gaps]
+    fixes = dict.fromkeys(str(told["mend"]) for _, told in gaps)
+    text = "\n  ".join(
+        [f"{page} is incomplete. Not run:", *lines, *(f"to fix it: {f}" for f in fixes)]
+    )
+    if mode.is_strict() and not all(told.get("optional") for _, told in gaps):
+        raise NotRun(text)
+    _warn_on_console(text)
+
+
+def _warn_on_console(text: str) -> None:
+    """Log a warning where a person sees it who runs a page without looking into it, as with nbconvert.
+
+    What a cell writes to its standard error becomes part of the page; the kernel's own log goes to the console.
+    """
+    from traitlets.config import Application
+
+    if Application.initialized():
+        Application.instance().log.warning(text)
+
+
+_not_run: list[tuple[str, Mapping[str, Any]]] = []
+"""What this page has not run so far: where, and what is told of it under `MIME`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +176,12 @@ class Tool:
     @property
     def report(self) -> MissingTool:
         """What to show in a cell that was not run without it."""
-        return MissingTool(f"this cell needs {self.name}, which this machine lacks", self.fix())
+        return self.missed_by("this cell")
+
+    def missed_by(self, what: str) -> MissingTool:
+        """What to show where something was not run without it, such as *this page*."""
+        lacking = f"{what} needs {self.name}, which this machine lacks"
+        return MissingTool(lacking, self.fix(), optional=self in map(TOOLS.get, OPTIONAL))
 
 
 def missing(names: Iterable[str]) -> list[Tool]:
@@ -139,6 +248,9 @@ def _packages(wanted: str) -> str:
 SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
+NEWER_LINUX = "on Linux take one with glibc 2.35 or newer, then make setup FORCE=1"
+"""What brings MLX."""
+
 CORE_AI = (
     paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
 )
@@ -159,6 +271,7 @@ TOOLS = {
     "coremltools": Tool(
         "Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP
     ),
+    "mlx": Tool("Apple's MLX", lambda: bool(importlib.util.find_spec("mlx")), lambda: NEWER_LINUX),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from metallab import judgement, needs, units
 from metallab.device import NAMES
@@ -77,28 +77,50 @@ def title_of(notebook) -> str:
 def skip_reason(notebook, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
-    It lists devices, or in ``without`` packages and tools (`needs.TOOLS`), which not every machine has.
+    It lists devices that cannot compute what the page is about, or in ``without`` tools that not every machine can have
+    (`needs.OPTIONAL`). Without any other tool a page is no skipped one: `lacking_tools`.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
         return ""
     try:
-        devices, packages, reason = (
-            list(skip["device"]),
-            list(skip.get("without", [])),
-            skip["reason"].strip(),
-        )
+        devices, optional = list(skip["device"]), list(skip.get("without", []))
+        reason = skip["reason"].strip()
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        lacks = not all(
-            needs.TOOLS[name].is_here() if name in needs.TOOLS else find_spec(name)
-            for name in packages
-        )
+        if not set(optional) <= set(needs.OPTIONAL):
+            raise ValueError(
+                f"without is a list of {', '.join(needs.OPTIONAL)}: name other tools in metadata.metallab.tools, "
+                "for a page that lacks them is not skipped but incomplete"
+            )
+        lacks = bool(needs.missing(optional))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(
             f"metadata.metallab.skip wants device and reason, and may have without: {error}"
         ) from None
     return reason if lacks or device in devices else ""
+
+
+def lacking_tools(notebook) -> list[needs.MissingTool]:
+    """Return the tools that a page as a whole needs and this machine lacks; Failure for one that does not exist.
+
+    They stand in ``metadata.metallab.tools``, by their names in `needs.TOOLS`.
+    """
+    names = notebook.metadata.get("metallab", {}).get("tools", [])
+    try:
+        return [tool.missed_by("this page") for tool in needs.missing(names)]
+    except (KeyError, TypeError):
+        raise Failure(
+            f"metadata.metallab.tools is {names!r}: it is a list of {', '.join(needs.TOOLS)}"
+        ) from None
+
+
+def leave_out(notebook, lacking: Iterable[needs.MissingTool]) -> None:
+    """Show in a page that is not run at all, in its first cell with code, what it lacks."""
+    first = next(cell for cell in notebook.cells if is_code(cell))
+    for each in lacking:
+        shown = {"output_type": "display_data", "data": each._repr_mimebundle_(), "metadata": {}}
+        first.outputs.append(type(first)(shown))
 
 
 def is_code(cell: Mapping) -> bool:
@@ -128,7 +150,7 @@ def fault(notebook) -> Failure | None:
     return unexecuted
 
 
-def not_run(notebook) -> list[dict[str, str]]:
+def not_run(notebook) -> list[dict[str, Any]]:
     """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
     gaps, heading, number = [], "", 0
     for cell in notebook.cells:
@@ -140,7 +162,8 @@ def not_run(notebook) -> list[dict[str, str]]:
         for output in cell.get("outputs", []):
             if gap := output.get("data", {}).get(needs.MIME):
                 where = f"cell {number} ({heading})" if heading else f"cell {number}"
-                gaps.append({"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])})
+                told = {"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])}
+                gaps.append(told | ({"optional": True} if gap.get("optional") else {}))
     return gaps
 
 

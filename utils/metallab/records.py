@@ -28,7 +28,7 @@ import msgspec
 import pyperf
 from msgspec import Meta
 
-from metallab import isolated, machine, mode, paths, wording
+from metallab import isolated, machine, mode, needs, paths, wording
 from metallab.device import Device
 from metallab.fields import (
     SENTENCE_LIMIT,
@@ -185,6 +185,8 @@ def save(
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
+    A page ends with it. Where the page has left something out, this says so on the console (`needs.close_page`).
+
     Parameters
     ----------
     lesson
@@ -204,13 +206,17 @@ def save(
         As `gather`, or if a value could not be read back.
     OSError
         If the file cannot be written; an earlier one is left as it was.
+    NotRun
+        With ``METALLAB_STRICT=1``, if the page has not run whole; the file is written.
     """
     records = gather(lesson, *results)
     path = (folder or run_folder(on, records[0].measurement.mode) / "results") / f"{lesson}.json"
     if headline:
         kept = _with_picture_beside(path, headline)
         records = [replace(record, headline=kept) for record in records]
-    return write(path, records)
+    written = write(path, records)
+    needs.close_page(lesson)
+    return written
 
 
 def gather(lesson: str, *results: Measurement | Comparison) -> list[Record]:

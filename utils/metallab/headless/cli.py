@@ -54,8 +54,12 @@ def run(options: argparse.Namespace) -> int:
     """Run what the command line asks for; return the exit code."""
     chosen = choose(options.paths, options.only)
     resolved = resolve_device(options.device)
-    limits = {"cell_timeout": options.cell_timeout, "timeout": options.timeout}
-    jobs = [make_job(path, options.mode, resolved["device"], **limits) for path in chosen]
+    how = {
+        "cell_timeout": options.cell_timeout,
+        "timeout": options.timeout,
+        "strict": options.strict,
+    }
+    jobs = [make_job(path, options.mode, resolved["device"], **how) for path in chosen]
     folder, began = Path(jobs[0].out), time.monotonic()
     say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
     results: list[NotebookResult] = []
@@ -75,6 +79,11 @@ def run(options: argparse.Namespace) -> int:
             say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
             return 130
     print_table(results, folder, time.monotonic() - began)
+    if incomplete := sum(result.status == "incomplete" for result in results):
+        pages = "1 page is" if incomplete == 1 else f"{incomplete} pages are"
+        say(
+            f"\n{pages} incomplete: see above, and with --strict (make run STRICT=1) that is a failure"
+        )
     return int(any(result.status == "failed" for result in results))
 
 
@@ -189,8 +198,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         metavar="S",
         help="seconds a notebook may take",
     )
+    add(
+        "--strict",
+        action="store_true",
+        help="a page that does not run whole is a failure (or METALLAB_STRICT=1)",
+    )
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    try:
+        options.strict = options.strict or modes.is_strict()
+    except ValueError as error:
+        parser.error(str(error))
+    return options
 
 
 def seconds_argument(text: str) -> float:
@@ -228,7 +247,7 @@ def line_of(result: NotebookResult) -> str:
 
 
 def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float) -> None:
-    """Print the closing table, each failure, and what did not run for lack of a tool."""
+    """Print the closing table, each failure, what was skipped and why, and what did not run for lack of a tool."""
     say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
     for r in results:
         ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"
@@ -242,6 +261,9 @@ def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float)
                 say(f"    {line}")
             if r.failed_copy:
                 say(f"  left in {os.path.abspath(folder / r.failed_copy)}")
+    for r in results:
+        if r.status == "skipped":
+            say(f"\n{r.name} was skipped: {r.reason}")
     for r in results:
         if r.not_run:
             say(f"\n{r.name} is incomplete. Not run:")

@@ -64,8 +64,9 @@ class NotebookResult:
     """How many of them ended, with or without an error."""
     peak_rss_bytes: int = 0
     """Peak resident memory of the kernel and its children."""
-    not_run: list[dict[str, str]] = field(default_factory=list)
-    """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
+    not_run: list[dict[str, Any]] = field(default_factory=list)
+    """Cells that did not run because a tool is missing: ``where``, ``what``, how to ``mend`` it, and ``optional`` if a
+    page may do without (`needs.OPTIONAL`)."""
     judgements: list[dict[str, str]] = field(default_factory=list)
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
     failed_copy: str | None = None
@@ -83,6 +84,11 @@ class NotebookResult:
         parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
         mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
         return f"not run: {'; '.join(parts)}. To fix it: {mends}" if parts else ""
+
+    @property
+    def has_to_run(self) -> bool:
+        """Whether something did not run that any machine can have the tools for."""
+        return any(not gap.get("optional") for gap in self.not_run)
 
     def entry(self) -> dict[str, Any]:
         """Return the entry for ``summary.json``."""
@@ -107,6 +113,8 @@ class Job:
     timeout: float = TIMEOUT
     replace: dict[str, str] = field(default_factory=dict)
     allow_errors: bool = False
+    strict: bool = False
+    """Whether it fails if it does not run whole, except for want of an optional tool."""
     scratch: str = ""
 
     @property

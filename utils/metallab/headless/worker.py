@@ -25,6 +25,8 @@ from metallab.notebook import (
     fault,
     is_code,
     judgements,
+    lacking_tools,
+    leave_out,
     not_run,
     read_notebook,
     save,
@@ -75,6 +77,9 @@ def main() -> int:
         )
         if reason := skip_reason(notebook, job.device):
             result.status, result.reason = "skipped", reason
+        elif lacking := lacking_tools(notebook):
+            leave_out(notebook, lacking)
+            finish(job, result, notebook)
         else:
             Page(job, notebook, result).run()
     except Failure as failure:
@@ -90,6 +95,25 @@ def main() -> int:
 def write_state(job: Job, result: NotebookResult, **more: object) -> None:
     """Write the result so far, for the process that waits."""
     write_atomically(job.state, json.dumps(asdict(result) | more, default=str))
+
+
+def finish(job: Job, result: NotebookResult, notebook) -> None:
+    """Save a page without an error, and note whether it ran whole.
+
+    `Failure` if it did not and was to be complete, or if it cannot be written.
+    """
+    result.not_run = not_run(notebook)
+    if job.strict and result.has_to_run:
+        where = ", ".join(dict.fromkeys(gap["where"] for gap in result.not_run))
+        raise Failure(f"it did not run whole, as a strict run wants it: {where}")
+    try:
+        save(notebook, job.executed)
+    except OSError as error:
+        raise Failure(str(cannot_write(job.executed, error))) from error
+    job.partial.unlink(missing_ok=True)
+    result.status, result.notebook = "passed", job.executed
+    if result.not_run:
+        result.status, result.reason = "incomplete", result.lacking
 
 
 class Page(NotebookClient):
@@ -140,11 +164,7 @@ class Page(NotebookClient):
             self.result.judgements = judgements(self.nb)
         if failure := fault(self.nb):
             raise failure
-        self.save(self.job.executed)
-        self.job.partial.unlink(missing_ok=True)
-        self.result.status, self.result.notebook = "passed", self.job.executed
-        if self.result.not_run:
-            self.result.status, self.result.reason = "incomplete", self.result.lacking
+        finish(self.job, self.result, self.nb)
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """Return ipykernel in this interpreter, whatever a kernelspec says, over Unix sockets."""
@@ -198,13 +218,12 @@ class Page(NotebookClient):
         self.save()
         return cell
 
-    def save(self, path: Path | None = None) -> None:
-        """Write the notebook. Failure if it cannot be written."""
-        path = path or self.job.partial
+    def save(self) -> None:
+        """Write the notebook as far as it has run. Failure if it cannot be written."""
         try:
-            save(self.nb, path)
+            save(self.nb, self.job.partial)
         except OSError as error:
-            raise self.failure(str(cannot_write(path, error))) from error
+            raise self.failure(str(cannot_write(self.job.partial, error))) from error
 
     def seconds_for(self, cell) -> float | None:
         """Return this cell's limit: its own, or the rest of the notebook's; None for no limit."""
@@ -250,6 +269,7 @@ def kernel_environment(job: Job) -> dict[str, str]:
         "METALLAB_MODE": job.mode,
         "METALLAB_DEVICE": job.device,
         "METALLAB_OUT": job.out,
+        "METALLAB_STRICT": "0",  # `finish` looks at all cells; here the last one need not raise
         "IPYTHONDIR": str(Path(job.scratch, "ipython")),
         "MATPLOTLIBRC": str(settings),
     }

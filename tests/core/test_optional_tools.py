@@ -1,0 +1,65 @@
+"""What a page may lack: skipped without what not every machine can have, incomplete without anything else.
+
+That an incomplete page fails a strict run is tested with the runner (test_headless.py) and with nbconvert.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import nbformat
+import pytest
+from nbformat.v4 import new_notebook
+
+from metallab import needs, notebook, paths
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Takes a tool from this process, which decides what is skipped in worker processes' place."""
+
+    def take(name: str) -> None:
+        gone = dataclasses.replace(needs.TOOLS[name], is_here=lambda: False, fix=lambda: "buy it")
+        monkeypatch.setitem(needs.TOOLS, name, gone)
+
+    return take
+
+
+@pytest.mark.parametrize("tool", ["c++", "apple-gpu", "coremltools"])
+def test_no_page_may_be_skipped_for_want_of_what_any_machine_can_have(tool):
+    skip = {"device": [], "without": [tool], "reason": "it is not here"}
+    with pytest.raises(notebook.Failure, match=r"without is a list of coreai, mlx"):
+        notebook.skip_reason(new_notebook(metadata={"metallab": {"skip": skip}}), "cpu")
+    with pytest.raises(ValueError, match="cannot do without"):
+        needs.incomplete("a step", "buy it", without=tool)
+
+
+def test_a_page_is_skipped_without_an_optional_tool_and_says_so(without):
+    skip = {"device": [], "without": ["coreai"], "reason": "Core AI is not here"}
+    page = new_notebook(metadata={"metallab": {"skip": skip}})
+    without("coreai")
+    assert notebook.skip_reason(page, "cpu") == "Core AI is not here"
+
+
+def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without):
+    path = paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb"
+    page = nbformat.read(path, as_version=4)
+    assert notebook.skip_reason(page, "cpu") == ""
+    without("c++")
+    notebook.leave_out(page, notebook.lacking_tools(page))
+    (gap,) = notebook.not_run(page)
+    assert gap["where"].startswith("cell 1 ")
+    assert gap["what"] == "this page needs a C++ compiler, which this machine lacks"
+    assert gap["mend"] == "buy it"
+    nbformat.validate(page)
+
+
+def test_only_core_ai_and_mlx_are_optional():
+    assert needs.OPTIONAL == ("coreai", "mlx")
+
+
+def test_each_page_ends_with_what_closes_it():
+    """Elsewhere than in the runner nothing else notices that a page is incomplete."""
+    for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
+        cells = [c for c in nbformat.read(path, as_version=4).cells if notebook.is_code(c)]
+        assert "records.save(" in cells[-1].source, path.name
