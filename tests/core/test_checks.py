@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import itertools
 import linecache
 import math
@@ -203,6 +205,58 @@ def test_anything_with_an_array_is_compared_and_nothing_else():
             TypeError, match=rf"result\[0\] is a {type(strange).__name__}, which cannot be compared"
         ):
             checks.assert_close([strange], [np.ones(2)], "float32")
+
+
+class Layer:
+    """As in a language model's cache: tensors beside settings."""
+
+    __slots__ = ("keys", "name", "next")
+
+    def __init__(self, keys):
+        self.keys, self.name, self.next = keys, "a layer", self
+
+
+class Cache:
+    def __init__(self, *layers):
+        self.layers, self.length, self.model = list(layers), 7, torch.nn.Linear(2, 2)
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    cache: Cache
+    settings: object = dataclasses.field(default_factory=object)
+
+
+Named = collections.namedtuple("Named", ["logits", "cache"])
+
+
+@pytest.mark.parametrize(
+    "output", [Output, Named, lambda logits, cache: {"logits": logits, 1: cache}]
+)
+def test_the_arrays_of_objects_are_compared_whatever_library_defines_them(output):
+    """A language model's cache was refused, and with it all that stood beside it."""
+
+    def made(of_logits, of_keys):
+        return output(torch.ones(2) * of_logits, Cache(Layer(np.ones(3) * of_keys)))
+
+    checks.assert_close(made(1, 1), made(1, 1 + 1e-9), "float32")
+    assert checks.without_arrays(made(1, 1)) == []
+    with pytest.raises(checks.Mismatch, match=r"layers\[0\]\.keys: 3 of 3 values differ too much"):
+        checks.assert_close(made(1, 1), made(1, 2), "float32")
+    with pytest.raises(checks.Mismatch, match="2 of 2 values differ too much"):
+        checks.assert_close(made(1, 1), made(2, 1), "float32")
+
+
+def test_an_object_without_arrays_is_named_and_passed_over():
+    class Settings:
+        def __init__(self, depth):
+            self.depth = depth
+
+    checks.assert_close([np.ones(2), Settings(1)], [np.ones(2), Settings(2)], "float32")
+    assert checks.without_arrays([np.ones(2), Settings(1), "a text", 3]) == ["result[1] (Settings)"]
+    with pytest.raises(TypeError, match="result is a Settings, which cannot be compared"):
+        checks.assert_close(Settings(1), Settings(1), "float32")
 
 
 def test_nested_results_are_compared_part_by_part():

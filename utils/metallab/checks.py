@@ -8,6 +8,7 @@ import re
 import reprlib
 import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from traceback import walk_tb
@@ -82,6 +83,9 @@ TOLERANCES = {
 }
 _OF_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
+COMPARED = "biufcSU"
+"""The kinds of NumPy's dtypes that are compared: booleans, whole, floating and complex numbers, and texts."""
+
 MASK_BINS = 27
 """A mask is so many bins of an eighth of an octave, a factor of 10, larger than what it does not hide."""
 
@@ -134,6 +138,9 @@ class _Matches:
 def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     """Raise `Mismatch` unless two results agree.
 
+    Of objects that are none of the known containers the arrays are compared, such as those of a language model's cache
+    or of a dataclass. An object without any is passed over; `without_arrays` names those of a result.
+
     Whole numbers, booleans and texts must be equal, whatever ``dtype`` is. NaN agrees with NaN. Results that share
     memory (an ``out=`` that two functions write, a view of it) are a Mismatch too: nothing is learned from them.
 
@@ -141,7 +148,7 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     ----------
     reference, result
         Arrays of NumPy, PyTorch (also sparse, quantised and nested ones), TensorFlow, JAX or MLX, on any device;
-        numbers and texts; or lists, tuples and dicts of these.
+        numbers and texts; or lists, tuples, dicts and other objects that hold these.
     dtype
         Whose tolerance is allowed.
 
@@ -154,6 +161,13 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
     expected, got = (
         sorted(_leaves(value), key=lambda pair: pair[0]) for value in (reference, result)
     )
+    opaque = [part for part, leaf in expected if _is_opaque(leaf)]
+    if len(opaque) < len(
+        expected
+    ):  # if nothing else is there, it is said below what cannot be compared
+        expected, got = (
+            [pair for pair in pairs if pair[0] not in opaque] for pairs in (expected, got)
+        )
     if not expected or not got:
         raise Mismatch(
             "there is nothing to compare: a function returned None or nothing; let it return its result"
@@ -317,7 +331,7 @@ def _same(answer: Any, wanted: Any) -> bool:
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
-    """What a nested result is made of, named by where it is."""
+    """What a nested result is made of, named by where it is; of objects that others define, the arrays."""
     if value is None:
         return
     if getattr(value, "is_nested", False):  # PyTorch's tensors of several shapes in one
@@ -328,8 +342,71 @@ def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _leaves(item, f"{part}[{index}]")
-    else:
+    elif _is_array(value) or not _attributes(value):
         yield part, value
+    else:
+        arrays = list(_arrays_in(value, part, set()))
+        yield from arrays or [(part, value)]
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether it is an array of any framework, however many values it has."""
+    is_mlx = type(value).__module__ == "mlx.core"
+    return is_mlx or hasattr(value, "untyped_storage") or hasattr(value, "__array__")
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what an object consists of, by name; nothing of a number or a text."""
+    slots = [name for kind in type(value).__mro__ for name in _slots_of(kind)]
+    in_slots = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return in_slots | getattr(value, "__dict__", {})
+
+
+def _slots_of(kind: type) -> list[str]:
+    names = vars(kind).get("__slots__", ())
+    every = [names] if isinstance(names, str) else list(names)
+    return [name for name in every if not name.startswith("__")]
+
+
+def _arrays_in(value: Any, part: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays in an object, such as a language model's cache, however deep they lie.
+
+    Numbers and texts beside them are its settings. Modules are left out: their weights are no result.
+    """
+    if (
+        id(value) in seen
+        or isinstance(value, type | types.ModuleType)
+        or hasattr(value, "parameters")
+    ):
+        return
+    seen.add(id(value))
+    if _is_array(value):
+        yield part, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _arrays_in(item, f"{part}[{key!r}]", seen)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in enumerate(value):
+            yield from _arrays_in(item, f"{part}[{index}]", seen)
+    else:
+        for name, item in _attributes(value).items():
+            yield from _arrays_in(item, f"{part}.{name}", seen)
+
+
+def without_arrays(result: Any) -> list[str]:
+    """Return the parts of a result that `assert_close` passes over, as there is no array in them, and what they are.
+
+    Parameters
+    ----------
+    result
+        What a function returned.
+    """
+    return [f"{part} ({type(leaf).__name__})" for part, leaf in _leaves(result) if _is_opaque(leaf)]
+
+
+def _is_opaque(leaf: Any) -> bool:
+    """Return whether a leaf is an object without arrays, numbers or texts."""
+    return not _is_array(leaf) and np.asarray(leaf).dtype.kind not in COMPARED
 
 
 def _few(parts: list[str]) -> str:
@@ -378,7 +455,7 @@ def _as_numpy(value: Any, part: str) -> np.ndarray:
         ("bfloat16", "float8")
     ):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
         return array.astype(np.float32)
-    if array.dtype.kind not in "biufcSU" or isinstance(value, np.ma.MaskedArray):
+    if array.dtype.kind not in COMPARED or isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{part} is a {type(value).__name__}, which cannot be compared; return arrays, numbers, or lists, tuples "
             "and dicts of them"

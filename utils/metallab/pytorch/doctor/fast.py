@@ -88,6 +88,8 @@ def _task(
     measured = compared[on.kind if on.kind != "cpu" else crossover.baseline()]
     speed_up = " ".join(sentence.removesuffix(".") for sentence in compared.sentences)
     sentences = [f"{compared.name}: {time_in_words(measured)}; {speed_up}."]
+    if opaque := checks.without_arrays(getattr(subject, task)()()):
+        sentences.append(f"Not compared, as it holds no tensor: {', '.join(opaque)}.")
     if compared.withheld and is_random(subject, task):
         sentences.append(
             "Outputs differ from call to call: seed what is random, or turn it off, such as dropout."
