@@ -147,9 +147,14 @@ def _no_metallib(_source: object) -> None:
 
 
 def _give_streams() -> None:
-    """Streams that can be made and selected; all work is done in order, whichever is current."""
+    """Streams that can be made and selected; all work is done in order, whichever is current.
+
+    PyTorch has them since 2.15.
+    """
     import torch
 
+    if not hasattr(torch._C, "_MPSStreamBase"):
+        return
     base, state = torch._C._MPSStreamBase, {"last": 0, "current": 0}
 
     def new(cls: type, *_: Any, **__: Any) -> Any:

@@ -68,11 +68,21 @@ TORCH_LIBRARY_IMPL(aten, AutogradMPS, m) {
   m.impl("scaled_dot_product_attention", &choose_attention);
 }
 
-TORCH_LIBRARY_IMPL(aten, FuncTorchVmapMode, m) {
-  m.impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&batched_attention));
-}
+// What PyTorch would print of a kernel that takes another's place: up to 2.14 it warns of each first one.
+struct Quiet final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
 
 } // namespace
+
+// Under vmap attention is chosen as on the device; PyTorch has a kernel there already, which this one replaces.
+void register_batched_attention() {
+  Quiet quiet;
+  c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::FuncTorchVmapMode, "metalsim", uint32_t(__LINE__));
+  library->impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&batched_attention));
+}
 
 // Put `run_any` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
 // dispatcher would take a composite of other operators first.
@@ -88,6 +98,7 @@ void install(py::object decide_by_name, py::object outcome_of_call, std::string 
   outcome = outcome_of_call.release().ptr();
   commit_hash = std::move(commit);
   watch_forks();
+  register_batched_attention();
 }
 
 void listen(py::object callback) {
