@@ -4,6 +4,7 @@
 
 #include <ATen/detail/MPSHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/version.h>
 
 #include <chrono>
 #include <map>
@@ -80,6 +81,9 @@ inline Events& events = *new Events;
   }
 
 struct Hooks final : at::MPSHooksInterface {
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13 // later releases give a constructor nothing
+  explicit Hooks(at::MPSHooksArgs) {}
+#endif
   void init() const override {}
   METALSIM_ANSWER(bool, isBuilt(), true)
   METALSIM_ANSWER(bool, isAvailable(), true)
@@ -116,7 +120,9 @@ struct Hooks final : at::MPSHooksInterface {
   METALSIM_ANSWER(size_t, getCurrentAllocatedMemory(), size_t(usage.stats().allocated_bytes[0].current))
   METALSIM_ANSWER(size_t, getDriverAllocatedMemory(), size_t(usage.stats().reserved_bytes[0].current))
   METALSIM_ANSWER(size_t, getRecommendedMaxMemory(), kRecommendedBytes)
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13 // earlier releases do not ask
   METALSIM_ANSWER(size_t, getMaxBufferLength(), kMaxBufferBytes)
+#endif
   METALSIM_ANSWER(void, setMemoryFraction(double fraction), usage.set_fraction(fraction))
   void profilerStartTrace(const std::string&, bool) const override {}
   void profilerStopTrace() const override {}
