@@ -1292,6 +1292,16 @@ def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeyp
     assert Path(log).read_text() == "no member named getAccelerator"
 
 
+def test_releases_from_the_oldest_to_the_newest_known_are_known_and_a_newer_one_is_told():
+    for version in (device.OLDEST_TORCH, "2.13.0+cpu", "2.14.1", device.TORCH):
+        assert device.knows(version)
+        assert device.notice_of_newer(version) == ""
+    assert not device.knows("2.10.0")
+    for version in ("2.16.0.dev20261101+cpu", "3.0.0"):
+        assert not device.knows(version)
+        assert f"torch {version} is newer than {device.TORCH}" in device.notice_of_newer(version)
+
+
 def test_a_torch_with_mps_is_left_alone(monkeypatch):
     monkeypatch.setattr(preload, "armed", lambda: True)
     monkeypatch.setattr(torch.backends.mps, "is_built", lambda: True)

@@ -191,11 +191,11 @@ def missing(names: Iterable[str]) -> list[Tool]:
 
 def other_torch() -> MissingTool | None:
     """What to show where the simulated Apple GPU cannot be built, if it is written for another PyTorch; else None."""
-    from metalsim.device import TORCH
+    from metalsim.device import OLDEST_TORCH, TORCH, knows
 
     here = importlib.metadata.version("torch").split("+")[0]
-    what = f"the simulated Apple GPU is written for torch {TORCH}, not {here}"
-    return None if here == TORCH else MissingTool(what, SETUP)
+    what = f"the simulated Apple GPU is written for torch {OLDEST_TORCH} to {TORCH}, not {here}"
+    return None if knows(here) else MissingTool(what, SETUP)
 
 
 def _has_apple_gpu() -> bool:

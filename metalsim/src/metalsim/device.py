@@ -36,6 +36,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ if TYPE_CHECKING:
 
 MODULE = "metalsim_device"
 TORCH = "2.15.0"
-"""The release that the simulated GPU is written for."""
+"""The newest release that is known: what is refused, and in which words, is that of this one under every release."""
+OLDEST_TORCH = "2.11.0"
+"""The oldest release under which it builds and runs."""
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 # Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
 COMPOSITES = ("aten::linalg_pinv",)
@@ -176,6 +179,8 @@ def _switched_on() -> ModuleType:
     ):  # asking whether it is available would fix the answer for this process
         raise SimulationError("this PyTorch has a real MPS device: use it, without metalsim")
     module = _import(_built(torch.__version__))
+    if notice := notice_of_newer(torch.__version__):
+        warnings.warn(notice, stacklevel=2)
     if not torch._C._mps_is_available():
         raise SimulationError(
             "torch was asked for its MPS device before the simulated one was installed: restart Python and begin with "
@@ -187,7 +192,7 @@ def _switched_on() -> ModuleType:
     if str(torch.accelerator.current_accelerator()) != "mps":
         raise SimulationError(
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
-            f"use torch {TORCH}, for which it is written"
+            f"use torch {OLDEST_TORCH} to {TORCH}, for which it is written"
         )
     atexit.register(
         _let_the_last_backward_end
@@ -196,6 +201,27 @@ def _switched_on() -> ModuleType:
     patches.apply(module.host_view, _profiler)
     extension.offer(module.connect)
     return module
+
+
+def knows(version: str) -> bool:
+    """Return whether it is written for a release of torch, such as ``2.13.0+cpu``."""
+    return release(OLDEST_TORCH) <= release(version) <= release(TORCH)
+
+
+def notice_of_newer(version: str) -> str:
+    """Return what to say of a release of torch that is newer than any known one; empty for the others."""
+    if release(version) <= release(TORCH):
+        return ""
+    return (
+        f"torch {version} is newer than {TORCH}, the newest that the simulated Apple GPU knows: which operators have a "
+        f"kernel is read from this torch, but what a kernel refuses is what {TORCH} refuses"
+    )
+
+
+def release(version: str) -> tuple[int, int]:
+    """Return major and minor number of a version."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _let_the_last_backward_end() -> None:
@@ -297,7 +323,7 @@ def _built(torch_version: str) -> Path:
         if done.returncode:
             raise SimulationError(
                 f"the simulated Apple GPU could not be built for torch {torch_version} with {version}; {log} tells "
-                f"why. It is written for torch {TORCH}"
+                f"why. It is written for torch {OLDEST_TORCH} to {TORCH}"
             )
 
     what = "building the simulated Apple GPU for this torch, half a minute, once ..."

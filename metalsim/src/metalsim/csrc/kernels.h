@@ -208,6 +208,8 @@ inline void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     TORCH_CHECK(
         !argument.isTensor() || !argument.toTensor().defined() || argument.toTensor().is_mps(), kTwoDevices);
   check_arguments("aten::_scaled_dot_product_attention_math_for_mps", arguments);
+  if (op.schema().arguments().size() < on_host.schema().arguments().size())
+    torch::jit::push(*stack, false); // before PyTorch 2.12: whether heads are grouped
   HostCall(on_host, stack).run();
   count_op(op);
 }
@@ -243,6 +245,32 @@ inline void check_attention(
       !causal, "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True");
 }
 
+// Calls an operator for attention. That of MPS takes grouped heads since PyTorch 2.12; before, they are repeated for it.
+template <typename Operator>
+Tensor attend(
+    Operator* computed,
+    const Tensor& query,
+    const Tensor& key,
+    const Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool causal,
+    std::optional<double> scale,
+    bool grouped) {
+  const OptionalTensor no_dropout_mask;
+  if constexpr (std::is_invocable_v<
+                    Operator*, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, double, bool,
+                    const OptionalTensor&, std::optional<double>, bool>) {
+    return std::get<0>(computed(query, key, value, mask, dropout, causal, no_dropout_mask, scale, grouped));
+  } else {
+    const auto repeated = [&](const Tensor& given) {
+      return grouped ? given.repeat_interleave(query.size(-3) / given.size(-3), -3) : given;
+    };
+    return std::get<0>(
+        computed(query, repeated(key), repeated(value), mask, dropout, causal, no_dropout_mask, scale));
+  }
+}
+
 // As on a Mac: one operator where nothing needs a gradient, else its pieces. That operator refuses to drop anything.
 inline Tensor choose_attention(
     const Tensor& query,
@@ -259,9 +287,10 @@ inline Tensor choose_attention(
     added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
   const bool needs_grad =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
-  const auto computed =
-      needs_grad ? &at::_scaled_dot_product_attention_math : &at::_scaled_dot_product_attention_math_for_mps;
-  return std::get<0>(computed(query, key, value, added, dropout, causal, std::nullopt, scale, grouped));
+  if (needs_grad)
+    return attend(&at::_scaled_dot_product_attention_math, query, key, value, added, dropout, causal, scale, grouped);
+  return attend(
+      &at::_scaled_dot_product_attention_math_for_mps, query, key, value, added, dropout, causal, scale, grouped);
 }
 
 // Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
