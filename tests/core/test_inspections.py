@@ -122,6 +122,15 @@ def test_an_aborted_call_does_not_return_the_right_result_of_an_earlier_one(
     assert differing in found
 
 
+def test_memory_of_any_result_is_asked_for_and_views_count_once():
+    torch = pytest.importorskip("torch")
+    one = torch.ones(4, 4)
+    assert timing._memory_of([one, one[0], one.T, 1.5, None]) == [64]
+    assert timing._memory_of(torch.ones(1).expand(2**38, 1)) == [4]
+    assert timing._memory_of({"sparse": one.to_sparse()}) == []
+    timing.measure(one.to_sparse, on=timing.Host(), name="sparse", budget=timing.FAST)
+
+
 def test_it_says_whose_result_it_was():
     assert "'base' itself" in compare("base")[0].answers["other"].withheld.detail
     assert "'base'" not in compare("other")[0].answers["other"].withheld.detail

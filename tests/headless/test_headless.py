@@ -24,6 +24,7 @@ from one_page import run_notebook
 from metallab import headless, paths, processes
 from metallab.headless import cli, runner
 from metallab.headless.cli import UNFINISHED, Summary
+from metallab.results import report
 
 FOREVER = 600
 PATIENCE = 1800
@@ -60,6 +61,7 @@ def command(monkeypatch, tmp_path) -> Callable[..., int]:
     """Runs the command line in this process, into ``tmp_path/"run"``."""
     monkeypatch.setattr(cli, "resolve_device", lambda name: CPU)
     monkeypatch.setenv("METALLAB_OUT", str(tmp_path / "run"))
+    monkeypatch.delenv("METALLAB_STRICT", raising=False)
     return lambda *arguments: headless.main([str(argument) for argument in arguments])
 
 
@@ -296,12 +298,16 @@ def test_the_variable_asks_for_a_strict_run_as_well(tmp_path, command, monkeypat
     assert "METALLAB_STRICT is 'yes'; set it to 1" in capsys.readouterr().err
 
 
-def test_a_strict_run_does_without_what_not_every_machine_can_have(tmp_path, command):
+def test_a_strict_run_does_without_what_not_every_machine_can_have(tmp_path, command, capsys):
     gap = "from metallab import needs\nneeds.incomplete('a step', 'buy it', without='mlx')"
     page = make(tmp_path / "01_without_mlx.ipynb", gap, "1 + 1")
     assert command("--mode", "fast", "--strict", page) == 0
     (entry,) = entries(tmp_path / "run").values()
     assert (entry["status"], entry["not_run"][0]["optional"]) == ("incomplete", True)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "1 page is incomplete, see above", "nothing of it fails a strict run"
+    (shown,) = report.read_summary(tmp_path / "run").notebooks
+    assert shown.not_run[0]["optional"]
 
 
 def test_a_page_whose_tool_is_unknown_fails(tmp_path, command):

@@ -153,8 +153,8 @@ def test_blame_names_the_call_and_no_wrong_kernel():
                 verdict = blame.find(nn.Sequential(layer, nn.ReLU()), (torch.randn(shape),), on=lab)
             assert (verdict.kind, verdict.culprit.operator) == ("intermittent", operator), verdict
             assert verdict.culprit.module == "0"
-            assert verdict.culprit.wrong_calls == 4
-            assert "was wrong 4 times, and then right" in verdict.headline
+            assert (verdict.culprit.wrong_calls, verdict.culprit.right_calls) == (4, 3)
+            assert "was wrong in 4 of 7 calls with the same numbers" in verdict.headline
             assert "aborted" in verdict.headline
             assert not verdict.program
             assert "smaller batches" in verdict.advice
@@ -164,9 +164,20 @@ def test_blame_names_the_call_and_no_wrong_kernel():
 def test_a_call_that_is_wrong_twenty_times_is_a_wrong_kernel():
     lab = device.pick()
     model = nn.Sequential(nn.Linear(256, 300, bias=False))
-    with aborted(range(1, 10**6)):
+    for last, kind in ((19, "intermittent"), (20, "wrong kernel")):
+        with aborted(range(1, last + 1)):
+            verdict = blame.find(model, (torch.randn(200, 256),), on=lab, layers=False)
+        assert verdict.kind == kind, f"{last}: {verdict}"
+
+
+@on_simulated
+def test_a_kernel_that_is_right_at_times_is_intermittent_as_a_race_is():
+    lab = device.pick()
+    model = nn.Sequential(nn.Linear(256, 300, bias=False))
+    with aborted(range(1, 100, 2)):
         verdict = blame.find(model, (torch.randn(200, 256),), on=lab, layers=False)
-    assert verdict.kind == "wrong kernel"
+    assert (verdict.culprit.wrong_calls, verdict.culprit.right_calls) == (3, 3)
+    assert verdict.kind == "intermittent"
 
 
 @on_simulated

@@ -131,7 +131,7 @@ def limits():
             else "make packages, or your system's g++"
         )
         simulated = "" if system == "Darwin" else ", and there is no simulated Apple GPU"
-        yield f"no C++ compiler: no 04 and 04b, no 16 to 16c, a shorter 09{simulated}. At any time: {install}."
+        yield f"no C++ compiler: no 04 and 04b, a shorter 09{simulated}. At any time: {install}."
     if platform.machine() == "aarch64":
         yield "Linux on ARM: no simulated Apple GPU, and no Core ML Tools (09b, 10b)."
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < (15, 0):

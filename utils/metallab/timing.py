@@ -348,7 +348,7 @@ class _Sampler:
         self.first_result: Any = None
         self.kept_result: Any = None
         self.result_bytes: list[int] = []
-        """The size of each array that a call returns."""
+        """The size of each piece of memory that a call's result lies in."""
         self.last_call = math.nan
         """Seconds of a call, when last timed."""
         self.warm_ups = 0
@@ -357,8 +357,6 @@ class _Sampler:
         """Make the first call, warm up, and find the number of calls that fill a block."""
         self.first_call = self._timed_block(keep_result=True)
         self.first_result = self.take_result()
-        sizes = (getattr(leaf, "nbytes", 0) for leaf in _leaves(self.first_result))
-        self.result_bytes = [size for size in sizes if isinstance(size, int) and size > 0]
         self.warm_ups = _warm_up(self._timed_block, budget, self.clock)
         while self.question == "throughput" and not self._block_is_full(
             self._timed_block(), budget
@@ -406,7 +404,9 @@ class _Sampler:
         overwrite = getattr(self.device, "overwrite_freed", None)
         if overwrite is not None:
             held_at_once = min(self.block, 2)  # a result is freed when the next call has returned
-            overwrite(self.result_bytes * held_at_once)
+            sizes = self.result_bytes * held_at_once
+            if sum(sizes) <= KEPT_BYTES:
+                overwrite(sizes)
 
     def sample(self, keep_result: bool = False) -> float:
         """Return the seconds per call of one block; its last result is kept for `take_result` if wanted."""
@@ -576,12 +576,13 @@ def _in_turns(
         }
         first = _copied(samplers[baseline].first_result) if checked else None
         for sampler in samplers.values():
+            sampler.result_bytes = _memory_of(sampler.first_result)
             sampler.first_result = None  # so that memory is what it would be without the check
 
         inspections = _Inspections(baseline, checked, first, budget, samplers[baseline].clock, rng)
         rounds = _interleave(samplers, budget, rng, inspections)
     in_the_end = _differing_in_the_end(samplers, baseline, checked, first)
-    differing = at_first | inspections.refused | in_the_end
+    differing = at_first | in_the_end | inspections.refused  # which names the round
     return rounds, _simulated(samplers, baseline) | differing
 
 
@@ -782,7 +783,8 @@ class _Inspections:
     before. If the first and the last result are right nothing else would show it.
 
     At least one round is inspected, and then as many as `INSPECTION` of the time permits. Their distances vary at
-    random around an even one: no long run of rounds stays unseen, and none can hide in a cycle.
+    random around an even one, so that none can hide in a cycle. Where a check takes as long as the call or longer, the
+    time permits few or none behind the first one, and an abort of later rounds stays unseen.
 
     Source: https://github.com/pytorch/pytorch/pull/193571.
     """
@@ -936,7 +938,10 @@ def _differing_in_the_end(
         whose = f"'{baseline}' itself returns" if called == baseline else "it returns"
         for key in parity if called == baseline else [called]:
             if key not in differing and (difference := difference_of(parity[key], first, result)):
-                changed = f"{whose} something else in the last call, so a function changes its input or itself"
+                changed = (
+                    f"{whose} something else in the last call, so a function changes its input or itself, "
+                    "or the system aborted the call"
+                )
                 differing[key] = Withheld(Reason.OUTPUTS_DIFFER, f"{changed}: {difference}")
     return differing
 
@@ -1008,6 +1013,22 @@ def undisturbed() -> Iterator[Others]:
         finally:
             if was_on:
                 gc.enable()
+
+
+def _memory_of(result: Any) -> list[int]:
+    """Return the bytes of each piece of memory that a result lies in, of a view those of the whole.
+
+    What has no memory of its own, such as a number, is left out, and so are sparse tensors.
+    """
+    sizes: dict[Any, int] = {}
+    for leaf in _leaves(result):
+        with contextlib.suppress(Exception):  # an array of any framework, which may refuse to tell
+            if hasattr(leaf, "untyped_storage"):
+                storage = leaf.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+            elif hasattr(leaf, "nbytes"):
+                sizes[id(leaf)] = int(leaf.nbytes)
+    return [size for size in sizes.values() if size > 0]
 
 
 def _leaves(result: Any) -> Iterator[Any]:

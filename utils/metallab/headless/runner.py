@@ -86,7 +86,7 @@ class NotebookResult:
         return f"not run: {'; '.join(parts)}. To fix it: {mends}" if parts else ""
 
     @property
-    def has_to_run(self) -> bool:
+    def lacks_required(self) -> bool:
         """Whether something did not run that any machine can have the tools for."""
         return any(not gap.get("optional") for gap in self.not_run)
 

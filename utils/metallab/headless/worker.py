@@ -103,9 +103,11 @@ def finish(job: Job, result: NotebookResult, notebook) -> None:
     `Failure` if it did not and was to be complete, or if it cannot be written.
     """
     result.not_run = not_run(notebook)
-    if job.strict and result.has_to_run:
-        where = ", ".join(dict.fromkeys(gap["where"] for gap in result.not_run))
-        raise Failure(f"it did not run whole, as a strict run wants it: {where}")
+    if job.strict and result.lacks_required:
+        required = (gap["where"] for gap in result.not_run if not gap.get("optional"))
+        raise Failure(
+            f"a strict run wants every cell to run; these did not: {', '.join(dict.fromkeys(required))}"
+        )
     try:
         save(notebook, job.executed)
     except OSError as error:

@@ -67,7 +67,7 @@ class Comparison:
         right = results(exact.computed())
         return Comparison(before, after, got, exact, right)
 
-    def once_more(self, after: Call, got: list[Tensor]) -> Comparison:
+    def with_result(self, after: Call, got: list[Tensor]) -> Comparison:
         """Compare the same call, made once more, with what was computed for it already."""
         compared = copy.copy(self)
         compared.after, compared.got = after, got

@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 ABORTED_CALLS = "https://github.com/pytorch/pytorch/pull/193571"
 """The report that PyTorch does not notice when macOS aborts a GPU job."""
 RIGHT_AGAIN = 3
-"""A call that was wrong is intermittent once it has been right so many times in a row."""
-WRONG_AGAIN = 20
-"""A call that was wrong so many times in a row is always wrong."""
+"""A wrong call is made again until it has been right so many times."""
+MOST_CALLS = 20
+"""It is made at most so many times; if it was never right then, its kernel is always wrong."""
 UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
 
 Direction = Literal["forward", "backward", "step"]
@@ -111,13 +111,15 @@ class Culprit:
     """Of the tensors that it was given."""
     difference: str
     """How its result differs, in words."""
-    wrong_calls: int = 0
-    """How many times it was wrong before it was right with the same numbers; 0 if it never was right."""
+    wrong_calls: int = 1
+    """How many times it was wrong with the same numbers."""
+    right_calls: int = 0
+    """How many times it was right with the same numbers, when it was made again."""
 
     @property
     def is_intermittent(self) -> bool:
-        """Whether the same call was right later."""
-        return self.wrong_calls > 0
+        """Whether the same call was right, too."""
+        return self.right_calls > 0
 
 
 @dataclass
@@ -171,10 +173,11 @@ class Verdict:
             origin = f" Its infinity comes from {self.infinity}." if self.infinity else ""
             return f"A NaN appears in {where}, on the CPU in {bad.dtype} as well.{origin}"
         if self.kind == "intermittent":
-            times = "once" if bad.wrong_calls == 1 else f"{bad.wrong_calls} times"
+            every = bad.wrong_calls + bad.right_calls
             return (
-                f"INTERMITTENT: {where}, on {self.device}, was wrong {times}, and then right with the same numbers. "
-                f"macOS may have aborted the call, which PyTorch does not notice ({ABORTED_CALLS}), or threads race."
+                f"INTERMITTENT: {where}, on {self.device}, was wrong in {bad.wrong_calls} of {every} calls with the "
+                f"same numbers. macOS may have aborted the call, which PyTorch does not notice ({ABORTED_CALLS}), "
+                "or threads race."
             )
         needs = f" The fault needs: {'; '.join(self.conditions)}." if self.conditions else ""
         return f"WRONG KERNEL: {where}, on {self.device}.{needs}"
@@ -556,29 +559,32 @@ class _Judge:
         if compared.unjudged:
             self.verdict.unjudged[call.name] = compared.unjudged
         if fault:
-            wrong_calls = self.times_until_right(call, compared)
-            layouts = None if wrong_calls else call.mapped(Tensor, Layout.of)
-            self.blame("differs", call, fault, layouts, wrong_calls)
+            wrong_calls, right_calls = self.made_again(call, compared)
+            layouts = None if right_calls else call.mapped(Tensor, Layout.of)
+            self.blame("differs", call, fault, layouts, wrong_calls, right_calls)
             return
         self.verdict.largest = max(self.verdict.largest, compared.largest)
         held = [leaf for leaf in tree_leaves(result) if leaf is not None]
         self.look_for_infinities(call, before, [*got, *after.tensors], [*held, *call.tensors])
 
-    def times_until_right(self, call: Call, wrong: Comparison) -> int:
-        """Make a wrong call again with the same numbers.
+    def made_again(self, call: Call, wrong: Comparison) -> tuple[int, int]:
+        """Make a wrong call again with the same numbers; return how often it was wrong, this time too, and right.
 
-        Return how many times it was wrong before it was right `RIGHT_AGAIN` times in a row, or 0 if it never was.
+        It ends with `RIGHT_AGAIN` right ones, after `MOST_CALLS`, or where a copy of the numbers finds no memory.
         """
         wrong_calls, right_calls = 1, 0
-        while wrong_calls < WRONG_AGAIN and right_calls < RIGHT_AGAIN:
-            again = wrong.before.placed_like(call)
-            result = again.operator(*again.args, **again.kwargs)
-            self.on.synchronize()
-            if wrong.once_more(again.moved(), results(result)).fault():
-                wrong_calls, right_calls = wrong_calls + right_calls + 1, 0
+        while right_calls < RIGHT_AGAIN and wrong_calls + right_calls < MOST_CALLS:
+            try:
+                again = wrong.before.placed_like(call)
+                result = again.operator(*again.args, **again.kwargs)
+                self.on.synchronize()
+            except RuntimeError:  # it ran once: what is known stays
+                break
+            if wrong.with_result(again.moved(), results(result)).fault():
+                wrong_calls += 1
             else:
                 right_calls += 1
-        return wrong_calls if right_calls == RIGHT_AGAIN else 0
+        return wrong_calls, right_calls
 
     def look_for_infinities(
         self, call: Call, before: Call, got: Sequence[Any], held: Sequence[Any]
@@ -620,7 +626,8 @@ class _Judge:
         call: Call,
         difference: str,
         layouts: Call | None = None,
-        wrong_calls: int = 0,
+        wrong_calls: int = 1,
+        right_calls: int = 0,
     ) -> None:
         """Name a call as the first that is wrong, or makes a NaN; its ``layouts`` are shrunk if it can be run again."""
         tensors = call.tensors
@@ -628,7 +635,14 @@ class _Judge:
         shapes = tuple(tuple(t.shape) for t in tensors)
         self.call, self.verdict.agreement = layouts, agreement
         self.verdict.culprit = Culprit(
-            call.name, self.module, self.direction, dtype, shapes, difference, wrong_calls
+            call.name,
+            self.module,
+            self.direction,
+            dtype,
+            shapes,
+            difference,
+            wrong_calls,
+            right_calls,
         )
 
 

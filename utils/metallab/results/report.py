@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -60,7 +60,7 @@ class Notebook:
     peak_rss_bytes: int | None = None
     failed_copy: str | None = None
     """The partial copy of a failed notebook, or a text; relative to the run's folder."""
-    not_run: tuple[dict[str, str], ...] = ()
+    not_run: tuple[dict[str, str | bool], ...] = ()
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
     judgements: tuple[dict[str, str], ...] = ()
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
@@ -117,8 +117,14 @@ def read_summary(run: Path) -> RunSummary:
     )
 
 
-def _without_paths(told: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], ...]:
-    return tuple({key: private.without_paths(text) for key, text in each.items()} for each in told)
+def _without_paths(told: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            key: private.without_paths(value) if isinstance(value, str) else value
+            for key, value in each.items()
+        }
+        for each in told
+    )
 
 
 def latest_run(build: Path) -> Path:
