@@ -136,6 +136,22 @@ def test_it_says_whose_result_it_was():
     assert "'base'" not in compare("other")[0].answers["other"].withheld.detail
 
 
+def test_an_abort_that_lasts_to_the_end_names_its_round_as_well():
+    clock = FakeClock()
+    compared = timing.compare(
+        {"base": Aborting(clock), "other": Aborting(clock, 50, 10**9)},
+        on=timing.Host(),
+        baseline="base",
+        parity=Parity(clock, 0.0001),
+        budget=timing.Budget(min_samples=60, max_samples=60),
+        clock=clock,
+    )
+    detail = compared.answers["other"].withheld.detail
+    assert "in the last call" in detail
+    assert "the system aborted the call" in detail
+    assert "so it was in round " in detail
+
+
 def test_functions_that_are_right_throughout_are_compared():
     compared, parity, _ = compare()
     assert compared.answers["other"].ratio is not None

@@ -582,7 +582,13 @@ def _in_turns(
         inspections = _Inspections(baseline, checked, first, budget, samplers[baseline].clock, rng)
         rounds = _interleave(samplers, budget, rng, inspections)
     in_the_end = _differing_in_the_end(samplers, baseline, checked, first)
-    differing = at_first | in_the_end | inspections.refused  # which names the round
+    for variant, number in inspections.differed_in.items():
+        if (
+            variant in in_the_end
+        ):  # whose words are kept, as they tell whether the baseline changed, too
+            detail = f"{in_the_end[variant].detail}; so it was in round {number}"
+            in_the_end[variant] = Withheld(Reason.OUTPUTS_DIFFER, detail)
+    differing = at_first | inspections.refused | in_the_end
     return rounds, _simulated(samplers, baseline) | differing
 
 
@@ -801,6 +807,8 @@ class _Inspections:
         self.baseline, self.judges, self.first = baseline, judges, first
         self.clock, self.rng = clock, rng
         self.refused: dict[str, Withheld] = {}
+        self.differed_in: dict[str, int] = {}
+        """The round in which each of these was found."""
         self.round = 0
         """The number of the round that is taken now, counted from 1."""
         certain = min(FEWEST_PAIRS, budget.max_samples or FEWEST_PAIRS)
@@ -837,6 +845,7 @@ class _Inspections:
                 whose = f"'{variant}' itself" if variant == self.baseline else "it"
                 detail = wording.differs_in_a_round(whose, self.round, difference)
                 self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
+                self.differed_in[key] = self.round
         self.seconds_now += (self.clock() - start) / 1e9
 
     def end_round(self) -> None:
