@@ -8,6 +8,7 @@ CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
 STRICT ?=
+strict = $(filter-out 0,$(STRICT))
 FOLDER ?=
 A      ?=
 B      ?=
@@ -142,7 +143,7 @@ hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a cla
 run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
-	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') $(if $(STRICT),--strict) || status=$$?; \
+	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') $(if $(strict),--strict) || status=$$?; \
 	test $$status -eq 2 || $(BIN)/python -m metallab report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 
@@ -175,7 +176,7 @@ a-page:
 # Tests share the cores: threads that wait for each other shall sleep, and not spin where another could compute.
 ifndef SUITE
 test: a-page lint ## lint, then every test; the notebooks in fast mode are among them
-	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(if $(STRICT),METALLAB_TEST_STRICT=1) $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal --durations=25 $(if $(NIGHTLY),-m '') $(if $(STRICT),-rs) $(chosen)
+	OMP_WAIT_POLICY=PASSIVE METALLAB_TEST_DEVICE='$(DEVICE)' $(if $(strict),METALLAB_TEST_STRICT=1) $(BIN)/python -m pytest -n '$(JOBS)' --dist worksteal --durations=25 $(if $(NIGHTLY),-m '') $(if $(strict),-rs) $(chosen)
 	$(if $(ONLY),,OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/conformance -n '$(JOBS)' --dist worksteal $(if $(NIGHTLY),-m ''))
 	$(if $(ONLY),,MTL_CAPTURE_ENABLED=1 PYTORCH_ENABLE_MPS_FALLBACK=1 $(BIN)/python -m pytest tests/conformance --alone)
 else

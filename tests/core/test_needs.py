@@ -119,3 +119,47 @@ def test_what_is_shown_is_what_the_runner_reads(capsys):
     ]
     needs.incomplete("the <model>", "make it")
     assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo fix it: make it\n"
+
+
+@pytest.mark.parametrize(("told", "command"), [("", "c++"), (" ", "c++"), ("ccache g++", "ccache")])
+def test_the_compiler_is_looked_for_by_its_command(told, command, monkeypatch):
+    monkeypatch.setattr(needs.sys, "platform", "linux")
+    monkeypatch.setenv("CXX", told)
+    monkeypatch.setattr(needs.shutil, "which", {command: "/bin/it"}.get)
+    assert needs.has_compiler()
+
+
+@pytest.fixture
+def cells(monkeypatch):
+    """The cells that were run so far, to which a test adds."""
+    run = [""]
+    monkeypatch.setattr(needs, "_cells_run", lambda: run)
+    monkeypatch.setattr(needs, "_not_run", [])
+    monkeypatch.setenv("METALLAB_STRICT", "1")
+    return run
+
+
+def test_a_page_that_did_not_run_whole_is_told_so_each_time_its_last_cell_is_run(cells):
+    cells.append("convert()")
+    needs.incomplete("the model was not converted", "buy it")
+    for _ in range(2):
+        cells.append("records.save()")
+        with pytest.raises(needs.NotRun, match="cell 1: the model was not converted"):
+            needs.close_page("01_page")
+
+
+def test_a_cell_that_was_run_again_with_its_tool_no_longer_counts(cells):
+    cells.append("convert()")
+    needs.incomplete("the model was not converted", "buy it")
+    cells.append("convert()")  # now it has what it lacked
+    cells.append("records.save()")
+    needs.close_page("01_page")
+
+
+def test_a_cell_that_lacks_its_tool_twice_is_named_once(cells):
+    for _ in range(2):
+        cells.append("convert()")
+        needs.incomplete("the model was not converted", "buy it")
+    with pytest.raises(needs.NotRun) as raised:
+        needs.close_page("01_page")
+    assert str(raised.value).count("was not converted") == 1

@@ -42,6 +42,32 @@ def test_a_page_is_skipped_without_an_optional_tool_and_says_so(without):
     assert notebook.skip_reason(page, "cpu") == "Core AI is not here"
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_mlx_may_be_absent_only_where_set_up_cannot_install_it(without, monkeypatch, loads):
+    monkeypatch.setattr(needs.bootstrap, "loads_mlx", lambda: loads)
+    without("mlx")
+    page = nbformat.read(paths.NOTEBOOKS / "14_compare_with_mlx.ipynb", as_version=4)
+    assert bool(notebook.skip_reason(page, "cpu")) == (not loads)
+
+    (lacking,) = notebook.lacking_tools(page)
+    assert lacking.optional == (not loads), "where it can be had, a strict run fails"
+    assert "MLX" in lacking.what
+
+
+def test_core_ai_may_be_absent_anywhere_since_it_is_installed_on_request():
+    assert needs.TOOLS["coreai"].may_be_absent()
+    others = needs.TOOLS.keys() - set(needs.OPTIONAL)
+    assert not any(needs.TOOLS[name].may_be_absent() for name in others)
+
+
+def test_the_fix_for_mlx_is_set_up_where_its_wheel_loads(monkeypatch):
+    fixes = {}
+    for loads in (True, False):
+        monkeypatch.setattr(needs.bootstrap, "loads_mlx", lambda loads=loads: loads)
+        fixes[loads] = needs.TOOLS["mlx"].fix()
+    assert fixes == {True: needs.SETUP, False: needs.NEWER_LINUX}
+
+
 def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without):
     path = paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb"
     page = nbformat.read(path, as_version=4)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from metallab import timing
+from metallab import inspections, timing
 from metallab.fake_device import FakeDevice
 
 QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
@@ -703,7 +703,7 @@ def test_a_tensor_with_a_gradient_is_copied() -> None:
 
     weight = torch.ones(2, requires_grad=True)
     result = {"loss": weight * 2, "all": (weight + 1, np.zeros(2))}
-    copied = timing._copied(result)
+    copied = inspections.copied(result)
     with torch.no_grad():
         result["loss"].zero_()
         result["all"][0].zero_()
@@ -711,7 +711,7 @@ def test_a_tensor_with_a_gradient_is_copied() -> None:
     assert copied["loss"].tolist() == [2, 2]
     assert [copied["all"][0].tolist(), copied["all"][1].tolist()] == [[2, 2], [0, 0]]
     generator = (number for number in range(3))
-    assert timing._copied(generator) is generator
+    assert inspections.copied(generator) is generator
 
 
 def test_settings_hold_for_their_variant_only() -> None:

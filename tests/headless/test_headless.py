@@ -299,8 +299,8 @@ def test_the_variable_asks_for_a_strict_run_as_well(tmp_path, command, monkeypat
 
 
 def test_a_strict_run_does_without_what_not_every_machine_can_have(tmp_path, command, capsys):
-    gap = "from metallab import needs\nneeds.incomplete('a step', 'buy it', without='mlx')"
-    page = make(tmp_path / "01_without_mlx.ipynb", gap, "1 + 1")
+    gap = "from metallab import needs\nneeds.incomplete('a step', 'buy it', without='coreai')"
+    page = make(tmp_path / "01_without_core_ai.ipynb", gap, "1 + 1")
     assert command("--mode", "fast", "--strict", page) == 0
     (entry,) = entries(tmp_path / "run").values()
     assert (entry["status"], entry["not_run"][0]["optional"]) == ("incomplete", True)
@@ -397,6 +397,7 @@ def test_one_run_meets_every_kind_of_failure_and_goes_on(tmp_path, command, caps
         "10_skipped": "skipped",
     }
     assert entry_of["10_skipped"]["reason"] == "needs a GPU"
+    assert "10_skipped was skipped: needs a GPU" in printed.splitlines()
     assert (entry_of["01_good"]["title"], entry_of["01_good"]["reason"]) == ("Add", "")
     for name, reason in reasons.items():
         assert entry_of[name]["reason"].startswith(reason), name

@@ -395,6 +395,15 @@ def test_lock_keeps_versions_and_lets_no_host_in(make):
 # ---------------------------------------------------------------- continuous integration
 
 
+@pytest.mark.parametrize(
+    ("told", "strict"), [((), False), (("STRICT=0",), False), (("STRICT=1",), True)]
+)
+def test_strict_is_off_unless_it_is_asked_for(make, told, strict):
+    tests, run = (make("-n", target, *told)[1] for target in ("test", "run"))
+    assert ("METALLAB_TEST_STRICT=1" in tests) == strict
+    assert ("--strict" in run) == strict
+
+
 def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
     """Also where it is started elsewhere."""
     (tmp_path / ".ci").mkdir()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from metallab import checks, device
+from metallab import checks, device, needs
 from metallab.pytorch import project
 from metallab.pytorch.doctor import Answer, NotAModel, Report, asking, report, subject
 from metallab.pytorch.doctor.answer import QUESTIONS, Evidence
@@ -290,3 +291,13 @@ def test_memory_of_a_function_is_that_of_a_call():
     answer = asking.answered(5, made, asking.Limits())
     assert answer.status == "passed"
     assert "a call with its inputs needs 12 MiB" in answer.sentence
+
+
+def test_what_no_apple_gpu_tried_makes_the_page_incomplete(work, monkeypatch, capsys):
+    """Its answer then comes from PyTorch's list of operators alone."""
+    absent = replace(needs.TOOLS["apple-gpu"], is_here=lambda: False, fix=lambda: "buy one")
+    monkeypatch.setitem(needs.TOOLS, "apple-gpu", absent)
+    begun(work)
+    printed = capsys.readouterr().out
+    assert printed.count("NOT RUN: step 2 needs an Apple GPU") == 1
+    assert "step 1 needs" not in printed

@@ -538,3 +538,14 @@ def test_the_run_that_started_last_is_reported_on(run, capsys):
     assert command(["report"]) == 0
     assert capsys.readouterr().out == f"report: {paths.REPORT / 'index.html'}\n"
     assert "on full-mps" in (paths.REPORT / "index.html").read_text()
+
+
+def test_the_command_ends_with_how_many_pages_are_incomplete(run, capsys):
+    gap = {"where": "cell 2", "what": "a step", "mend": "buy it"}
+    run.summary(
+        entry("01_a", status="incomplete", not_run=[gap]),
+        entry("02_b", status="incomplete", not_run=[gap | {"optional": True}]),
+    )
+    assert command(["report"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("2 pages are incomplete, see above; a strict run")

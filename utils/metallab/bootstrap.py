@@ -263,8 +263,13 @@ def try_out():
 
 def extras():
     """The options that name what is installed; mlx where its wheel loads."""
-    mlx = platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= (2, 35)
-    return [word for extra in ("lab", "dev", *["mlx"] * mlx) for word in ("--extra", extra)]
+    wanted = ("lab", "dev", *(["mlx"] if loads_mlx() else []))
+    return [word for extra in wanted for word in ("--extra", extra)]
+
+
+def loads_mlx():
+    """Return whether MLX's wheel loads on this system, by its C library; then set-up installs it."""
+    return platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= (2, 35)
 
 
 def stick(folder):

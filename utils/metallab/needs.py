@@ -10,7 +10,8 @@ shows that in the cell. The executed notebook carries it under `MIME`, from whic
 report and the tests read it. Cells ``%%isolated --needs objective-c++`` call it by themselves.
 
 What was not run is no success for who runs pages as tests: with ``METALLAB_STRICT=1`` a page that is incomplete raises
-`NotRun` in its last cell (`close_page`), whoever executes it. Two tools are excepted, `OPTIONAL`.
+`NotRun` in its last cell (`close_page`), whoever executes it. Two tools are excepted where a machine cannot have them,
+or was not asked to: `OPTIONAL`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from metallab import mode, paths
+from metallab import bootstrap, mode, paths
 
 MIME = "application/vnd.metallab.incomplete+json"
-"""Under this type an executed notebook's output holds a `Gap`, in JSON."""
+"""Under this type an executed notebook's output holds a `MissingTool`, in JSON."""
 
 OPTIONAL = ("coreai", "mlx")
-"""Tools that a page may do without, be it run strictly or not, as not every machine can have them.
+"""The only tools that a page may do without where it is run strictly, and that it may be skipped for.
 
-Core AI is a beta with an environment of its own, and MLX's wheel for Linux takes glibc 2.35. A compiler, which any
-machine can have, is never one of them.
+Core AI is a beta in an environment of its own, which set-up makes only where it is asked to (``COREAI=1``): it may be
+absent anywhere. MLX may where set-up cannot install it, as its wheel for Linux takes glibc 2.35; elsewhere its absence
+is a failure like any other (`Tool.may_be_absent`). A compiler, which any machine can have, is never one of them.
 """
 
 
@@ -56,7 +58,7 @@ class MissingTool:
     what: str
     fix: str
     optional: bool = False
-    """Whether a page may do without it (`OPTIONAL`)."""
+    """Whether a page may do without it on this machine (`Tool.may_be_absent`)."""
 
     def __repr__(self) -> str:
         return f"NOT RUN: {self.what}.\nTo fix it: {self.fix}"
@@ -89,7 +91,8 @@ def incomplete(what: str, fix: str, *, without: str | None = None) -> None:
     fix
         A command or a step.
     without
-        The tool that is missing, if it is one of `OPTIONAL`: then the page is no failure where it is run strictly.
+        The tool that is missing, if it is one of `OPTIONAL`: where this machine may lack it, the page is no failure
+        if it is run strictly.
 
     Raises
     ------
@@ -100,7 +103,8 @@ def incomplete(what: str, fix: str, *, without: str | None = None) -> None:
         raise ValueError(
             f"a page cannot do without {without!r}: without= takes one of {', '.join(OPTIONAL)}"
         )
-    show(MissingTool(what, fix, optional=without is not None))
+    may_be_absent = without is not None and TOOLS[without].may_be_absent()
+    show(MissingTool(what, fix, optional=may_be_absent))
 
 
 def show(missing: MissingTool) -> None:
@@ -113,12 +117,15 @@ def show(missing: MissingTool) -> None:
 
 def note(told: Mapping[str, Any]) -> None:
     """Remember for the end of the page that the cell that runs now has left something out, told as under `MIME`."""
+    _not_run.append((len(_cells_run()) - 1, told))
+
+
+def _cells_run() -> list[str]:
+    """Return the source of each cell that was run, after an empty one; the last is the one that runs now."""
     from IPython import get_ipython
 
     shell = get_ipython()
-    inputs = shell.user_ns["In"] if shell else []  # an empty one, then one for each cell up to this
-    where = f"cell {len(inputs) - 1}" if inputs else "here"
-    _not_run.append((where, told))
+    return list(shell.user_ns["In"]) if shell else []
 
 
 def close_page(page: str) -> None:
@@ -136,10 +143,15 @@ def close_page(page: str) -> None:
     NotRun
         With ``METALLAB_STRICT=1``, if a tool is missing that is not `OPTIONAL`. It names every cell that did not run.
     """
-    gaps = _not_run[:]
-    _not_run.clear()  # the page may be run again in this process
+    cells = _cells_run()
+    gaps = [
+        (f"cell {number}" if number > 0 else "here", told)
+        for number, told in _not_run
+        if not cells or cells[number] not in cells[number + 1 :]  # else it was run again since
+    ]
     if not gaps:
         return
+
     lines = [f"{where}: {told['what']}" for where, told in gaps]
     fixes = dict.fromkeys(str(told["mend"]) for _, told in gaps)
     text = "\n  ".join(
@@ -161,8 +173,8 @@ def _warn_on_console(text: str) -> None:
         Application.instance().log.warning(text)
 
 
-_not_run: list[tuple[str, Mapping[str, Any]]] = []
-"""What this page has not run so far: where, and what is told of it under `MIME`."""
+_not_run: list[tuple[int, Mapping[str, Any]]] = []
+"""What this page has not run so far: the number of the cell, as it was run, and what is told of it under `MIME`."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +184,8 @@ class Tool:
     name: str
     is_here: Callable[[], bool]
     fix: Callable[[], str]
+    may_be_absent: Callable[[], bool] = lambda: False
+    """Whether a page is no failure without it on this machine, be it run strictly: of `OPTIONAL` tools alone."""
 
     @property
     def report(self) -> MissingTool:
@@ -181,7 +195,7 @@ class Tool:
     def missed_by(self, what: str) -> MissingTool:
         """What to show where something was not run without it, such as *this page*."""
         lacking = f"{what} needs {self.name}, which this machine lacks"
-        return MissingTool(lacking, self.fix(), optional=self in map(TOOLS.get, OPTIONAL))
+        return MissingTool(lacking, self.fix(), optional=self.may_be_absent())
 
 
 def missing(names: Iterable[str]) -> list[Tool]:
@@ -228,10 +242,14 @@ def _has_shader_compiler() -> bool:
 
 
 def has_compiler() -> bool:
-    """Return whether there is a C++ compiler, ``CXX`` or ``c++``; a Mac without Xcode's tools has a stand-in for it."""
+    """Return whether there is a C++ compiler, ``CXX`` or ``c++``.
+
+    A Mac without Xcode's tools has a stand-in for it, which only asks to install them; it does not count.
+    """
     if sys.platform == "darwin":
         return subprocess.run(["xcode-select", "-p"], capture_output=True).returncode == 0
-    return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
+    command = os.environ.get("CXX", "").split() or ["c++"]
+    return shutil.which(command[0]) is not None
 
 
 def _packages(wanted: str) -> str:
@@ -249,7 +267,7 @@ SETUP = "make setup FORCE=1"
 """What brings every Python package back."""
 
 NEWER_LINUX = "on Linux take one with glibc 2.35 or newer, then make setup FORCE=1"
-"""What brings MLX."""
+"""What brings MLX where its wheel does not load."""
 
 CORE_AI = (
     paths.ROOT / ".venv-coreai" / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
@@ -266,12 +284,20 @@ TOOLS = {
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
     "coreai": Tool(
-        "Apple's Core AI", lambda: (CORE_AI / "main.pth").exists(), lambda: "make setup COREAI=1"
+        "Apple's Core AI",
+        lambda: (CORE_AI / "main.pth").exists(),
+        lambda: "make setup COREAI=1",
+        may_be_absent=lambda: True,
     ),
     "coremltools": Tool(
         "Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP
     ),
-    "mlx": Tool("Apple's MLX", lambda: bool(importlib.util.find_spec("mlx")), lambda: NEWER_LINUX),
+    "mlx": Tool(
+        "Apple's MLX",
+        lambda: bool(importlib.util.find_spec("mlx")),
+        lambda: SETUP if bootstrap.loads_mlx() else NEWER_LINUX,
+        may_be_absent=lambda: not bootstrap.loads_mlx(),
+    ),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.
 

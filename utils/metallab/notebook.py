@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def skip_reason(notebook, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
     It lists devices that cannot compute what the page is about, or in ``without`` tools that not every machine can have
-    (`needs.OPTIONAL`). Without any other tool a page is no skipped one: `lacking_tools`.
+    (`needs.OPTIONAL`). Where this machine can have the tool, or without any other one, a page is no skipped one:
+    `lacking_tools`.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
@@ -93,7 +94,7 @@ def skip_reason(notebook, device: str) -> str:
                 f"without is a list of {', '.join(needs.OPTIONAL)}: name other tools in metadata.metallab.tools, "
                 "for a page that lacks them is not skipped but incomplete"
             )
-        lacks = bool(needs.missing(optional))
+        lacks = any(tool.may_be_absent() for tool in needs.missing(optional))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(
             f"metadata.metallab.skip wants device and reason, and may have without: {error}"
@@ -104,11 +105,13 @@ def skip_reason(notebook, device: str) -> str:
 def lacking_tools(notebook) -> list[needs.MissingTool]:
     """Return the tools that a page as a whole needs and this machine lacks; Failure for one that does not exist.
 
-    They stand in ``metadata.metallab.tools``, by their names in `needs.TOOLS`.
+    They stand in ``metadata.metallab.tools`` by their names in `needs.TOOLS`, or in ``skip.without``, if this machine
+    can have them (`skip_reason`).
     """
-    names = notebook.metadata.get("metallab", {}).get("tools", [])
+    told = notebook.metadata.get("metallab", {})
+    names, optional = told.get("tools", []), told.get("skip", {}).get("without", [])
     try:
-        return [tool.missed_by("this page") for tool in needs.missing(names)]
+        return [tool.missed_by("this page") for tool in needs.missing([*names, *optional])]
     except (KeyError, TypeError):
         raise Failure(
             f"metadata.metallab.tools is {names!r}: it is a list of {', '.join(needs.TOOLS)}"
@@ -165,6 +168,23 @@ def not_run(notebook) -> list[dict[str, Any]]:
                 told = {"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])}
                 gaps.append(told | ({"optional": True} if gap.get("optional") else {}))
     return gaps
+
+
+def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
+    """Return the last line of a run: how many of its pages are incomplete. Empty if none is.
+
+    Parameters
+    ----------
+    gaps_of_pages
+        What each incomplete page did not run (`not_run`).
+    """
+    pages = list(gaps_of_pages)
+    if not pages:
+        return ""
+    count = "1 page is" if len(pages) == 1 else f"{len(pages)} pages are"
+    fails_if_strict = any(not gap.get("optional") for gaps in pages for gap in gaps)
+    strict = "; a strict run (make run STRICT=1) fails then" if fails_if_strict else ""
+    return f"{count} incomplete, see above{strict}"
 
 
 def judgements(notebook) -> list[dict[str, str]]:

@@ -14,7 +14,6 @@ sample, warm up until the times have settled, stop when the noise is known, repo
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import itertools
 import math
@@ -28,8 +27,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, turns, units, wording
+from metallab import mode, turns, units
 from metallab.fields import Dtype
+from metallab.inspections import KEPT_BYTES, Inspections, leaves, memory_of
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
     DRIFT,
@@ -70,14 +70,8 @@ ROW_CALLS = 8
 LONGEST_ROW = 20
 """Such a block takes at most so many times `Budget.block_seconds`."""
 
-KEPT_BYTES = 2**28
-"""Bytes of a throughput block's results that are kept at a time, at most."""
-
 SLOW_CALL = 0.5
 """Seconds of a call from which on switching between variants (cold caches, sleeping threads) costs below 1 %."""
-
-INSPECTION = 0.03
-"""Share of a comparison's time that may be spent on results between the first and the last, beyond one look."""
 
 SECONDS_FOR_PAIRS = 10.0
 """Seconds for which a comparison of slow calls continues at least, to get the pairs of an interval."""
@@ -379,7 +373,7 @@ class _Sampler:
 
     def _most_calls(self) -> float:
         """Return how many results of a block fit into memory, where all are kept."""
-        arrays = _leaves(self.first_result) if self.waits_for_results else ()
+        arrays = leaves(self.first_result) if self.waits_for_results else ()
         kept = sum(getattr(array, "nbytes", 0) for array in arrays)
         return KEPT_BYTES / kept if kept else math.inf
 
@@ -574,14 +568,20 @@ def _in_turns(
         checked = {
             k: j for k, j in judges.items() if k not in at_first and not isinstance(j, Unchecked)
         }
-        first = _copied(samplers[baseline].first_result) if checked else None
+        inspections = Inspections(
+            baseline,
+            checked,
+            {k: samplers[k].first_result for k in (baseline, *checked)},
+            budget.max_samples or FEWEST_PAIRS,
+            samplers[baseline].clock,
+            rng,
+        )
         for sampler in samplers.values():
-            sampler.result_bytes = _memory_of(sampler.first_result)
+            sampler.result_bytes = memory_of(sampler.first_result)
             sampler.first_result = None  # so that memory is what it would be without the check
 
-        inspections = _Inspections(baseline, checked, first, budget, samplers[baseline].clock, rng)
         rounds = _interleave(samplers, budget, rng, inspections)
-    in_the_end = _differing_in_the_end(samplers, baseline, checked, first)
+    in_the_end = _differing_in_the_end(samplers, baseline, checked, inspections.reference)
     for variant, number in inspections.differed_in.items():
         if (
             variant in in_the_end
@@ -782,87 +782,11 @@ def _steady(stretches: Sequence[_Stretch]) -> list[_Stretch]:
     return best
 
 
-class _Inspections:
-    """Compares results of timed calls with the baseline's first one, in rounds drawn at random.
-
-    PyTorch returns silently from a GPU job that macOS aborts: the call is short, and its result is what was there
-    before. If the first and the last result are right nothing else would show it.
-
-    At least one round is inspected, and then as many as `INSPECTION` of the time permits. Their distances vary at
-    random around an even one, so that none can hide in a cycle. Where a check takes as long as the call or longer, the
-    time permits few or none behind the first one, and an abort of later rounds stays unseen.
-
-    Source: https://github.com/pytorch/pytorch/pull/193571.
-    """
-
-    def __init__(
-        self,
-        baseline: str,
-        judges: Mapping[str, ParityCheck],
-        first: Any,
-        budget: Budget,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self.baseline, self.judges, self.first = baseline, judges, first
-        self.clock, self.rng = clock, rng
-        self.refused: dict[str, Withheld] = {}
-        self.differed_in: dict[str, int] = {}
-        """The round in which each of these was found."""
-        self.round = 0
-        """The number of the round that is taken now, counted from 1."""
-        certain = min(FEWEST_PAIRS, budget.max_samples or FEWEST_PAIRS)
-        self.first_round = rng.randint(1, certain)
-        self.is_due = False
-        self.began = clock()
-        self.next_time: float = 0.0
-        self.seconds_now = self.seconds_later = 0.0
-        """Spent in the round that is taken now, and in all inspected ones but the first."""
-
-    def begin_round(self) -> None:
-        """Decide whether the round that begins is inspected."""
-        self.round += 1
-        self.seconds_now = 0.0
-        passed = (self.clock() - self.began) / 1e9
-        has_time = self.seconds_later <= INSPECTION * passed
-        is_later = self.round > self.first_round and passed >= self.next_time and has_time
-        self.is_due = bool(self.judges) and (self.round == self.first_round or is_later)
-
-    def prepare(self, sampler: _Sampler) -> None:
-        """Make sure that the result of the call to be inspected is its own."""
-        start = self.clock()
-        sampler.overwrite_freed()
-        self.seconds_now += (self.clock() - start) / 1e9
-
-    def compare(self, variant: str, result: Any) -> None:
-        """Compare what the last timed call of a variant returned, before another call can write over it."""
-        start = self.clock()
-        judged = self.judges if variant == self.baseline else [variant]
-        for key in judged:
-            if key not in self.judges or key in self.refused:
-                continue
-            if difference := difference_of(self.judges[key], self.first, result):
-                whose = f"'{variant}' itself" if variant == self.baseline else "it"
-                detail = wording.differs_in_a_round(whose, self.round, difference)
-                self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
-                self.differed_in[key] = self.round
-        self.seconds_now += (self.clock() - start) / 1e9
-
-    def end_round(self) -> None:
-        """Draw when to look again."""
-        if not self.is_due:
-            return
-        if self.round > self.first_round:
-            self.seconds_later += self.seconds_now
-        passed = (self.clock() - self.began) / 1e9
-        self.next_time = passed + self.seconds_now / INSPECTION * self.rng.uniform(0.5, 1.5)
-
-
 def _interleave(
     samplers: Mapping[str, _Sampler],
     budget: Budget,
     rng: random.Random,
-    inspections: _Inspections,
+    inspections: Inspections,
 ) -> _Rounds:
     """Take rounds of one sample each, shuffled in every round, until enough of them count."""
     columns = list(samplers.items())
@@ -879,7 +803,7 @@ def _interleave(
             with sampler.device.active():
                 sampler.warm_up_once()
                 if inspections.is_due:
-                    inspections.prepare(sampler)
+                    inspections.prepare(sampler.overwrite_freed)
                 row[index] = sampler.sample(keep_result=inspections.is_due)
                 if inspections.is_due:
                     inspections.compare(name, sampler.take_result())
@@ -955,18 +879,6 @@ def _differing_in_the_end(
     return differing
 
 
-def _copied(result: Any) -> Any:
-    """Return a copy that later calls cannot change, or the result if it cannot be copied."""
-    try:
-        tensors = [
-            leaf for leaf in _leaves(result) if hasattr(leaf, "detach") and hasattr(leaf, "clone")
-        ]
-        # tensors with a gradient cannot be copied deeply
-        return copy.deepcopy(result, {id(tensor): tensor.detach().clone() for tensor in tensors})
-    except Exception:  # noqa: BLE001 - a result of any type
-        return result
-
-
 def _noise_is_stable(samples: Sequence[float]) -> bool:
     """Return True if half of the samples have the same noise within 10 %."""
     now, before = noise(samples), noise(samples[: len(samples) // 2])
@@ -1022,30 +934,3 @@ def undisturbed() -> Iterator[Others]:
         finally:
             if was_on:
                 gc.enable()
-
-
-def _memory_of(result: Any) -> list[int]:
-    """Return the bytes of each piece of memory that a result lies in, of a view those of the whole.
-
-    What has no memory of its own, such as a number, is left out, and so are sparse tensors.
-    """
-    sizes: dict[Any, int] = {}
-    for leaf in _leaves(result):
-        with contextlib.suppress(Exception):  # an array of any framework, which may refuse to tell
-            if hasattr(leaf, "untyped_storage"):
-                storage = leaf.untyped_storage()
-                sizes[storage.data_ptr()] = storage.nbytes()
-            elif hasattr(leaf, "nbytes"):
-                sizes[id(leaf)] = int(leaf.nbytes)
-    return [size for size in sizes.values() if size > 0]
-
-
-def _leaves(result: Any) -> Iterator[Any]:
-    """Yield the parts of a nested result."""
-    if isinstance(result, Mapping):
-        result = list(result.values())
-    if isinstance(result, (list, tuple)):
-        for item in result:
-            yield from _leaves(item)
-    else:
-        yield result

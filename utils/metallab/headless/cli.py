@@ -30,6 +30,7 @@ from metallab.headless.runner import (
     make_job,
     resolve_device,
 )
+from metallab.notebook import closing_line
 from metallab.outcomes import STATUSES
 from metallab.paths import shown
 
@@ -79,8 +80,8 @@ def run(options: argparse.Namespace) -> int:
             say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
             return 130
     print_table(results, folder, time.monotonic() - began)
-    if incomplete := sum(result.status == "incomplete" for result in results):
-        say(f"\n{closing_line(incomplete, any(r.lacks_required for r in results))}")
+    if closing := closing_line(r.not_run for r in results if r.status == "incomplete"):
+        say(f"\n{closing}")
     return int(any(result.status == "failed" for result in results))
 
 
@@ -241,13 +242,6 @@ def line_of(result: NotebookResult) -> str:
     """Return a notebook's line of progress."""
     reason = " ".join(result.reason.split())
     return f"{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {reason[:100]}".rstrip()
-
-
-def closing_line(incomplete: int, is_failure_if_strict: bool) -> str:
-    """Return how many pages are incomplete, and that a strict run fails where a tool is missing that it wants."""
-    pages = "1 page is" if incomplete == 1 else f"{incomplete} pages are"
-    strict = "; a strict run (make run STRICT=1) fails then" if is_failure_if_strict else ""
-    return f"{pages} incomplete, see above{strict}"
 
 
 def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float) -> None:

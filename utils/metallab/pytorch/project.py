@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from metallab import checks, device, mode, paths, records, timing, units
+from metallab import checks, device, mode, needs, paths, records, timing, units
 from metallab.device import Device
 from metallab.pytorch import blame, crossover, doctor
 from metallab.pytorch.copies import tensors_in
@@ -36,6 +36,8 @@ STEPS = (
     "Does the script run on MPS?", "What was changed?", "Does it compute the same?", "Is it finite for feared inputs?",
     "What takes the time?", "Is it faster?", "Which number format?", "Does it fit?", "What was found?",
 )  # fmt: skip
+ON_AN_APPLE_GPU = (2, 3)
+"""Steps whose answer is computed on one, be it simulated."""
 DONE, REFUSED, OPEN, OLD = (
     "good",
     "bad",
@@ -90,6 +92,9 @@ class Project:
                 "files": {},
             }
             self.kept["steps"][str(number)] = entry
+            if number in ON_AN_APPLE_GPU:
+                for tool in needs.missing(["apple-gpu"]):
+                    needs.show(tool.missed_by(f"step {number}"))
             try:
                 entry["on"], *entry["found"] = (
                     line.replace(f"{self.folder}/", "") for line in asked(given)

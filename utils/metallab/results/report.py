@@ -22,7 +22,7 @@ from urllib.parse import quote
 import msgspec
 
 from metallab import machine, paths, private, timing, units, wording
-from metallab.notebook import Expectation, expectations, without_colours
+from metallab.notebook import Expectation, closing_line, expectations, without_colours
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
@@ -357,17 +357,24 @@ def duration(seconds: float) -> str:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab report``: 0, or 2 if it cannot be made, or a file of results cannot be read."""
+    """``metallab report``: 0, or 2 if it cannot be made, or a file of results cannot be read.
+
+    It ends with how many pages of the run are incomplete, since `make run` ends with it.
+    """
     parser.add_argument(
         "run", type=Path, nargs="?", help="folder of a run; by default the latest under build/"
     )
     run = parser.parse_args(arguments).run
     try:
-        path, problems = make(run.resolve() if run else latest_run(paths.BUILD), paths.REPORT)
+        run = run.resolve() if run else latest_run(paths.BUILD)
+        path, problems = make(run, paths.REPORT)
+        pages = read_summary(run).notebooks
     except (ReportError, OSError) as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2
     print(f"report: {path}")
     for problem in problems:
         print(f"report: left out: {problem.what}: {problem.reason}", file=sys.stderr)
+    if closing := closing_line(page.not_run for page in pages if page.status == "incomplete"):
+        print(closing)
     return 2 if problems else 0
