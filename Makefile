@@ -8,6 +8,7 @@ CPU    ?= Haswell
 PYTHON ?= python3
 ONLY   ?=
 STRICT ?=
+TORCH  ?= oldest
 strict = $(filter-out 0,$(STRICT))
 FOLDER ?=
 A      ?=
@@ -44,7 +45,7 @@ JAX := .venv-jax
 CORE := .venv-coreai
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
-SRC := conftest.py utils metalsim tests book classroom/*.py data/weights/*.py
+SRC := conftest.py utils metalsim tests tools book classroom/*.py data/weights/*.py
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders; what emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 
@@ -57,7 +58,7 @@ targets := help setup packages lab hub run test mutants bench show book versus g
   format lock clean setup-jax-mps verify-mac check-mac
 # Whoever types the name of a folder means a target: make would say that there is nothing to be done, and succeed.
 folders := $(filter-out tests $(targets),$(patsubst %/.,%,$(wildcard */.)))
-.PHONY: $(targets) tests $(folders) a-class a-module a-page a-suite
+.PHONY: $(targets) tests $(folders) a-class a-module a-page a-suite a-torch
 .NOTPARALLEL:  # make -j would measure several things at once
 
 ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
@@ -78,7 +79,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ##	STRICT=1	run, test: a page that does not run whole, as a tool is missing, is a failure
 ##	FORCE=1	setup: make .venv anew
 ##	COREAI=1	setup: also Apple's Core AI for notebook 09c, in an environment of its own
-##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab
+##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab, torch
 ##	CLASS=	hub: the file with the names of a class
 ###	FOLDER=	progress, stick: where pages are, where the copy goes
 ##	A= B=	versus: revisions, environments, NAME=value
@@ -88,6 +89,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	NIGHTLY=1	test: also what takes long, and each page on its other device
 ###	BOOK=	test SUITE=book: read this one, such as build/book
 ###	CPU=Haswell	test SUITE=cpu: a processor that qemu-user knows (qemu-x86_64 -cpu help)
+###	TORCH=oldest	test SUITE=torch: a version of PyTorch, such as 2.13.0, or all
 ###	MINUTES=10	test SUITE=fuzz: how long all fuzzers look together
 ###	MODULE= TESTS=	mutants: what is changed, and the tests that should notice
 ###	LABFLAGS=	lab: more options, such as --allow-root in a container
@@ -165,8 +167,13 @@ jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --on
 suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/frameworks/test_jax.py \
 	&& METALLAB_OUT=build/fast-jax $(JAX)/bin/python $(jax-pages)
 
+# The core of the simulated GPU's tests with the PyTorch that TORCH names, in an environment of its own; at night with all.
+a-torch: setup
+	$(BIN)/python tools/other_torch.py --install $(TORCH)
+suite-torch = $(BIN)/python tools/other_torch.py --jobs '$(JOBS)' $(if $(NIGHTLY),all,$(TORCH))
+
 # What cannot be tested is said before anything is installed.
-SUITES := book cpu fuzz hub jax lab
+SUITES := book cpu fuzz hub jax lab torch
 a-suite:
 	@$(if $(filter-out $(SUITES),$(SUITE))$(word 2,$(SUITE)),echo 'There is no suite $(SUITE): SUITE= takes one of $(SUITES).'; exit 2,:)
 a-page:

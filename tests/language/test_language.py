@@ -176,7 +176,7 @@ def test_weights_there_and_back(small, tmp_path):
     again = decoder.load(path, sha256)
     for name, weight in small.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight.half().float()), name
-    with pytest.raises(ValueError, match="git checkout -- data/weights"):
+    with pytest.raises(ValueError, match="git checkout -- utils/metallab/language/data"):
         decoder.load(path, "0" * 64)
     broken = decoder.Decoder(SMALL)
     with torch.no_grad():

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from metallab import paths
+from metalsim.device import TESTED_TORCH
 
 ROOT = paths.ROOT
 PAGES = [page.name for page in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
@@ -179,7 +180,8 @@ def test_the_citation_follows_its_schema():
     assert done.exit_code == 0, done.output
     citation = yaml.safe_load(path.read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert citation["version"] == project["version"]
+    assert citation["license"] in project["license"].split(" AND "), "that of a text is another"
     metalsim = tomllib.loads((ROOT / "metalsim" / "pyproject.toml").read_text(encoding="utf-8"))[
         "project"
     ]
@@ -197,3 +199,69 @@ def test_changelog_begins_with_unreleased_and_dates_versions():
     ), released
     kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
     assert {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+OURS = re.compile(
+    r"(?<![\w./-])(?:metalsim|metal-lab|metallab|metal_lab)(?:\[[\w,-]*\])?+(?![\w./@-]| @)"
+)
+"""One of our packages by its bare name, as no index has it: neither a file, nor a folder, nor an address."""
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *map(paths.NOTEBOOKS.joinpath, PAGES)], ids=named)
+def test_nobody_is_told_to_install_our_packages_by_a_bare_name(path):
+    """The names are not registered: whoever did that would get somebody else's package."""
+    text = path.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if re.search(r"\b(?:pip|uv) .*\binstall\b", line)]
+    assert [line for line in lines if OURS.search(line.partition("install")[2])] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "is_bare"),
+    [
+        ("pip install metalsim", True),
+        ("pip install torch 'metal-lab[pages]'", True),
+        ("pip install path/to/metal-lab/metalsim", False),
+        ("pip install ./metalsim-1.0.0-py3-none-any.whl", False),
+        ("pip install 'metalsim[shaders] @ https://example.org/metalsim.whl'", False),
+    ],
+)
+def test_a_bare_name_is_recognised(command, is_bare):
+    assert bool(OURS.search(command.partition("install")[2])) == is_bare
+
+
+SCRIPT = re.compile(r"(?<![\w/.-])((?:[\w-]+/)+[\w-]+\.py)\b")
+EXAMPLES = ("path/to/",)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_a_script_that_is_named_is_there(path):
+    """By its place in the checkout, in the document's folder or in a package; or it names the revision that had it."""
+    sources = ("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim")
+    folders = (ROOT, path.parent, *map(ROOT.joinpath, sources))
+    text = path.read_text(encoding="utf-8")
+    missing = [
+        match[1]
+        for match in SCRIPT.finditer(text)
+        if not any((folder / match[1]).exists() for folder in folders)
+        and not match[1].startswith(EXAMPLES)
+        and not text[match.end() :].startswith("` of revision ")
+    ]
+    assert missing == []
+
+
+RELEASE = re.compile(r"(?:PyTorch |torch==|torch )(\d+\.\d+\.\d+)")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if "CHANGELOG" not in path.name], ids=named
+)
+def test_a_release_of_pytorch_that_is_named_was_tested(path):
+    """Three numbers name what is installed or was run; two name a release of which something was found."""
+    named_there = set(RELEASE.findall(path.read_text(encoding="utf-8")))
+    assert named_there <= set(TESTED_TORCH)
+
+
+def test_each_release_has_its_row_where_versions_are_told():
+    text = (ROOT / "docs" / "test_mps_on_linux.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \|", text, re.MULTILINE)
+    assert tuple(rows) == TESTED_TORCH

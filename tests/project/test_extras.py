@@ -253,7 +253,21 @@ ON_A_MAC = "" if sys.platform == "darwin" else "of a Mac alone"
 NO_MLX = "" if "mlx" in bootstrap.extras() else "MLX's wheel wants glibc 2.35"
 NO_CORE_ML = "coremltools has no wheel for Linux on ARM" if os.uname().machine == "aarch64" else ""
 
+PAGES = """
+import IPython, safetensors, scipy.stats
+import pandas
+from matplotlib import pyplot
+from sklearn import datasets
+
+from metallab import plots
+
+table = pandas.DataFrame({"digit": datasets.load_digits().target}).digit.value_counts()
+figure, axes = pyplot.subplots()
+axes.bar(table.index, table)
+"""
+
 USES = {
+    "pages": Use((python(PAGES),)),
     "notebooks": Use(
         (IN_NOTEBOOK, ("jupyter", "lab", "--version")), {"page.ipynb": notebook(NOTEBOOKS)}
     ),

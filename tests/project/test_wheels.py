@@ -6,6 +6,7 @@ An environment is made without downloading: packages that are installed here are
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import os
 import re
@@ -42,7 +43,7 @@ NOT_ON_A_MAC = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a 
 
 def copy_checkout(folder):
     """Copy what a checkout is installed from into a folder, and return it."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     for name in ("utils", "metalsim"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
@@ -115,6 +116,40 @@ def test_the_two_distributions_agree():
     lab, sim = PROJECTS["metal-lab"], PROJECTS["metalsim"]
     assert lab["project"]["version"] == sim["project"]["version"]
     assert f"torch=={TORCH}" in lab["project"]["optional-dependencies"]["pytorch"]
+
+
+@pytest.mark.parametrize("name", DISTS)
+def test_the_readme_of_a_wheel_stands_alone(wheels, name):
+    """Whoever has the file alone can follow every link, and run every command."""
+    with zipfile.ZipFile(wheels[name]) as wheel:
+        (metadata,) = (path for path in wheel.namelist() if path.endswith(".dist-info/METADATA"))
+        text = wheel.read(metadata).decode().partition("\n\n")[2]
+        files = set(wheel.namelist())
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inside = [child for token in tokens for child in token.children or ()]
+    targets = [token.attrs["href"] for token in inside if token.type == "link_open"]
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+
+    commands = "".join(token.content for token in tokens if token.type == "fence")
+    assert not re.search(r"^make |\.venv/", commands, re.MULTILINE)
+    assert f"pip install ./{wheels[name].name}" in commands
+    package = next(iter(files)).partition("/")[0]
+    assert set(re.findall(rf"`({package}/[\w/]+\.\w+)`", text)) <= files
+
+
+def test_a_wheel_of_another_sha256_is_refused(wheels, tmp_path):
+    """By pip itself, of a file as of an address."""
+    wheel = wheels["metalsim"]
+    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
+    for code, sha256 in ((0, right), (1, "0" * 64)):
+        requirement = f"metalsim @ {wheel.as_uri()}#sha256={sha256}"
+        where = ["--target", str(tmp_path / sha256)]
+        _, errors = run(
+            [sys.executable, "-m", "pip", "install", *options, *where, requirement], code
+        )
+    assert "do not match the hashes" in errors.lower().replace("\n", " ")
+    assert (tmp_path / right / "metalsim" / "device.py").is_file()
 
 
 # ---------------------------------------------------------------- environments
@@ -313,6 +348,26 @@ def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
     assert (
         run(["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"])[0] == ""
     )
+
+
+@pytest.fixture(scope="module")
+def with_language(wheels, tmp_path_factory):
+    """The core, and what the language model takes beside it."""
+    requires = [*PROJECTS["metal-lab"]["project"]["dependencies"], "torch", "safetensors"]
+    folder = tmp_path_factory.mktemp("language") / "venv"
+    return Environment(folder, wheels["metal-lab"], requires)
+
+
+def test_the_language_model_and_its_texts_are_a_part_of_the_wheel(with_language, tmp_path):
+    code = (
+        "from metallab.language import corpus, decoder\n"
+        "text, recipes = corpus.load(), corpus.RECIPES.read_text('utf-8')\n"
+        "logits = decoder.load()(corpus.encode(text.test[:8])[None])\n"
+        "licence = corpus.DATA.joinpath('PYTHON_LICENSE.txt').read_text('utf-8')\n"
+        "print(*logits.shape, 'CARROT' in recipes, 'PYTHON SOFTWARE FOUNDATION' in licence)"
+    )
+    printed, _ = with_language.python(code, cwd=tmp_path)
+    assert printed == "1 8 96 True True\n"
 
 
 # ---------------------------------------------------------------- metalsim

@@ -35,7 +35,6 @@ FOR_LEARNERS = (
     "data/results/README.md",
     "CONTRIBUTING.md",
     "LICENSE",
-    "data/text/PYTHON_LICENSE.txt",
     "metalsim/LICENSE",
 )
 """Documents that hold no solutions, in the order in which the page of contents lists those that are Markdown."""

@@ -122,6 +122,8 @@ def note(told: Mapping[str, Any]) -> None:
 
 def _cells_run() -> list[str]:
     """Return the source of each cell that was run, after an empty one; the last is the one that runs now."""
+    if "IPython" not in sys.modules:  # a program; the measuring core does without it
+        return []
     from IPython import get_ipython
 
     shell = get_ipython()

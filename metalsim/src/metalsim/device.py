@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from metalsim.profiler import Profiler
 
 MODULE = "metalsim_device"
-TORCH = "2.15.0"
-"""The newest release that is known: what is refused, and in which words, is that of this one under every release."""
-OLDEST_TORCH = "2.11.0"
-"""The oldest release under which it builds and runs."""
+TESTED_TORCH = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
+"""The releases of PyTorch with which the core of the tests was run, from the oldest one on."""
+OLDEST_TORCH, *_, TORCH = TESTED_TORCH
+"""The oldest of them, and the one that is followed: the newest one that is known."""
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 # Composites that PyTorch registers for every backend that computes, so that a Mac runs what they call.
 COMPOSITES = ("aten::linalg_pinv",)

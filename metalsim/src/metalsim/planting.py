@@ -143,7 +143,7 @@ def _library(names: tuple[str, ...], calls: range) -> torch.library.Library:
         for operator in operators:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
             wrong = _kernel(FAULTS[name], operator, right, number, calls)
-            library.impl(operator, wrong, "MPS", with_keyset=True)
+            library.impl(operator, wrong, "MPS", with_keyset=True, allow_override=True)
     return library
 
 

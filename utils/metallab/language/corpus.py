@@ -15,10 +15,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from metallab import paths
+DATA = Path(__file__).with_name("data")
+"""The folder of what comes with this package: weights and texts, with a README and the licence of the one text."""
 
-FILE = paths.ROOT / "data" / "text" / "python_3_11_topics.json.xz"
-"""The text that comes with the project: a JSON object from topic to text, compressed."""
+FILE = DATA / "python_3_11_topics.json.xz"
+"""The text: a JSON object from topic to text, compressed."""
+
+RECIPES = DATA / "recipes.txt"
+"""26 recipes with an empty line between them, written for this project."""
+
+REMEDY = "install metallab again, or fetch it in a checkout, `git checkout -- utils/metallab/language/data`"
+"""What to do where one of these files is missing or damaged."""
 
 SHA256 = "4717ccc51e2e7bd1eed2feddb0bcb5a7da19a1a923fd2f258cf81e4285e31683"
 """The checksum of what is in it, decompressed."""
@@ -49,14 +56,13 @@ def load(path: str | Path = FILE, sha256: str | None = SHA256) -> Corpus:
     network cannot have learned a test paragraph by heart. Whole topics are held out, in the order of their names'
     SHA-256. ValueError if the file is missing, damaged or another one; None leaves the checksum out.
     """
-    remedy = "fetch it again with `git checkout -- data/text`"
     try:
         packed = Path(path).read_bytes()
         raw = lzma.decompress(packed)
     except (OSError, lzma.LZMAError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): {remedy}") from error
+        raise ValueError(f"{path} cannot be read ({error}): {REMEDY}") from error
     if sha256 is not None and (actual := hashlib.sha256(raw).hexdigest()) != sha256:
-        raise ValueError(f"the text in {path} has sha256 {actual} instead of {sha256}: {remedy}")
+        raise ValueError(f"the text in {path} has sha256 {actual} instead of {sha256}: {REMEDY}")
     topics: dict[str, str] = json.loads(raw)
     total = sum(map(len, topics.values()))
     names = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())

@@ -15,14 +15,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from metallab import paths
+from metallab.language import corpus
 from metallab.language.corpus import CHARACTERS
 
-WEIGHTS = paths.ROOT / "data" / "weights" / "topics_decoder.safetensors"
+WEIGHTS = corpus.DATA / "topics_decoder.safetensors"
 """The weights that come with the project."""
 
 SHA256 = "24018baf3fd402acc9b41916effb326a71afe01ad28c24fb00c916d4506a2144"
-"""Their checksum, as in data/README.md."""
+"""Their checksum, as in the README beside them."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
     For a file that ``train_decoder.py`` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
     ValueError if it is missing, damaged, or made for other characters.
     """
-    remedy = "fetch it again with `git checkout -- data/weights`, or train it: `python data/weights/train_decoder.py`"
+    remedy = f"{corpus.REMEDY}, or train it there: `python data/weights/train_decoder.py`"
     try:
         if (
             sha256 is not None

@@ -75,13 +75,19 @@ struct Quiet final : c10::WarningHandler {
 
 } // namespace
 
-// Under vmap attention is chosen as on the device; PyTorch has a kernel there already, which this one replaces.
-void register_batched_attention() {
+// Under vmap, and up to PyTorch 2.13 under torch.func.grad, whose tensors do not say that they are of MPS, attention is
+// chosen as on the device. PyTorch has a kernel in these places already, which this one replaces.
+void register_transformed_attention() {
   Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static auto* library = new torch::Library(
-      torch::Library::IMPL, "aten", c10::DispatchKey::FuncTorchVmapMode, "metalsim", uint32_t(__LINE__));
-  library->impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&batched_attention));
+  std::vector<c10::DispatchKey> places{c10::DispatchKey::FuncTorchVmapMode};
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
+  places.push_back(c10::DispatchKey::CompositeImplicitAutograd);
+#endif
+  for (const auto place : places) {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", place, "metalsim", uint32_t(__LINE__)); // kept
+    library->impl("scaled_dot_product_attention", static_cast<decltype(&choose_attention)>(&transformed_attention));
+  }
 }
 
 // Put `run_any` under the device's key for these operators, as a Mac's PyTorch has a kernel there. Without it the
@@ -98,7 +104,7 @@ void install(py::object decide_by_name, py::object outcome_of_call, std::string 
   outcome = outcome_of_call.release().ptr();
   commit_hash = std::move(commit);
   watch_forks();
-  register_batched_attention();
+  register_transformed_attention();
 }
 
 void listen(py::object callback) {

@@ -293,9 +293,9 @@ inline Tensor choose_attention(
       &at::_scaled_dot_product_attention_math_for_mps, query, key, value, added, dropout, causal, scale, grouped);
 }
 
-// Under vmap. torch's own function, which was there, asks a table in which a build for Linux has no mps.
+// Under a transformation. torch's own function, which was there, asks a table in which a build for Linux has no mps.
 template <typename... Options>
-Tensor batched_attention(const Tensor& query, Options... options) {
+Tensor transformed_attention(const Tensor& query, Options... options) {
   const auto function = query.device().is_mps() ? &choose_attention : &at::native::scaled_dot_product_attention;
   return function(query, options...);
 }

@@ -50,9 +50,9 @@ def _teach(cpp_extension: ModuleType, bridge: Callable[[], Bridge]) -> None:
             *without_frameworks(build["ldflags"]),
             *(shlex.quote(str(runtime)), f"-Wl,-rpath,{shlex.quote(str(runtime.parent))}"),
         ]
-        with mock.patch.object(
-            cpp_extension, "get_cxx_compiler", return_value=list(tools.compiler)
-        ):
+        takes_words = hasattr(cpp_extension, "_wrap_compiler")  # since PyTorch 2.13; before, a text
+        compiler = list(tools.compiler) if takes_words else shlex.join(tools.compiler)
+        with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=compiler):
             write(**build)
         file = Path(build["path"])
         linking = f"command = {shlex.quote(tools.gxx)} $in"
