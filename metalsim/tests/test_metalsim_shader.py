@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from metalsim import SimulationError, shader
+from metalsim import SimulationError, device, shader
 from metalsim.shader import binding, check, compiler, source
 from metalsim.shader.accesses import KINDS
 
@@ -52,8 +52,13 @@ def each_compiler(request, monkeypatch) -> compiler.Compiler:
     return chosen
 
 
+HAS_TRIGAMMA = device.release(torch.__version__) >= (2, 12)
+"""Whether PyTorch's Metal headers have that function."""
+
+
 def text_of(name: str) -> str:
-    return (SHADERS / f"{name}.metal").read_text(encoding="utf-8")
+    text = (SHADERS / f"{name}.metal").read_text(encoding="utf-8")
+    return text if HAS_TRIGAMMA else text.replace("SPECIAL(trigamma)", "")
 
 
 def library(name: str) -> shader.Library:
@@ -363,9 +368,11 @@ S = torch.special
 SPECIAL = {
     "digamma": S.digamma, "log_gamma": torch.lgamma, "i0": S.i0, "i0e": S.i0e, "i1": S.i1, "i1e": S.i1e,
     "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv, "sinc": torch.sinc, "entr": S.entr,
-    "log1p": torch.log1p, "expm1f": torch.expm1, "trigamma": lambda x: torch.polygamma(1, x),
+    "log1p": torch.log1p, "expm1f": torch.expm1,
     "bessel_j0_forward": S.bessel_j0, "modified_bessel_k0_forward": S.modified_bessel_k0,
 }  # fmt: skip
+if HAS_TRIGAMMA:
+    SPECIAL["trigamma"] = lambda x: torch.polygamma(1, x)
 
 
 @with_each_compiler

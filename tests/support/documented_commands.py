@@ -25,6 +25,8 @@ PAGES = (
     "data/README.md",
     "data/results/README.md",
     "metalsim/README.md",
+    "utils/README.md",
+    "utils/metallab/language/data/README.md",
     *sorted(str(path.relative_to(paths.ROOT)) for path in paths.ROOT.glob("docs/*.md")),
 )
 PROGRAMS = (

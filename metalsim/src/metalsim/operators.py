@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from metalsim.refusals import versions
+
 Status = Literal["native", "composite", "falls back", "missing", "unknown"]
 """A kernel of its own; made of other operators; on the CPU by PyTorch's own decision; none; not PyTorch's own."""
 
-# Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm).
-FALLS_BACK_BY_ITSELF = ("aten::embedding_renorm_",)
+# Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm), as the macOS wheels of 2.11
+# to 2.15 have it: each with the last version that does, empty if all do.
+FALLS_BACK_BY_ITSELF = {"aten::embedding_renorm_": "", "aten::linalg_svd": "2.13"}
 # torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps); all of its operators
 # have a CPU kernel, so what is not among them is missing on MPS.
 TORCHVISION = (
@@ -53,7 +56,8 @@ WITHOUT_FLOAT8 = ("aten::mm", "aten::addmm", "aten::mul", "aten::abs")
 def status(operator: str) -> Status:
     """How an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
     namespace, _, name = operator.partition("::")
-    if operator.split(".")[0] in FALLS_BACK_BY_ITSELF:
+    until = FALLS_BACK_BY_ITSELF.get(operator.split(".")[0])
+    if until is not None and versions.is_between(versions.installed(), "", until):
         return "falls back"
     if namespace == "torchvision":
         return (
@@ -86,21 +90,30 @@ def takes_numbers(operator: str) -> bool:
 
 
 @functools.cache
-def _entries() -> Mapping[str, Mapping[str, Any]]:
-    import torchgen
+def _entries(folder: Path | None = None) -> Mapping[str, Mapping[str, Any]]:
     import yaml
 
-    path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    path = (folder or packaged()) / "native_functions.yaml"
     entries = yaml.load(
         path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
     return {entry["func"].split("(", 1)[0]: entry for entry in entries}
 
 
+def packaged() -> Path:
+    """Return the folder of the installed PyTorch that has ``native_functions.yaml``."""
+    import torchgen
+
+    return Path(torchgen.__file__).parent / "packaged/ATen/native"
+
+
 @functools.cache
-def table() -> Mapping[str, Status]:
-    """Status of every ATen operator, by name and overload (``add.Tensor``), read from the installed PyTorch."""
-    by_name = _entries()
+def table(folder: Path | None = None) -> Mapping[str, Status]:
+    """Status of every ATen operator, by name and overload (``add.Tensor``).
+
+    It is read from ``native_functions.yaml`` in a folder: the installed PyTorch's if None.
+    """
+    by_name = _entries(folder)
     statuses = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
     for name, entry in by_name.items():
         # variants that are generated from this entry do what it does
