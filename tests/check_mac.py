@@ -1,11 +1,18 @@
 """``make check-mac``: compare what this project says of Macs with the wheels that a Mac would install.
 
+    python tests/check_mac.py [--torch 2.13.0] [--torch all]
+
+Without ``--torch`` the locked versions are compared, with everything that the project uses. With it a version of
+PyTorch is, and the newest torchvision that goes with it: which operators are native in its own table, and the words of
+what its kernels refuse (`metalsim.refusals.rules` has them by version). The exit code is 1 if something is not as said.
+
 uv names the files of each locked version, `packaging` chooses as an installer does, LIEF reads the symbols. Nothing
 of the wheels is run.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
 import json
@@ -17,9 +24,9 @@ import tempfile
 import tomllib
 import urllib.request
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lief
 from packaging import tags
@@ -34,7 +41,14 @@ from metalsim.refusals import detours, rules
 MACOS = (15, 0)
 PYTHONS = ("3.11.0", "3.11.15", "3.12.12")
 WHEELS = paths.BUILD / "check-mac" / "wheels"
-LIBRARIES = {"torch": "torch/lib/libtorch_cpu.dylib", "torchvision": "torchvision/_C_stable.so"}
+TORCHES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
+"""The versions of PyTorch that ``--torch all`` stands for: the last of each that the simulated GPU knows."""
+LIBRARIES = {
+    "torch": ("torch/lib/libtorch_cpu.dylib",),
+    "torchvision": ("torchvision/_C_stable.so", "torchvision/_C.so"),  # the second before 0.29
+}
+TABLE = "torchgen/packaged/ATen/native"
+"""The folder of PyTorch's wheel that has the table of its operators."""
 WRAPPER = re.compile(r"_GLOBAL__N_1(\d+)(wrapper_MPS_\w+)")
 """What PyTorch's generator makes for an operator on MPS, in a mangled name: its length, what follows."""
 LAUNCH = re.compile(r"__ZN6vision3ops12_GLOBAL__N_1\d+?(?=[a-z])([a-z]\w*?)_encodeEP")
@@ -44,14 +58,48 @@ SELECTOR = re.compile(r"[A-Za-z]\w*[a-z0-9][A-Z]\w*_|[a-z]+[A-Z]\w*")
 NO_SELECTORS = {
     *("instancesRespondToSelector_", "isEqual_"),  # of the Objective-C run time
     *("blobFileValue", "immediateValue", "mlProgram", "tensorType"),  # protocol buffers of Core ML
-    *("PyTorch_", "macOS13", "mT", "setLevel", "transAxes"),  # Python's
+    *(
+        "PyTorch_",
+        "copyMakeBorder",
+        "getLogger",
+        "macOS13",
+        "mT",
+        "putText",
+        "setLevel",
+        "transAxes",
+    ),  # Python's
 }
 
 
 def locked(lock: Path) -> list[Package]:
     """Ask the package index, through uv, for the files of the versions in a lock."""
+    return _resolved(lock, ["--no-deps"])
+
+
+def with_torch(version: str) -> list[Package]:
+    """Ask the package index, through uv, for the files of a version of PyTorch and of the torchvision for it.
+
+    Raises
+    ------
+    ValueError
+        If the index has no such version, or does not answer. uv has written why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        requirements = Path(folder) / "requirements.txt"
+        requirements.write_text(f"torch=={version}\ntorchvision\n")
+        try:
+            packages = _resolved(requirements, [])
+        except subprocess.CalledProcessError as error:
+            raise ValueError(
+                f"the package index has no PyTorch {version}, or did not answer (uv says which, above): give a "
+                f"version such as {TORCHES[0]}, or try again"
+            ) from error
+    return [package for package in packages if package.name in LIBRARIES]
+
+
+def _resolved(requirements: Path, options: Sequence[str]) -> list[Package]:
     options = [
-        "--no-deps",
+        *options,
         "--universal",
         "--python-version",
         "3.11",
@@ -59,7 +107,7 @@ def locked(lock: Path) -> list[Package]:
         "--format",
         "pylock.toml",
     ]
-    command = [sys.executable, "-m", "uv", "pip", "compile", *options, str(lock)]
+    command = [sys.executable, "-m", "uv", "pip", "compile", *options, str(requirements)]
     written = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return list(Pylock.from_dict(tomllib.loads(written)).packages)
 
@@ -118,19 +166,57 @@ def read(library: str) -> tuple[set[str], bytes]:
     )
 
 
-def wrong_operators(symbols: Iterable[str], table: Mapping[str, str]) -> Iterator[str]:
-    """Operators that the table calls native without a function for MPS in PyTorch's library, and the reverse."""
-    import torchgen
-    from torchgen.api import cpp, native
-    from torchgen.gen import parse_native_yaml
+class Contents(NamedTuple):
+    """What is compared of the wheels of PyTorch and torchvision."""
 
-    folder = Path(torchgen.__file__).parent / "packaged/ATen/native"
-    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    symbols: Mapping[str, set[str]]
+    """By name of the package."""
+    strings: bytes
+    """Of both libraries."""
+    allocator: str
+    """PyTorch's header about its memory pools."""
+
+
+def contents_of(wheels: Mapping[str, PackageWheel], folder: Path) -> Contents:
+    """Return what is compared of the wheels, and unpack the table of PyTorch's operators into a folder."""
+    symbols, strings = {}, []
+    for name, libraries in LIBRARIES.items():
+        with (
+            zipfile.ZipFile(fetched(wheels[name])) as archive,
+            tempfile.TemporaryDirectory() as unpacked,
+        ):
+            library = next(each for each in libraries if each in archive.namelist())
+            symbols[name], own_strings = read(archive.extract(library, unpacked))
+            strings.append(own_strings)
+            if name == "torch":
+                allocator = archive.read("torch/include/ATen/mps/MPSAllocator.h").decode()
+                for file in ("native_functions.yaml", "tags.yaml"):
+                    (folder / file).write_bytes(archive.read(f"{TABLE}/{file}"))
+    return Contents(symbols, b"".join(strings), allocator)
+
+
+def wrong_operators(
+    symbols: Iterable[str], table: Mapping[str, str], folder: Path | None = None
+) -> Iterator[str]:
+    """Operators that the table calls native without a function for MPS in PyTorch's library, and the reverse.
+
+    The folder has the table's file: that of the installed PyTorch if None.
+    """
+    from torchgen.api import cpp, native
+    from torchgen.gen import parse_tags_yaml
+    from torchgen.model import Location, NativeFunction
+
+    folder = folder or operators.packaged()
+    known_tags = parse_tags_yaml(str(folder / "tags.yaml"))
     there = {match[2][: int(match[1])] for name in symbols for match in WRAPPER.finditer(name)}
     expected = set()
-    for each in parsed.native_functions:  # names as in torchgen/dest/register_dispatch_key.py
-        if "generated" in each.tags or table.get(str(each.func.name)) != "native":
+    # the others are not parsed: an older table has types that the installed torchgen does not know
+    for name, entry in operators.entries(folder).items():
+        if table.get(name) != "native":
             continue
+        entry = {"__line__": 0, **entry}
+        each, _ = NativeFunction.from_yaml(entry, Location(str(folder), 0), known_tags)
+        # names as in torchgen/dest/register_dispatch_key.py
         plain = f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}"
         expected.add(
             f"wrapper_MPS_{native.name(each.func)}" if each.part_of_structured_group else plain
@@ -257,42 +343,101 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
         "PyObjC has the names that are used",
         list(wrong_names(definitions(archives), of_the_project(paths.ROOT))),
     )
-    wheels, symbols, strings = for_a_mac(packages, PYTHONS[1])[0], {}, {}
-    for name, library in LIBRARIES.items():
-        with (
-            zipfile.ZipFile(fetched(wheels[name])) as archive,
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            symbols[name], strings[name] = read(archive.extract(library, folder))
-            if name == "torch":
-                header = archive.read("torch/include/ATen/mps/MPSAllocator.h").decode()
+    wheels = for_a_mac(packages, PYTHONS[1])[0]
+    version = next(str(each.version) for each in packages if each.name == "torch")
+    with tempfile.TemporaryDirectory() as folder:
+        contents = contents_of(wheels, Path(folder))
     yield (
         "memory pools are shared ones",
-        re.findall(r"PRIVATE_\w+", header.partition("enum class Kind")[2]),
+        re.findall(r"PRIVATE_\w+", contents.allocator.partition("enum class Kind")[2]),
     )
     yield (
         "PyTorch's operators are as said",
-        list(wrong_operators(symbols["torch"], operators.table())),
+        list(wrong_operators(contents.symbols["torch"], operators.table())),
     )
     yield (
         "torchvision's are",
-        list(wrong_torchvision_operators(symbols["torchvision"], operators.TORCHVISION)),
+        list(wrong_torchvision_operators(contents.symbols["torchvision"], operators.TORCHVISION)),
     )
-    messages = {*(rule.words for kept in rules.RULES.values() for rule in kept), *detours.WARNINGS}
-    memory = (
-        paths.ROOT / "metalsim/src/metalsim/csrc/memory.h"
-    ).read_text()  # limits of memory, dtypes, layouts
-    messages |= {*re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)}
     yield (
         "kernels have these messages",
-        list(unknown_words(b"".join(strings.values()), sorted(messages))),
+        list(unknown_words(contents.strings, sorted(messages_of(version)))),
     )
 
 
-def main() -> int:
-    """0 if nothing contradicts, 1 if something does."""
+def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
+    """Each check's title, and what contradicts it, of one version of PyTorch.
+
+    Raises
+    ------
+    ValueError
+        If a Mac could not install that version.
+    """
+    wheels, without = for_a_mac(with_torch(version), PYTHONS[1])
+    if without:
+        raise ValueError(f"PyTorch {version} cannot be compared: on a Mac with {without[0]}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        contents = contents_of(wheels, folder)
+        yield (
+            f"PyTorch {version}: its operators are as its table says",
+            list(wrong_operators(contents.symbols["torch"], operators.table(folder), folder)),
+        )
+    yield (
+        f"PyTorch {version}: kernels have these messages",
+        list(unknown_words(contents.strings, sorted(messages_of(version)))),
+    )
+
+
+def messages_of(version: str) -> set[str]:
+    """Return what the simulated GPU says in the words of a version of PyTorch, with fields for `str.format`."""
+    refused = {rule.words for kept in rules.for_version(version).values() for rule in kept}
+    memory = (paths.ROOT / "metalsim/src/metalsim/csrc/memory.h").read_text()
+    of_memory = re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)  # dtypes, layouts too
+    return {*refused, *detours.warnings_of(version), *of_memory}
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """0 if nothing contradicts, 1 if something does, 2 if it cannot be said."""
+    chosen = parsed(arguments)
+    if not chosen:
+        return reported(checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]))
+
     code = 0
-    for title, contradictions in checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]):
+    for version in chosen:
+        try:
+            code |= reported(checks_of_torch(version))
+        except ValueError as error:
+            print(f"check_mac: {error}", file=sys.stderr)
+            return 2
+    return code
+
+
+def parsed(arguments: Sequence[str]) -> list[str]:
+    """Return the versions of PyTorch that are asked for; none stands for the locked ones."""
+    parser = argparse.ArgumentParser(prog="check_mac", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--torch",
+        action="append",
+        default=[],
+        metavar="VERSION",
+        help=f"compare this version of PyTorch, such as {TORCHES[0]}, instead of what is locked; may be given several "
+        f"times; all: {', '.join(TORCHES)}",
+    )
+    chosen = []
+    for asked in parser.parse_args(arguments).torch:
+        if asked != "all" and not re.fullmatch(r"\d+\.\d+\.\d+", asked):
+            parser.error(
+                f"--torch {asked}: give a version of PyTorch with three numbers, such as {TORCHES[0]}, or all"
+            )
+        chosen += TORCHES if asked == "all" else [asked]
+    return list(dict.fromkeys(chosen))
+
+
+def reported(results: Iterable[tuple[str, list[str]]]) -> int:
+    """Print each check with what contradicts it; 0 if nothing does, else 1."""
+    code = 0
+    for title, contradictions in results:
         print(
             "\n    ".join([f"{'no ' if contradictions else 'yes'} {title}", *contradictions]),
             flush=True,
@@ -302,4 +447,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

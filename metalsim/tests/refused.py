@@ -14,6 +14,8 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
+from metalsim.refusals import versions
+
 
 class Refused(NamedTuple):
     """A call, and what a Mac says of it."""
@@ -23,6 +25,8 @@ class Refused(NamedTuple):
     words: str
     """How the message begins."""
     error: type[Exception] = RuntimeError
+    since: str = ""
+    """The first version of PyTorch that refuses it in these words; empty: all known ones."""
 
 
 IMAGE = torch.rand(1, 2, 12, 12)
@@ -50,7 +54,7 @@ def sampled_in_3d(x: torch.Tensor) -> torch.Tensor:
     )
 
 
-REFUSED = {
+_OF_ALL_VERSIONS = {
     "uneven pooling": Refused(nn.AdaptiveAvgPool2d(5), (IMAGE,), INPUT_SIZES),
     "uneven pooling in 1d": Refused(nn.AdaptiveAvgPool1d(3), (torch.rand(1, 2, 10),), INPUT_SIZES),
     "uneven growing": Refused(
@@ -68,10 +72,10 @@ REFUSED = {
     ),
     "attention with dropout": Refused(
         lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), (torch.rand(1, 2, 3, 8),), DROPOUT,
-        NotImplementedError,
+        NotImplementedError, "2.13",
     ),
     "a frozen encoder that still drops": Refused(
-        a_frozen_encoder_that_still_drops, (torch.rand(1, 3, 8),), DROPOUT, NotImplementedError
+        a_frozen_encoder_that_still_drops, (torch.rand(1, 3, 8),), DROPOUT, NotImplementedError, "2.13"
     ),
     "an LSTM with projections": Refused(
         nn.LSTM(4, 8, proj_size=3), (torch.rand(2, 1, 4),), "LSTM with projections is not currently supported with MPS."
@@ -83,7 +87,8 @@ REFUSED = {
         lambda x: torch.addr(x, x[0], x[1]), (WHOLE,), "MPS device does not support addr for non-float input"
     ),
     "a Fourier transform of 5 dimensions": Refused(
-        torch.fft.fftn, (VOLUME,), "MPS FFT only supports transforming up to 4 dimensions, but got 5 dimensions"
+        torch.fft.fftn, (VOLUME,), "MPS FFT only supports transforming up to 4 dimensions, but got 5 dimensions",
+        since="2.14",
     ),
     "bicubic sampling in 3d": Refused(sampled_in_3d, (VOLUME,), "grid_sampler_3d: Unsupported Bicubic interpolation"),
     "a complex inverse": Refused(torch.linalg.inv, (COMPLEX,), "linalg_inv: not supported for complex types yet!"),
@@ -107,10 +112,10 @@ REFUSED = {
     ),
     "whole numbers reduced by index": Refused(
         lambda x: torch.zeros_like(x).index_reduce(0, x[0] % 4, x, "amax"), (WHOLE,),
-        "index_reduce for MPS does not support torch.long dtype",
+        "index_reduce for MPS does not support torch.long dtype", since="2.12",
     ),
     "a median of bools": Refused(
-        lambda x: torch.median(x > 7), (WHOLE,), "median_mps not implemented for Bool", NotImplementedError
+        lambda x: torch.median(x > 7), (WHOLE,), "median_mps not implemented for Bool", NotImplementedError, "2.14"
     ),
     "a sound of more than 65536 samples": Refused(
         nn.Conv1d(1, 1, 3), (torch.zeros(1, 1, 65540),), "Output channels > 65536 not supported at the MPS device. ",
@@ -118,10 +123,16 @@ REFUSED = {
     ),
     "regions in bfloat16": Refused(
         lambda x: torchvision.ops.roi_align(x.bfloat16(), torch.zeros(1, 5, device=x.device).bfloat16(), 2), (IMAGE,),
-        "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at ",
+        "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at ", since="2.14",
     ),
     "logarithmic whole numbers": Refused(
         lambda x: torch.logspace(0, 3, 4, dtype=torch.int32, device=x.device), (WHOLE,),
-        "logspace is not implemented for integral dtypes on MPS", NotImplementedError,
+        "logspace is not implemented for integral dtypes on MPS", NotImplementedError, "2.15",
     ),
 }  # fmt: skip
+REFUSED = {
+    name: each
+    for name, each in _OF_ALL_VERSIONS.items()
+    if versions.is_between(torch.__version__, each.since, "")
+}
+"""Those of the PyTorch that is installed."""

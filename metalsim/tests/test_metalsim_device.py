@@ -41,7 +41,7 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 import training  # noqa: E402
-from releases import is_followed, since  # noqa: E402
+from releases import since  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metalsim import building, device, preload  # noqa: E402
@@ -961,8 +961,6 @@ def refusal(call: Any) -> tuple[type, str]:
 def test_a_kernel_refuses_arguments_as_on_a_mac():
     for name, call in refused.REFUSED.items():
         error, words = refusal(call)
-        if not is_followed() and "is not currently implemented for the MPS device" in words:
-            continue  # an older PyTorch has no kernel that could refuse
         assert (error, words.startswith(call.words)) == (call.error, True), (name, error, words)
 
 
@@ -993,6 +991,7 @@ def test_a_refusal_on_the_way_back_reaches_the_caller():
     assert raised(lambda: Scaled.apply(x).sum().backward())[0] is RuntimeError
 
 
+@since("2.13", "a refusal of dropout")
 @plain
 def test_attention_dropout_only_where_gradients_are_wanted():
     q = torch.rand(1, 2, 3, 8, device="mps", requires_grad=True)
@@ -1015,6 +1014,7 @@ def test_attention_is_mapped_over_batches():
             torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
 
 
+@since("2.13", "one of these kernels")
 @plain
 def test_metal_computes_where_the_cpu_has_no_kernel():
     truths = torch.tensor([True, False, True, True])

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision  # noqa: F401  # whose operators are looked at
+from releases import is_followed
 
 from metalsim import operators, refusals
-from metalsim.refusals import detours, rules
+from metalsim.refusals import detours, rules, versions
 
 ROOT = Path(__file__).resolve().parents[2]
+NEWEST = "2.15.0"
+"""Whose words most tests here are about, whichever PyTorch is installed."""
+
+
+@pytest.fixture
+def newest(monkeypatch):
+    """Have the rules of the newest PyTorch."""
+    monkeypatch.setattr(versions, "installed", lambda: NEWEST)
 
 
 def test_every_rule_is_of_an_operator_that_has_a_kernel():
@@ -24,9 +33,14 @@ def test_every_rule_is_of_an_operator_that_has_a_kernel():
         if how in ("native", "composite")
     }
     known |= {f"torchvision::{name}" for name in operators.TORCHVISION}
+    version = versions.installed()
     asked = {
         name.removeprefix("aten::")
-        for name in (*rules.RULES, *detours.RULES, *operators.WITHOUT_CPU_KERNEL)
+        for name in (
+            *rules.for_version(version),
+            *detours.for_version(version),
+            *operators.WITHOUT_CPU_KERNEL,
+        )
     }
     assert not asked - known - {"convolution_overrideable"}, (
         "no such operator, or none with a kernel"
@@ -51,7 +65,7 @@ def test_arguments_are_known_by_place_by_name_and_in_place():
     assert not refusals.looks_at_arguments("aten::add_.Tensor")
 
 
-def test_a_dtype_is_that_to_which_the_arguments_are_promoted():
+def test_a_dtype_is_that_to_which_the_arguments_are_promoted(newest):
     whole, floats = torch.ones(2, dtype=torch.int32), torch.ones(2)
     assert (
         refusals.outcome("aten::igamma", (whole, whole)).words
@@ -64,7 +78,7 @@ def test_a_dtype_is_that_to_which_the_arguments_are_promoted():
     )
 
 
-def test_only_what_works_in_place_needs_memory_in_order():
+def test_only_what_works_in_place_needs_memory_in_order(newest):
     table, index = torch.ones(4, 4, dtype=torch.long), torch.zeros(4, 4, dtype=torch.long)
     call = lambda operator, into: refusals.outcome(
         f"aten::{operator}.two", (into, 0, index, table, "amax")
@@ -142,7 +156,7 @@ LOW, WHERE = HIGH[0, 0], INDEX[0, 0]
         ("_fused_sgd_", ([ones(2).int()],), ([ones(2).half()],), "Only float, bfloat and half are supported"),
     ],
 )  # fmt: skip
-def test_kernels_count_dimensions_and_know_dtypes(operator, refused, runs, words):
+def test_kernels_count_dimensions_and_know_dtypes(newest, operator, refused, runs, words):
     assert words in refusals.outcome(f"aten::{operator}", refused).words
     assert refusals.outcome(f"aten::{operator}", runs) is None
 
@@ -182,7 +196,7 @@ def test_kernels_count_dimensions_and_know_dtypes(operator, refused, runs, words
         ),
     ],
 )
-def test_torchvision_kernels_have_two_dtypes(operator, tensors, dtype, words):
+def test_torchvision_kernels_have_two_dtypes(newest, operator, tensors, dtype, words):
     call = lambda dtype, device="meta", count=1: refusals.outcome(
         f"torchvision::{operator}", [torch.ones(count, device=device, dtype=dtype)] * tensors
     )
@@ -196,7 +210,7 @@ def test_torchvision_kernels_have_two_dtypes(operator, tensors, dtype, words):
     assert call(torch.float32, "cpu") is None
 
 
-def test_torchvision_wants_all_tensors_on_the_device():
+def test_torchvision_wants_all_tensors_on_the_device(newest):
     boxes, features = torch.ones(1, 5), torch.ones(1, 2, 4, 4, device="meta")
     refusal = refusals.outcome("torchvision::roi_align", (features, boxes))
     assert refusal.words.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
@@ -206,7 +220,7 @@ def test_torchvision_wants_all_tensors_on_the_device():
     )
 
 
-def test_a_refusal_is_known_by_type_and_words():
+def test_a_refusal_is_known_by_type_and_words(newest):
     refusal = refusals.outcome(
         "aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32))
     )
@@ -216,9 +230,140 @@ def test_a_refusal_is_known_by_type_and_words():
     assert not refusals.is_refusal(RuntimeError("size mismatch"))
 
 
+# ---- by the version of PyTorch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "between"),
+    [
+        ("2.12.1", False),
+        ("2.13.0+cpu", True),
+        ("2.14.0a0+git1234567", True),
+        ("2.15.0", False),
+        ("10.0.0", False),
+    ],
+)
+def test_a_version_is_between_two(version, between):
+    assert versions.is_between(version, "2.13", "2.14") == between
+    assert versions.is_between(version, "", "")
+
+
+INTS, COMPLEX = ones(2, 2, dtype=torch.int32), ones(2, 2, dtype=torch.complex64)
+HISTOGRAM_OF_INTS = "\"histogram_mps\" not implemented for 'Int'"
+RANDOM = "handles only integral, floating-point and boolean types"
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments", "words"),
+    [
+        ("_softmax", (INTS, 0, False), {
+            "2.14.1": "softmax only supported for floating types",
+            "2.15.0": "softmax not implemented on MPS for Int",
+        }),
+        ("_log_softmax", (INTS.bool(), 0, False), {
+            "2.14.1": "log_softmax for bool is not supported for MPS",
+            "2.15.0": "log_softmax not implemented on MPS for Bool",
+        }),
+        ("kthvalue", (COMPLEX, 1), {
+            "2.12.0": "kthvalue is not implemented for complex types",
+            "2.13.0": "\"kthvalue_mps\" not implemented for 'ComplexFloat'",
+            "2.14.0": "kthvalue_mps not implemented for ComplexFloat",
+        }),
+        ("kthvalue", (ones(2, 1, 1, 1, 1), 1, 0), {
+            "2.12.0": "On-going issue on MPSGraph topk when ndims() - axis > 4, see issue #154890",
+            "2.13.0": None,
+        }),
+        ("histc", (INTS,), {"2.11.0": HISTOGRAM_OF_INTS, "2.12.0": HISTOGRAM_OF_INTS, "2.13.0": None}),
+        ("histogram.bins_tensor", (INTS, ones(3)), {
+            "2.12.0": HISTOGRAM_OF_INTS, "2.14.0": None, "2.15.0": HISTOGRAM_OF_INTS,
+        }),
+        ("adaptive_max_pool2d", (ones(1, 1, 4, 4), (2, 8)), {"2.12.1": rules._BOTH_WAYS, "2.13.0": None}),
+        ("index_reduce", (INTS.long(), 0, INTS[0], INTS, "amax"), {
+            "2.11.0": None, "2.12.0": "index_reduce for MPS does not support torch.long dtype",
+        }),
+        ("scatter_reduce_.two", (INTS.long(), 0, INTS.long(), INTS.long(), "amax"), {
+            "2.12.0": "not supported for torch.int64", "2.13.0": None,
+        }),
+        ("random_", (COMPLEX,), {"2.12.0": f"random_mps_ {RANDOM}", "2.13.0": f"random_mps {RANDOM}"}),
+        ("linalg_qr", (COMPLEX,), {
+            "2.11.0": None, "2.13.0": "linalg_qr: MPS currently supports float32 only", "2.14.0": None,
+        }),
+        ("linear", (COMPLEX, COMPLEX), {"2.11.0": "mps linear does not support complex types", "2.12.0": None}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_words_are_those_of_the_version(operator, arguments, words):
+    for version, expected in words.items():
+        refusal = refusals.outcome(f"aten::{operator}", arguments, version=version)
+        assert (refusal.words if refusal else None) == expected, version
+        assert not refusal or refusals.is_refusal(refusal.error(refusal.words), version)
+
+
+def test_a_newer_version_than_known_has_the_newest_rules():
+    assert rules.for_version("3.1.0") == rules.for_version(NEWEST)
+    assert detours.for_version("3.1.0") == detours.for_version(NEWEST)
+
+
+def test_a_refusal_of_another_version_is_none():
+    older = RuntimeError("softmax only supported for floating types")
+    assert refusals.is_refusal(older, "2.14.1")
+    assert not refusals.is_refusal(older, NEWEST)
+
+
+def test_the_installed_version_decides(monkeypatch):
+    call = ("aten::addcmul", (INTS.bool(), INTS.bool(), INTS.bool()))
+    monkeypatch.setattr(torch, "__version__", "2.14.1+cpu")
+    assert refusals.outcome(*call) is None
+    assert not refusals.looks_at_arguments("aten::addcmul")
+    monkeypatch.setattr(torch, "__version__", "2.15.0")
+    assert refusals.outcome(*call).words == "addcmul_mps not implemented for 'Bool'"
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.14.1"])
+def test_torchvision_before_0_29_says_no_place(version):
+    """Its versions up to 0.28 are of PyTorch 2.11 to 2.13, of one each."""
+    boxes = ones(3, 4, dtype=torch.int32)
+    call = lambda boxes, scores: refusals.outcome(
+        "torchvision::nms", (boxes, scores), version=version
+    )
+    no_function = call(boxes.to("meta"), boxes.to("meta")).words
+    on_the_cpu = call(boxes.float().to("meta"), boxes).words
+    if version == "2.11.0":
+        assert no_function == "Failed to create function state object for: nms_int"
+        assert on_the_cpu == "scores must be a MPS tensor"
+    else:
+        assert no_function.startswith("aoti_torch_mps_get_kernel_function(")
+        assert on_the_cpu.endswith("nms_kernel.mm, scores must be a MPS tensor")
+
+
+@pytest.mark.parametrize(("size", "version"), [(513, "2.13.0"), (512, "2.13.0"), (513, "2.14.0")])
+def test_qr_left_large_matrices_to_the_cpu(size, version):
+    matrix = torch.empty(size, 600, device="meta")
+    detour = refusals.outcome("aten::linalg_qr", (matrix,), version=version)
+    assert (detour is not None) == (size > 512 and version == "2.13.0")
+    assert not detour or detour.warning in detours.warnings_of(version)
+
+
+@pytest.mark.parametrize(("version", "status"), [("2.13.0", "falls back"), ("2.14.0", "composite")])
+def test_svd_fell_back_by_itself(monkeypatch, version, status):
+    monkeypatch.setattr(versions, "installed", lambda: version)
+    assert operators.status("aten::linalg_svd.U") == status
+    assert operators.status("aten::embedding_renorm_") == "falls back"
+
+
+def test_a_table_is_read_from_a_folder(tmp_path):
+    entry = "- func: new_one(Tensor self) -> Tensor\n  dispatch:\n    CPU, MPS: new_one\n"
+    (tmp_path / "native_functions.yaml").write_text(entry)
+    assert operators.table(tmp_path) == {"new_one": "native"}
+    assert len(operators.table()) > 1000
+
+
 # ---- PyTorch's own list ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    not is_followed(), reason="differences are explained for the release that is followed"
+)
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
     """`tests/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.

@@ -1,6 +1,8 @@
 """`make check-mac`: what holds passes, and a planted contradiction is found. Nothing is looked up."""
 
 import hashlib
+import subprocess
+import zipfile
 
 import check_mac
 import pytest
@@ -93,6 +95,83 @@ def test_names_are_pyobjcs_on_macos_15():
     assert (
         len(list(check_mac.wrong_names(frameworks, {"MPSGraf": "x", "addTensor_label_": "x"}))) == 2
     )
+
+
+# ---- another version of PyTorch -------------------------------------------------------------------------------------
+
+
+def test_versions_are_told_apart():
+    assert check_mac.parsed([]) == []
+    assert check_mac.parsed(["--torch", "2.13.0", "--torch", "all"]) == [
+        "2.13.0",
+        *(version for version in check_mac.TORCHES if version != "2.13.0"),
+    ]
+
+
+@pytest.mark.parametrize("asked", ["2.13", "newest", "", "2.13.0+cpu"])
+def test_what_is_no_version_is_refused(asked, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        check_mac.parsed(["--torch", asked])
+    assert "three numbers, such as 2.11.0, or all" in capsys.readouterr().err
+
+
+def test_a_version_that_the_index_has_not(monkeypatch, capsys):
+    def failing(requirements, options):
+        assert requirements.read_text() == "torch==2.99.0\ntorchvision\n"
+        raise subprocess.CalledProcessError(1, "uv")
+
+    monkeypatch.setattr(check_mac, "_resolved", failing)
+    assert check_mac.main(["--torch", "2.99.0"]) == 2
+    assert "has no PyTorch 2.99.0" in capsys.readouterr().err
+
+
+def test_a_version_without_a_wheel_for_a_mac(monkeypatch, capsys):
+    monkeypatch.setattr(
+        check_mac, "_resolved", lambda *_: [package("torch-1-cp311-cp311-macosx_12_0_x86_64.whl")]
+    )
+    assert check_mac.main(["--torch", "2.13.0"]) == 2
+    assert "torch 1 has no wheel" in capsys.readouterr().err
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """Make wheels of PyTorch and torchvision of which LIEF reads one symbol and the words of 2.13."""
+    table = "- func: new_one(Tensor self) -> Tensor\n  dispatch:\n    CPU, MPS: new_one\n"
+    files = {
+        "torch": {
+            "torch/lib/libtorch_cpu.dylib": "",
+            "torch/include/ATen/mps/MPSAllocator.h": "enum class Kind { SHARED }",
+            "torchgen/packaged/ATen/native/native_functions.yaml": table,
+            "torchgen/packaged/ATen/native/tags.yaml": "- tag: core\n  desc: one\n",
+        },
+        "torchvision": {"torchvision/_C.so": ""},
+    }
+    monkeypatch.setattr(check_mac, "WHEELS", tmp_path)
+    packages = []
+    for name, contents in files.items():
+        wheel = package(f"{name}-1-py3-none-any.whl")
+        packages.append(wheel)
+        with zipfile.ZipFile(tmp_path / wheel.wheels[0].filename, "w") as archive:
+            for path, text in contents.items():
+                archive.writestr(path, text)
+    monkeypatch.setattr(check_mac, "_resolved", lambda *_: packages)
+
+    words = "\0".join(check_mac.messages_of("2.13.0")).replace('"', "\0").encode()
+    name = "wrapper_MPS__new_one"
+    symbol = f"__ZN2at12_GLOBAL__N_112_GLOBAL__N_1{len(name)}{name}ERK"
+    monkeypatch.setattr(check_mac, "read", lambda library: ({symbol}, words))
+
+
+def test_a_version_is_compared_with_its_own_table_and_words(wheels, capsys):
+    assert check_mac.main(["--torch", "2.13.0"]) == 0
+    assert capsys.readouterr().out.count("yes PyTorch 2.13.0: ") == 2
+
+
+def test_words_of_another_version_are_not_known(wheels, capsys):
+    assert check_mac.main(["--torch", "2.15.0"]) == 1
+    printed = capsys.readouterr().out
+    assert "yes PyTorch 2.15.0: its operators are as its table says" in printed
+    assert "no kernel says 'unique is not supported on MPS for dtype {dtype}'" in printed
 
 
 @pytest.mark.parametrize(("found", "code"), [([], 0), (["no"], 1)])

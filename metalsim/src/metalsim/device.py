@@ -289,18 +289,21 @@ def _fallback_enabled() -> bool:
 
 
 def _operators_with_kernel() -> list[str]:
-    """Return the operators that a CPU kernel computes, also where there is a composite of others."""
+    """Return the operators that a CPU kernel computes, also where there is a composite of others.
+
+    Those that PyTorch itself leaves to the CPU are among them.
+    """
     import torch
 
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
     def stands_in(name: str) -> bool:
-        if (
-            has(name, "MPS")
-            or not operators.has_kernel(name)
-            or name.partition(".")[0] in COMPOSITES
-        ):
+        if has(name, "MPS"):
+            return False
+        if operators.status(name) == "falls back":  # before a composite's parts are asked for
+            return True
+        if not operators.has_kernel(name) or name.partition(".")[0] in COMPOSITES:
             return False
         return has(name, "CPU") or not any(has(name, key) for key in composite)
 

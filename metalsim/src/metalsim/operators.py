@@ -79,10 +79,10 @@ def has_kernel(operator: str) -> bool:
 
 def takes_numbers(operator: str) -> bool:
     """Does an operator take a number that is on the CPU beside tensors of the device, as those that iterate do?"""
-    entry = _entries().get(operator.removeprefix("aten::").removesuffix(".default"))
+    entry = entries().get(operator.removeprefix("aten::").removesuffix(".default"))
     if entry is None:  # not PyTorch's own, or generated
         return True
-    entry = {**_entries().get(entry.get("structured_delegate"), {}), **entry}
+    entry = {**entries().get(entry.get("structured_delegate"), {}), **entry}
     return (
         entry.get("device_check") == "NoCheck"
         or entry.get("structured_inherits") == "TensorIteratorBase"
@@ -90,14 +90,15 @@ def takes_numbers(operator: str) -> bool:
 
 
 @functools.cache
-def _entries(folder: Path | None = None) -> Mapping[str, Mapping[str, Any]]:
+def entries(folder: Path | None = None) -> Mapping[str, Mapping[str, Any]]:
+    """Return what ``native_functions.yaml`` in a folder says, by operator: the installed PyTorch's if None."""
     import yaml
 
     path = (folder or packaged()) / "native_functions.yaml"
-    entries = yaml.load(
+    listed = yaml.load(
         path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
-    return {entry["func"].split("(", 1)[0]: entry for entry in entries}
+    return {entry["func"].split("(", 1)[0]: entry for entry in listed}
 
 
 def packaged() -> Path:
@@ -113,7 +114,7 @@ def table(folder: Path | None = None) -> Mapping[str, Status]:
 
     It is read from ``native_functions.yaml`` in a folder: the installed PyTorch's if None.
     """
-    by_name = _entries(folder)
+    by_name = entries(folder)
     statuses = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
     for name, entry in by_name.items():
         # variants that are generated from this entry do what it does

@@ -1,7 +1,8 @@
 """The outcome of a call on a Mac: its Metal kernel accepts the arguments, refuses them, or leaves them to the CPU.
 
 `metalsim.operators` knows which operators have a kernel. `outcome` looks at shapes, dtypes and settings, so tensors may
-be on any device, ``meta`` included. `rules` has what is refused, `detours` what is left to the CPU.
+be on any device, ``meta`` included. `rules` has what is refused, `detours` what is left to the CPU, each by the version
+of PyTorch: of the one that is installed if none is given.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metalsim.refusals import detours, rules
+from metalsim.refusals import detours, rules, versions
 from metalsim.refusals.detours import Detour
 
 __all__ = ["Detour", "Refusal", "is_refusal", "looks_at_arguments", "outcome"]
@@ -29,41 +30,63 @@ class Refusal:
     """What to do, for people: a part of a sentence."""
 
 
-def looks_at_arguments(operator: str) -> bool:
+def looks_at_arguments(operator: str, version: str | None = None) -> bool:
     """Return True if calls of an operator such as ``aten::addr.out`` may be refused."""
-    return any(name in rules.RULES or name in detours.RULES for name in _names(operator))
+    refused, computed_elsewhere = _of_version(version or versions.installed())
+    return any(name in refused or name in computed_elsewhere for name in _names(operator))
 
 
 def outcome(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    operator: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    version: str | None = None,
 ) -> Refusal | Detour | None:
     """Return the outcome of a call of an operator such as ``aten::_linalg_svd.U``; None if it runs on the GPU.
 
-    ``args`` are in the order of the operator's schema.
+    Parameters
+    ----------
+    operator
+        With or without its overload.
+    args, kwargs
+        The call's; `args` in the order of the operator's schema.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
     """
-    if not looks_at_arguments(operator):
+    if not looks_at_arguments(operator, version):
         return None
+    refused, computed_elsewhere = _of_version(version or versions.installed())
     arguments = {**dict(zip(_parameters(operator), args, strict=False)), **(kwargs or {})}
+
     for name in _names(operator):
-        for rule in rules.RULES.get(name, ()):
+        for rule in refused.get(name, ()):
             if fields := rule.refuses(**arguments):
                 words = rule.words.format(**fields) if isinstance(fields, Mapping) else rule.words
                 return Refusal(words, rule.error, rule.way_out)
-        if name in detours.RULES:
-            return detours.RULES[name](**arguments)
+        if name in computed_elsewhere:
+            return computed_elsewhere[name](**arguments)
     return None
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Return True if an exception is a refusal of a kernel."""
+def is_refusal(error: BaseException, version: str | None = None) -> bool:
+    """Return True if an exception is a refusal of a kernel of a version of PyTorch, the installed one if None."""
     return any(
-        isinstance(error, kind) and words.fullmatch(str(error)) for kind, words in _patterns()
+        isinstance(error, kind) and words.fullmatch(str(error))
+        for kind, words in _patterns(version or versions.installed())
     )
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
-    messages = {(rule.error, rule.words) for kept in rules.RULES.values() for rule in kept}
+def _of_version(
+    version: str,
+) -> tuple[Mapping[str, Sequence[rules.Rule]], Mapping[str, detours.Predicate]]:
+    return rules.for_version(version), detours.for_version(version)
+
+
+@functools.cache
+def _patterns(version: str) -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
+    refused, _ = _of_version(version)
+    messages = {(rule.error, rule.words) for kept in refused.values() for rule in kept}
     return tuple(
         (kind, re.compile(".+".join(map(re.escape, re.split(r"{\w+}", words)))))
         for kind, words in messages

@@ -1,8 +1,9 @@
 """Calls that PyTorch leaves to the CPU although the operator has a Metal kernel, with or without a warning.
 
 Read from ``svd_kernel_mps`` and ``eigh_kernel_mps`` (aten/src/ATen/native/mps/operations/LinearAlgebra.mm) and
-``avg_pool2d_template`` (Pooling.mm), and compared with the machine code of PyTorch 2.15's wheel for macOS. None of it
-was run on a Mac yet: `make verify-mac` does.
+``avg_pool2d_template`` (Pooling.mm), and compared with the machine code of PyTorch 2.15's wheel for macOS; that of
+``linalg_qr``, which 2.12 and 2.13 have, from ``linalg_qr_out_impl_mps`` of older source. The warnings were compared
+with the wheels of 2.11 to 2.15. None of it was run on a Mac yet: `make verify-mac` does.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from metalsim.refusals import versions
+
 THREADGROUP_BYTES = 32768
 """Memory of a threadgroup in bytes, on every Apple GPU from the M1 on."""
 
 EIGH_LEAST = 12288
 """Numbers in all matrices together from which on `eigh` uses the GPU."""
+
+QR_MOST = 512
+"""The smaller side of a matrix up to which `qr` of PyTorch 2.12 and 2.13 uses the GPU."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,25 @@ class Detour:
     """A part of a sentence."""
     warning: str = ""
     """PyTorch's warning, once in a process; may be empty."""
+
+
+Predicate = Callable[..., Detour | None]
+
+
+@dataclass(frozen=True)
+class DetourRule:
+    """Which calls of an operator are computed on the CPU, and in which versions of PyTorch."""
+
+    operator: str
+    """Without its overload."""
+    find: Predicate
+    """A function of the arguments of a call, by the names of its schema."""
+    warnings: tuple[str, ...]
+    """The words of its detours, with fields for `str.format`."""
+    since: str = ""
+    """The first version, such as ``2.14``; empty: all known ones before `until`."""
+    until: str = ""
+    """The last version; empty: all later ones."""
 
 
 def _svd(A: Any, **_: Any) -> Detour | None:
@@ -56,6 +81,13 @@ def _avg_pool2d(self: Any, divisor_override: int | None = None, **_: Any) -> Det
     )
 
 
+def _qr(A: Any, **_: Any) -> Detour | None:
+    smaller_side = min(A.shape[-2:])
+    if not A.numel() or smaller_side <= QR_MOST:
+        return None
+    return Detour(f"a matrix has more than {QR_MOST} rows and columns", QR_TOO_LARGE)
+
+
 AVERAGE_OF_WHOLE_NUMBERS = (
     "MPS: passing divisor to Average Pooling op with int64 input is not supported on MPS backend. Falling back on CPU. "
     "This may have performance implications."
@@ -64,11 +96,11 @@ TOO_LARGE = (
     "{kernel}: matrix too large to stage in MPS threadgroup memory ({staged} > {bytes} bytes); "
     "falling back to CPU."
 )
-WARNINGS = (
-    AVERAGE_OF_WHOLE_NUMBERS,
-    *(TOO_LARGE.replace("{kernel}", f"linalg.{name}") for name in ("svd", "eigh")),
+SVD_TOO_LARGE = TOO_LARGE.replace("{kernel}", "linalg.svd")
+EIGH_TOO_LARGE = TOO_LARGE.replace("{kernel}", "linalg.eigh")
+QR_TOO_LARGE = (
+    "linalg_qr: MPS implementation is currently limited to min(m,n) <= 512, falling back to CPU."
 )
-"""The words of all detours, with fields for `str.format`."""
 
 
 def _bytes(matrix: Any) -> int:
@@ -85,13 +117,30 @@ def _too_large(kernel: str, staged: int) -> Detour | None:
     )
 
 
-RULES: Mapping[str, Callable[..., Detour | None]] = {
-    "aten::_linalg_svd": _svd,
-    "aten::_linalg_eigh": _eigh,
+RULES = (
+    # _linalg_svd and _linalg_eigh have no kernel before 2.14
+    DetourRule("aten::_linalg_svd", _svd, (SVD_TOO_LARGE,), since="2.14"),
+    DetourRule("aten::_linalg_eigh", _eigh, (EIGH_TOO_LARGE,), since="2.14"),
     # a composite in inference mode: what it calls decides
-    "aten::linalg_pinv": lambda self, hermitian=False, **_: (
-        _eigh(self) if hermitian else _svd(self)
+    DetourRule(
+        "aten::linalg_pinv",
+        lambda self, hermitian=False, **_: _eigh(self) if hermitian else _svd(self),
+        (),
+        since="2.14",
     ),
-    "aten::avg_pool2d": _avg_pool2d,
-}
-"""By operator, without its overload: a function of the arguments of a call, by the names of its schema."""
+    DetourRule("aten::linalg_qr", _qr, (QR_TOO_LARGE,), since="2.12", until="2.13"),
+    DetourRule("aten::avg_pool2d", _avg_pool2d, (AVERAGE_OF_WHOLE_NUMBERS,)),
+)
+"""Those of all versions."""
+
+
+def for_version(version: str) -> Mapping[str, Predicate]:
+    """Return the predicates of a version of PyTorch, such as ``2.13.0``, by operator."""
+    held = [rule for rule in RULES if versions.is_between(version, rule.since, rule.until)]
+    return {rule.operator: rule.find for rule in held}
+
+
+def warnings_of(version: str) -> set[str]:
+    """Return the words of all detours of a version of PyTorch, with fields for `str.format`."""
+    held = [rule for rule in RULES if versions.is_between(version, rule.since, rule.until)]
+    return {words for rule in held for words in rule.warnings}

@@ -4,19 +4,36 @@ A rule is a predicate of a call's arguments, by the names of the operator's sche
 True where they have none, or None for a call that runs. It sees shapes, dtypes and settings but no numbers, so it works
 for tensors of every device, ``meta`` included.
 
-The words and the exceptions were read from the wheels of PyTorch 2.15.0 and torchvision 0.29.2 for macOS. The
-conditions were read from the source files that are named below, under ``aten/src/ATen/native/mps/operations``, and
-compared with PyTorch's own list for its Macs (``tests/test_refusals.py``); numbers and dtypes that the list does not
-have, with the machine code of the wheels. None of it was run on a Mac.
+A rule holds for the versions of PyTorch from `Rule.since` to `Rule.until`; an empty one is no limit. A version that is
+newer than the newest here has the newest's rules. `for_version` chooses.
+
+The words were read from the macOS wheels of PyTorch 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0, and of torchvision
+0.26.0, 0.27.0, 0.28.0 and 0.29.2: ``make check-mac`` compares them again, of other versions ``python tests/check_mac.py
+--torch all``. Which version says them was read from the function of the library that refers to them.
+
+The conditions and the exceptions of 2.15 were read from the source files that are named below, under
+``aten/src/ATen/native/mps/operations``, and compared with PyTorch's own list for its Macs (``tests/test_refusals.py``);
+numbers and dtypes that the list does not have, with the machine code of the wheels. They are taken to be the same in
+all versions that have the words. Those of a rule with ``until`` were read from older source, and compared with what the
+older machine code throws; of ``adaptive_max_pool2d``, ``batch_norm``, ``gather``, ``linear`` of complex numbers,
+``softplus`` and 2.13's ``kthvalue`` no such source was found, and the condition is what the words say.
+
+Where a rule begins later than its operator's kernel, and nothing stands beside it for the versions before, the older
+kernel has no words for the call: whether it computes it, or what Metal says instead, is not known. The call is taken
+for one that runs.
+
+None of it was run on a Mac.
 """
 
 from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from metalsim.refusals import versions
 
 if TYPE_CHECKING:
     import torch
@@ -35,10 +52,25 @@ class Rule:
     way_out: str
     """What to do, for people: a part of a sentence."""
     refuses: Predicate
+    since: str = ""
+    """The first version of PyTorch that says so, such as ``2.13``; empty: all known ones before `until`."""
+    until: str = ""
+    """The last version that says so; empty: all later ones."""
 
 
 RULES: dict[str, list[Rule]] = {}
-"""By operator, without its overload, in the order of the kernel's checks."""
+"""Those of all versions, by operator, without its overload, in the order of the kernel's checks."""
+
+
+def for_version(version: str) -> Mapping[str, Sequence[Rule]]:
+    """Return the rules of a version of PyTorch, such as ``2.13.0``, by operator; operators without one are left out."""
+    by_operator = {}
+    for operator, rules in RULES.items():
+        held = [rule for rule in rules if versions.is_between(version, rule.since, rule.until)]
+        if held:
+            by_operator[operator] = held
+    return by_operator
+
 
 FLOAT = "call it with floating-point numbers: .float() first"
 REAL = "compute with the real and the imaginary part"
@@ -55,14 +87,20 @@ NAMES = {
 
 
 def refused(
-    operators: str, words: str, way_out: str, error: type[Exception] = RuntimeError
+    operators: str,
+    words: str,
+    way_out: str,
+    error: type[Exception] = RuntimeError,
+    since: str = "",
+    until: str = "",
 ) -> Callable:
     """Make a predicate a rule of these operators and of their in-place and ``out=`` forms."""
 
     def add(predicate: Predicate) -> Predicate:
         for operator in operators.split():
             full_name = operator if "::" in operator else f"aten::{operator}"
-            RULES.setdefault(full_name, []).append(Rule(words, error, way_out, predicate))
+            rule = Rule(words, error, way_out, predicate, since, until)
+            RULES.setdefault(full_name, []).append(rule)
         return predicate
 
     return add
@@ -74,6 +112,8 @@ def by_dtype(
     words: str,
     way_out: str = "",
     error: type[Exception] = NotImplementedError,
+    since: str = "",
+    until: str = "",
 ) -> None:
     """Make a rule about the dtype that the operator computes in, to which its arguments are promoted."""
 
@@ -82,7 +122,7 @@ def by_dtype(
         return {"dtype": name(dtype)} if dtype is not None and refuses(dtype) else None
 
     usual = REAL if refuses is complex_ else WHOLE if refuses is not_whole else FLOAT
-    refused(operators, words, way_out or usual, error)(predicate)
+    refused(operators, words, way_out or usual, error, since, until)(predicate)
 
 
 def name(dtype: torch.dtype) -> str:
@@ -118,21 +158,32 @@ not_float32 = lambda dtype: not is_("float32")(dtype)
 
 by_dtype("elu", not_floating, "\"elu_mps\" not implemented for '{dtype}'")
 by_dtype("elu_backward", not_floating, "\"elu_backward_mps\" not implemented for '{dtype}'")
-by_dtype("softplus", not_floating, "softplus not implemented for {dtype}")
-by_dtype("softplus_backward", not_floating, "softplus_backward not implemented for {dtype}")
+by_dtype("softplus", is_("int64"), "Not implemented for long", until="2.14")
+by_dtype("softplus", not_floating, "softplus not implemented for {dtype}", since="2.15")
+by_dtype(
+    "softplus_backward", not_floating, "softplus_backward not implemented for {dtype}", since="2.15"
+)
 
-for _kernel in ("softmax", "log_softmax"):
+# log_softmax checked nothing about this conversion before 2.15.
+for _kernel, _since in (("softmax", ""), ("log_softmax", "2.15")):
     _TO_FLOAT = f"{_kernel} with half to float conversion is not supported on MPS"
+    _CONVERT = "convert first: x.float(), then without dtype="
 
-    refused(f"_{_kernel}", _TO_FLOAT, "convert first: x.float(), then without dtype=")(
+    refused(f"_{_kernel}", _TO_FLOAT, _CONVERT, since=_since)(
         lambda half_to_float=False, **_: half_to_float
     )
 
-    by_dtype(f"_{_kernel}", not_floating, f"{_kernel} not implemented on MPS for {{dtype}}")
+    _NOT_FOR = f"{_kernel} not implemented on MPS for {{dtype}}"
+    by_dtype(f"_{_kernel}", not_floating, _NOT_FOR, since="2.15")
 
-by_dtype("_log_softmax_backward_data", is_("int64"), "MPS doesn't know how to do exponent_i64")
-by_dtype("_log_softmax_backward_data", complex_, "log_softmax for complex is not supported for MPS")
-by_dtype("_log_softmax_backward_data", is_("bool"), "log_softmax for bool is not supported for MPS")
+_SOFTMAX = "softmax only supported for floating types"
+by_dtype("_softmax", not_floating, _SOFTMAX, error=RuntimeError, until="2.14")
+
+for _operator, _until in (("_log_softmax", "2.14"), ("_log_softmax_backward_data", "")):
+    _OF_DTYPE = "log_softmax for {} is not supported for MPS"
+    by_dtype(_operator, is_("int64"), "MPS doesn't know how to do exponent_i64", until=_until)
+    by_dtype(_operator, complex_, _OF_DTYPE.format("complex"), until=_until)
+    by_dtype(_operator, is_("bool"), _OF_DTYPE.format("bool"), until=_until)
 
 
 # ---- AdaptivePooling.mm, Pooling.mm ---------------------------------------------------------------------------------
@@ -172,8 +223,11 @@ def _divides(divisors: tuple[int, int], sizes: tuple[int, int]) -> bool:
 
 _SHRINKS_UNEVENLY = "Adaptive pool MPS: input " + _ONE_DIVIDES.format(small="output")
 _GROWS_UNEVENLY = "Adaptive pool MPS: output " + _ONE_DIVIDES.format(small="input")
-refused(_ADAPTIVE, _BOTH_WAYS, "pool in two steps, one for each direction, or on the CPU")(
-    _pooled(lambda before, after: (before[0] - after[0]) * (before[1] - after[1]) < 0)
+_TWO_STEPS = "pool in two steps, one for each direction, or on the CPU"
+_one_side_grows = _pooled(lambda before, after: (before[0] - after[0]) * (before[1] - after[1]) < 0)
+refused(_ADAPTIVE, _BOTH_WAYS, _TWO_STEPS)(_one_side_grows)
+refused("adaptive_max_pool2d adaptive_max_pool2d_backward", _BOTH_WAYS, _TWO_STEPS, until="2.12")(
+    _one_side_grows
 )
 refused(_ADAPTIVE, _SHRINKS_UNEVENLY, _DIVIDE)(
     _pooled(lambda before, after: before[0] >= after[0] and not _divides(after, before))
@@ -185,12 +239,13 @@ refused(_ADAPTIVE, _GROWS_UNEVENLY, _MULTIPLE)(
 _MAX_POOL = (
     "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool2d max_pool2d_backward"
 )
-_AVERAGE_POOL = "avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward"
 _ADAPTIVE_MAX = "Adaptive max pooling{} for complex is not supported for MPS"
-by_dtype("adaptive_max_pool2d", complex_, _ADAPTIVE_MAX.format(""))
-by_dtype("adaptive_max_pool2d_backward", complex_, _ADAPTIVE_MAX.format(" backward"))
+_NO_COMPLEX_AVERAGE = "Not implemented for complex"
+by_dtype("adaptive_max_pool2d", complex_, _ADAPTIVE_MAX.format(""), since="2.14")
+by_dtype("adaptive_max_pool2d_backward", complex_, _ADAPTIVE_MAX.format(" backward"), since="2.14")
 by_dtype(_MAX_POOL, complex_, "Max pooling for complex is not supported for MPS")
-by_dtype(_AVERAGE_POOL, complex_, "Not implemented for complex")
+by_dtype("avg_pool2d avg_pool2d_backward", complex_, _NO_COMPLEX_AVERAGE)
+by_dtype("avg_pool3d avg_pool3d_backward", complex_, _NO_COMPLEX_AVERAGE, since="2.14")
 
 
 # ---- Attention.mm ---------------------------------------------------------------------------------------------------
@@ -211,31 +266,35 @@ def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str,
 
 
 # Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
-# with dropout: in the Mac's library that function compares dropout_p with nothing.
-refused(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError)(
-    lambda dropout_p=0.0, **_: dropout_p > 0
-)
+# with dropout: in the Mac's library that function compares dropout_p with nothing. Before 2.13 no kernel has the words.
+refused(
+    _ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError, since="2.13"
+)(lambda dropout_p=0.0, **_: dropout_p > 0)
 
 
 # ---- BinaryKernel.mm, PointwiseOps.mm, TensorCompare.mm, UnaryKernel.mm, UnaryOps.mm --------------------------------
 
 by_dtype("gcd", not_whole, "gcd_mps not implemented for {dtype}")
-by_dtype("lcm", not_whole, "lcm_mps not implemented for {dtype}")
-by_dtype("bitwise_left_shift", not_whole, "bitwise_left_shift not implemented for {dtype}")
-by_dtype("bitwise_right_shift", not_whole, "bitwise_right_shift not implemented for {dtype}")
+by_dtype("lcm", not_whole, "lcm_mps not implemented for {dtype}", since="2.13")
+for _shift in ("bitwise_left_shift", "bitwise_right_shift"):
+    by_dtype(_shift, not_whole, f"{_shift} not implemented for {{dtype}}", since="2.13")
 by_dtype(
     "igamma special_gammainc",
     not_floating,
     "igamma_mps not implemented for {dtype}",
     error=TypeError,
+    since="2.14",
 )
 by_dtype(
     "igammac special_gammaincc",
     not_floating,
     "igammac_mps not implemented for {dtype}",
     error=TypeError,
+    since="2.14",
 )
-by_dtype("logaddexp2", not_floating, "\"logaddexp2_mps\" not implemented for '{dtype}'")
+by_dtype(
+    "logaddexp2", not_floating, "\"logaddexp2_mps\" not implemented for '{dtype}'", since="2.14"
+)
 by_dtype(
     "nextafter",
     not_floating,
@@ -252,7 +311,7 @@ for _special in (
     by_dtype(
         f"special_{_special}", complex_, _NOT_FLOATING, error=TypeError
     )  # whole numbers are promoted before
-by_dtype("addcmul", is_("bool"), "addcmul_mps not implemented for 'Bool'")
+by_dtype("addcmul", is_("bool"), "addcmul_mps not implemented for 'Bool'", since="2.15")
 by_dtype(
     "clamp clamp_min clamp_max", complex_, "\"clamp_scalar_mps\" not implemented for '{dtype}'"
 )
@@ -327,19 +386,27 @@ def _convolved_sizes(
 
 # ---- CrossKernel.mm, Distributions.mm, Dropout.mm, RangeFactories.mm, SummaryOps.mm ---------------------------------
 
+_RANDOM_BEFORE_2_13 = "random_mps_ handles only integral, floating-point and boolean types"
 _RANDOM = "random_mps handles only integral, floating-point and boolean types"
 _DROPOUT = "native_dropout_mps: input must be a floating-point or complex tensor, got {dtype}"
 _LOGSPACE = "logspace is not implemented for integral dtypes on MPS"
-by_dtype("linalg_cross", is_("bool"), "linalg.cross: not implemented for 'Bool'")
-by_dtype("bernoulli", complex_, "bernoulli is not implemented for complex types on MPS")
+by_dtype("linalg_cross", is_("bool"), "linalg.cross: not implemented for 'Bool'", since="2.14")
 by_dtype(
-    "normal_", not_a_number, "normal_kernel_mps not implemented for '{dtype}'", error=TypeError
+    "bernoulli", complex_, "bernoulli is not implemented for complex types on MPS", since="2.15"
 )
-by_dtype("random_", complex_, _RANDOM, error=RuntimeError)
+by_dtype(
+    "normal_",
+    not_a_number,
+    "normal_kernel_mps not implemented for '{dtype}'",
+    error=TypeError,
+    since="2.13",
+)
+by_dtype("random_", complex_, _RANDOM_BEFORE_2_13, error=RuntimeError, until="2.12")
+by_dtype("random_", complex_, _RANDOM, error=RuntimeError, since="2.13")
 by_dtype("bincount", is_("bool"), "bincount is not supported for Bool", INT)
 
 
-@refused("native_dropout", _DROPOUT, FLOAT)
+@refused("native_dropout", _DROPOUT, FLOAT, since="2.13")
 def _dropout_of_whole_numbers(
     input: Any, train: bool | None = True, **_: Any
 ) -> Mapping[str, object] | None:
@@ -348,16 +415,23 @@ def _dropout_of_whole_numbers(
     )
 
 
-@refused("logspace", _LOGSPACE, "make it in float32 and convert the result", NotImplementedError)
+@refused(
+    "logspace",
+    _LOGSPACE,
+    "make it in float32 and convert the result",
+    NotImplementedError,
+    since="2.15",
+)
 def _logspace_of_whole_numbers(out: Any = None, dtype: Any = None, **_: Any) -> bool:
     made = out.dtype if out is not None else dtype
     return made is not None and not_a_number(made)
 
 
-for _factory in ("arange", "linspace"):
+for _factory, _since in (("arange", ""), ("linspace", "2.14")):
     _BOOLS = f"\"{_factory}_mps\" not implemented for 'Bool'"
+    _FROM_WHOLE = "make whole numbers and convert the result"
 
-    refused(_factory, _BOOLS, "make whole numbers and convert the result", NotImplementedError)(
+    refused(_factory, _BOOLS, _FROM_WHOLE, NotImplementedError, since=_since)(
         lambda out=None, dtype=None, **_: (
             str(out.dtype if out is not None else dtype) == "torch.bool"
         )
@@ -368,7 +442,7 @@ for _factory in ("arange", "linspace"):
 
 _SOME_FIRST = "transform some dimensions first and the others of the result"
 _MOST_FOUR = "MPS FFT only supports transforming up to 4 dimensions, but got {count} dimensions"
-refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST)(
+refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST, since="2.14")(
     lambda dim, **_: {"count": len(dim)} if len(dim) > 4 else None
 )
 
@@ -389,6 +463,7 @@ by_dtype(
     "grid_sampler_2d_backward",
     complex_,
     "grid_sampler_2d_backward is not supported for complex on MPS",
+    since="2.13",
 )
 
 
@@ -397,16 +472,16 @@ def _bicubic_in_3d(interpolation_mode: int, **_: Any) -> bool:
     return interpolation_mode == BICUBIC
 
 
-refused("grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError)(
-    _bicubic_in_3d
-)
+refused(
+    "grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError, since="2.13"
+)(_bicubic_in_3d)
 
 _ANTIALIASED = "_upsample_{}2d_aa_out_mps only supports floating-point dtypes"
 _BILINEAR = _ANTIALIASED.format("bilineard")  # as it is there
 by_dtype("_upsample_bilinear2d_aa", not_floating, _BILINEAR, error=RuntimeError)
 by_dtype("_upsample_bicubic2d_aa", not_floating, _ANTIALIASED.format("bicubic"), error=RuntimeError)
 
-# No function of these dtypes is among the 18563 Metal functions in the wheel.
+# No function of these dtypes is among the 18563 Metal functions in 2.15's wheel; in older ones nobody looked.
 _NO_FUNCTION = "Failed to create function state object for: "
 by_dtype(
     "upsample_bicubic2d",
@@ -423,7 +498,7 @@ HIGHEST_RANK = 16
 """Dimensions that a kernel can count (``c10::metal::max_ndim``). No tensor is made with more; a view may have more."""
 _LOWER_RANK = "reshape it to at most 16 dimensions"
 _EMBEDDING = "embedding_dense_backward_mps: indices ndim {rank} exceeds metal max_ndim {most}"
-refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK)(
+refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK, since="2.13")(
     lambda indices, **_: (
         {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
     )
@@ -450,17 +525,27 @@ _AMIN = "scatter_reduce(amin/amax) on int64 currently requires contiguous self"
 _RANK = ": tensor rank {rank} exceeds Metal max of {most}"
 _INDICES = "Current limit allows up to 16 indices to be used in MPS indexing kernels"
 _INDEX_FIRST = "index some dimensions first and the others of the result"
-by_dtype("index_reduce", is_("int64"), _INDEX_REDUCE.format("long"), INT, RuntimeError)
-by_dtype("index_reduce", is_("complex64"), _INDEX_REDUCE.format("cfloat"), REAL, RuntimeError)
+for _refused, _name, _way_out in (("int64", "long", INT), ("complex64", "cfloat", REAL)):
+    _NOT_REDUCED = _INDEX_REDUCE.format(_name)
+    by_dtype("index_reduce", is_(_refused), _NOT_REDUCED, _way_out, RuntimeError, since="2.12")
 refused(
     "masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS
 )(lambda self, **_: self.numel() > MANY)
-refused("scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT)(
-    lambda self, reduce, **_: reduce == "mean" and str(self.dtype) == "torch.bool"
+refused(
+    "scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT, since="2.13"
+)(lambda self, reduce, **_: reduce == "mean" and str(self.dtype) == "torch.bool")
+refused("scatter_reduce", "not supported for torch.int64", INT, until="2.12")(
+    lambda self, reduce, **_: reduce in ("amin", "amax") and str(self.dtype) == "torch.int64"
 )
+for _operators, _name in (("gather", "gather"), ("scatter scatter_add scatter_reduce", "scatter")):
+    _NOT_YET = f"{_name}(): Yet not supported for complex"
+    by_dtype(_operators, complex_, _NOT_YET, error=RuntimeError, until="2.11")
+refused(
+    "gather", "sparse_grad not supported in MPS yet", "leave sparse_grad=True out", until="2.12"
+)(lambda sparse_grad=False, **_: sparse_grad)
 
 
-@refused("scatter_reduce_", _AMIN, "call .contiguous() first")
+@refused("scatter_reduce_", _AMIN, "call .contiguous() first", since="2.13")
 def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
     return (
         reduce in ("amin", "amax") and str(self.dtype) == "torch.int64" and not self.is_contiguous()
@@ -468,12 +553,12 @@ def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
 
 
 # Only in place and with out=: of a result of its own empty_mps says first that it has too many dimensions.
-@refused("scatter_ scatter_add_ scatter_reduce_", "scatter" + _RANK, _LOWER_RANK)
+@refused("scatter_ scatter_add_ scatter_reduce_", "scatter" + _RANK, _LOWER_RANK, since="2.13")
 def _rank_of_index(index: Any, **_: Any) -> Mapping[str, object] | None:
     return {"rank": index.dim(), "most": HIGHEST_RANK} if index.dim() > HIGHEST_RANK else None
 
 
-refused("gather", "gather" + _RANK, _LOWER_RANK)(
+refused("gather", "gather" + _RANK, _LOWER_RANK, since="2.13")(
     lambda out=None, **arguments: None if out is None else _rank_of_index(**arguments)
 )
 refused("index", _INDICES, _INDEX_FIRST)(
@@ -498,11 +583,31 @@ for _extreme in ("argmax", "argmin"):
     )
 
 _UNIQUE = "unique is not supported on MPS for dtype {dtype}"
-by_dtype("kthvalue", complex_or_bool, "kthvalue_mps not implemented for {dtype}", INT)
-by_dtype("median nanmedian", complex_or_bool, "median_mps not implemented for {dtype}", INT)
-by_dtype("_unique2 _unique unique_consecutive", complex_, _UNIQUE, CPU, RuntimeError)
-by_dtype("_cummax_helper", complex_, "\"cummax\" not implemented for '{dtype}'", error=RuntimeError)
-by_dtype("_cummin_helper", complex_, "\"cummin\" not implemented for '{dtype}'", error=RuntimeError)
+_LAST_FOUR = "On-going issue on MPSGraph topk when ndims() - axis > 4, see issue #154890"
+_KTH_BEFORE_2_13 = "kthvalue is not implemented for complex types"
+_KTH_IN_2_13 = "\"kthvalue_mps\" not implemented for '{dtype}'"
+_KTH = "kthvalue_mps not implemented for {dtype}"
+by_dtype("kthvalue", complex_, _KTH_BEFORE_2_13, until="2.12")
+by_dtype("kthvalue", complex_, _KTH_IN_2_13, since="2.13", until="2.13")  # of bool nothing is known
+by_dtype("kthvalue", complex_or_bool, _KTH, INT, since="2.14")
+
+
+@refused("kthvalue", _LAST_FOUR, "move the dimension to one of the last four", until="2.12")
+def _kthvalue_of_an_early_dimension(self: Any, dim: int = -1, **_: Any) -> bool:
+    return self.numel() > 0 and dim % max(self.dim(), 1) < self.dim() - 4
+
+
+by_dtype(
+    "median nanmedian",
+    complex_or_bool,
+    "median_mps not implemented for {dtype}",
+    INT,
+    since="2.14",
+)
+by_dtype("_unique2 _unique unique_consecutive", complex_, _UNIQUE, CPU, RuntimeError, since="2.14")
+for _name in ("cummax", "cummin"):
+    _NO_SCAN = f"\"{_name}\" not implemented for '{{dtype}}'"
+    by_dtype(f"_{_name}_helper", complex_, _NO_SCAN, error=RuntimeError, since="2.14")
 
 
 # ---- Linear.mm, LinearAlgebra.mm, RnnOps.mm -------------------------------------------------------------------------
@@ -515,6 +620,13 @@ _SOLVE = (
 _NO_PROJECTION = "leave proj_size out and follow the LSTM by a linear layer, or run it on the CPU"
 refused("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
 refused("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
+by_dtype(
+    "linear",
+    complex_,
+    "mps linear does not support complex types",
+    error=RuntimeError,
+    until="2.11",
+)
 refused("linear", _LINEAR + "bias", FLOAT)(
     lambda bias=None, **_: bias is not None and not_a_number(bias.dtype)
 )
@@ -531,7 +643,11 @@ by_dtype(
     CPU,
     RuntimeError,
 )
-by_dtype("geqrf", not_float32, "geqrf: MPS currently supports float32 only", CPU, RuntimeError)
+_QR = "{}: MPS currently supports float32 only"
+by_dtype("geqrf", not_float32, _QR.format("geqrf"), CPU, RuntimeError, since="2.14")
+by_dtype(
+    "linalg_qr", not_float32, _QR.format("linalg_qr"), CPU, RuntimeError, since="2.12", until="2.13"
+)
 by_dtype(
     "linalg_inv_ex",
     complex_,
@@ -541,7 +657,13 @@ by_dtype(
 )
 
 
-@refused("geqrf linalg_qr", "MPS QR: at most {most} dims", _LOWER_RANK, NotImplementedError)
+@refused(
+    "geqrf linalg_qr",
+    "MPS QR: at most {most} dims",
+    _LOWER_RANK,
+    NotImplementedError,
+    since="2.15",
+)
 def _qr_of_many_dimensions(
     self: Any = None, A: Any = None, **_: Any
 ) -> Mapping[str, object] | None:
@@ -549,14 +671,25 @@ def _qr_of_many_dimensions(
     return {"most": HIGHEST_RANK} if matrix.dim() > HIGHEST_RANK else None
 
 
+by_dtype(
+    "linalg_lu_factor_ex linalg_lu",
+    complex_,
+    "linalg.lu_factor(): MPS doesn't support complex types.",
+    CPU,
+    RuntimeError,
+    until="2.14",
+)
 refused(
     "linalg_lu_factor_ex linalg_lu",
     "linalg.lu_factor(): MPS doesn't allow pivot == False.",
     "leave pivot=True",
 )(lambda pivot=True, **_: not pivot)
-refused("_linalg_svd", "linalg.svd: driver= is not supported on MPS.", "leave driver= out")(
-    lambda driver=None, **_: driver is not None
-)
+refused(
+    "_linalg_svd",
+    "linalg.svd: driver= is not supported on MPS.",
+    "leave driver= out",
+    since="2.14",
+)(lambda driver=None, **_: driver is not None)
 refused(
     "_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION
 )(
@@ -585,21 +718,67 @@ by_dtype(
     "nll_loss_forward nll_loss2d_forward",
     not_floating,
     "nll_loss is not implemented for {dtype} on MPS",
+    since="2.15",
 )
-by_dtype(_BATCH_NORM, not_floating, "batch_norm is not implemented for {dtype} on MPS")
+by_dtype(
+    "nll_loss_forward nll_loss2d_forward",
+    complex_,
+    "nlld_loss for complex is not supported for MPS",
+    until="2.14",
+)
+_LONG_BATCH_NORM = "Long batch norm is not supported with MPS"
+_COMPLEX_BATCH_NORM = "Batch norm for complex is not supported for MPS"
+_NO_BATCH_NORM = "batch_norm is not implemented for {dtype} on MPS"
+by_dtype(_BATCH_NORM, is_("int64"), _LONG_BATCH_NORM, until="2.13")
+by_dtype(_BATCH_NORM, complex_, _COMPLEX_BATCH_NORM, until="2.13")
+by_dtype(_BATCH_NORM, not_floating, _NO_BATCH_NORM, since="2.14")
 by_dtype("native_layer_norm", is_("int64"), "Not implemented for long on MPS")
-by_dtype("histc", complex_or_bool, "\"histc_mps\" not implemented for '{dtype}'", INT)
-refused("histogram _histogramdd_from_bin_cts", "histogram is only supported for float32", FLOAT)(
-    lambda self, bins=None, **_: not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32"
+_HISTC_DTYPES = (  # what the kernel before 2.15 is not compiled for, which histogram with edges shares
+    ("", "2.11", not_float32),
+    ("2.12", "2.12", not_floating),
+    ("2.13", "2.14", complex_or_bool),
+)
+for _since, _until, _dtypes in _HISTC_DTYPES:
+    by_dtype("histc", _dtypes, _HISTOGRAM, since=_since, until=_until)
+by_dtype("histc", complex_or_bool, "\"histc_mps\" not implemented for '{dtype}'", INT, since="2.15")
+refused(
+    "histogram _histogramdd_from_bin_cts",
+    "histogram is only supported for float32",
+    FLOAT,
+    since="2.12",
+)(lambda self, bins=None, **_: not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32")
+refused(
+    "histogram _histogramdd_from_bin_cts", _HISTOGRAM, FLOAT, NotImplementedError, until="2.11"
+)(
+    lambda self, bins=None, **_: (
+        {"dtype": name(self.dtype)}
+        if not hasattr(bins, "dtype") and not_float32(self.dtype)
+        else None
+    )
 )
 
 
-@refused("histogram _histogramdd_from_bin_tensors", _HISTOGRAM, FLOAT, NotImplementedError)
-def _histogram_with_edges(self: Any, bins: Any, **_: Any) -> Mapping[str, object] | None:
-    with_edges = hasattr(bins, "dtype") or (
-        isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins)
-    )
-    return {"dtype": name(self.dtype)} if with_edges and not_floating(self.dtype) else None
+def _with_edges(dtypes: Callable[[torch.dtype], bool]) -> Predicate:
+    """Return a predicate about the dtype where edges are given."""
+
+    def predicate(self: Any, bins: Any, **_: Any) -> Mapping[str, object] | None:
+        with_edges = hasattr(bins, "dtype") or (
+            isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins)
+        )
+        return {"dtype": name(self.dtype)} if with_edges and dtypes(self.dtype) else None
+
+    return predicate
+
+
+for _since, _until, _dtypes in (*_HISTC_DTYPES, ("2.15", "", not_floating)):
+    refused(
+        "histogram _histogramdd_from_bin_tensors",
+        _HISTOGRAM,
+        FLOAT,
+        NotImplementedError,
+        _since,
+        _until,
+    )(_with_edges(_dtypes))
 
 
 # ---- torchvision/csrc/ops/mps ---------------------------------------------------------------------------------------
@@ -619,8 +798,18 @@ _FOLDER = "torchvision/csrc/ops/mps"
 _NO_SHADER = "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at {location}"
 
 
+_METAL_NAMES = {
+    "bfloat16": "bfloat", "int64": "long", "int32": "int", "int16": "short", "int8": "char", "uint8": "uchar",
+    "bool": "bool", "complex64": "float2", "complex32": "half2",
+}  # fmt: skip
+
+
 def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
-    """Add what a kernel refuses, in its order. The message begins with its place, which differs by build."""
+    """Add what a kernel refuses, in its order.
+
+    From torchvision 0.29 on, which takes PyTorch 2.14 and later, the message begins with its place, which differs by
+    build. Before, torchvision was of one version of PyTorch, which said that it finds no function.
+    """
     operator, plain = f"torchvision::{kernel}", kernel.removeprefix("_").removesuffix("_backward")
     backward = kernel.endswith("_backward")
     direction = "" if kernel == "nms" else "_backward" if backward else "_forward"
@@ -640,15 +829,22 @@ def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
         nothing_to_do = not all(given[tensor].numel() for tensor in tensors[:2])
         return None if known or nothing_to_do else {"location": f"{_FOLDER}/mps_stable_kernels.h"}
 
-    for tensor in tensors:
-        moved = 'call .to("mps") on it'
-        refused(operator, f"{{location}}, {tensor} must be a MPS tensor", moved)(
-            left_on_the_cpu(tensor)
-        )
-    if backward:
-        words = f"{{location}}, MPS does not support {plain} backward with float16 inputs."
-        refused(operator, words, _IN_FLOAT)(half)
-    refused(operator, _NO_SHADER, _IN_FLOAT)(without_a_shader)
+    def without_a_function(**given: Any) -> Mapping[str, object] | None:
+        dtype = str(given[tensors[0]].dtype).removeprefix("torch.")
+        function = "deformable_im2col" if plain == "deform_conv2d" else kernel.removeprefix("_")
+        missing = f"{function}_{_METAL_NAMES.get(dtype, dtype)}"
+        return {"function": missing} if without_a_shader(**given) else None
+
+    for start, since, until in (("", "", "2.13"), ("{location}, ", "2.14", "")):
+        for tensor in tensors:
+            words = f"{start}{tensor} must be a MPS tensor"
+            moved = 'call .to("mps") on it'
+            refused(operator, words, moved, since=since, until=until)(left_on_the_cpu(tensor))
+        if backward:
+            words = f"{start}MPS does not support {plain} backward with float16 inputs."
+            refused(operator, words, _IN_FLOAT, since=since, until=until)(half)
+    refused(operator, _NO_FUNCTION + "{function}", _IN_FLOAT, until="2.13")(without_a_function)
+    refused(operator, _NO_SHADER, _IN_FLOAT, since="2.14")(without_a_shader)
 
 
 for _kernel, _tensors in _TORCHVISION.items():
