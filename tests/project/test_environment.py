@@ -396,10 +396,10 @@ def test_lock_keeps_versions_and_lets_no_host_in(make):
 
 
 @pytest.mark.parametrize(
-    ("told", "strict"), [((), False), (("STRICT=0",), False), (("STRICT=1",), True)]
+    ("told", "strict"), [("STRICT=", False), ("STRICT=0", False), ("STRICT=1", True)]
 )
 def test_strict_is_off_unless_it_is_asked_for(make, told, strict):
-    tests, run = (make("-n", target, *told)[1] for target in ("test", "run"))
+    tests, run = (make("-n", target, told)[1] for target in ("test", "run"))
     assert ("METALLAB_TEST_STRICT=1" in tests) == strict
     assert ("--strict" in run) == strict
 
