@@ -515,9 +515,12 @@ def test_dlpack_and_storages_share_memory():
 
 MAC_CRASHES = "no MTLBuffer"  # here an error: there the pointer of a storage is an object, and so is nothing beside it
 ONLY_CPU = "_share_filename_: only available on CPU"
+OF_NUMPY = BufferError if np.lib.NumpyVersion(np.__version__) >= "2.5.0" else RuntimeError
+"""What NumPy itself raises of a device that it does not know."""
+
 REFUSED = {  # what raises, with the words
     "numpy": (lambda x: x.numpy(), TypeError, "can't convert mps:0 device type tensor to numpy"),
-    "NumPy's from_dlpack": (np.from_dlpack, RuntimeError, "Unsupported device in DLTensor"),
+    "NumPy's from_dlpack": (np.from_dlpack, OF_NUMPY, "Unsupported device in DLTensor"),
     "part of a storage": (lambda x: x.untyped_storage()[4:8], RuntimeError, MAC_CRASHES),
     "resize": (lambda x: x.untyped_storage().resize_(80), RuntimeError, "unexpected device type mps"),
     "pin": (lambda x: x.pin_memory(), RuntimeError, "only dense CPU tensors can be pinned"),
