@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metalsim import building, operators, planting, preload, pretending, refusals
 from metalsim.errors import SimulationError
+from metalsim.refusals.versions import release
 
 if TYPE_CHECKING:
     import torch
@@ -216,12 +217,6 @@ def notice_of_newer(version: str) -> str:
         f"torch {version} is newer than {TORCH}, the newest that the simulated Apple GPU knows: which operators have a "
         f"kernel is read from this torch, but what a kernel refuses is what {TORCH} refuses"
     )
-
-
-def release(version: str) -> tuple[int, int]:
-    """Return major and minor number of a version."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 def _let_the_last_backward_end() -> None:
