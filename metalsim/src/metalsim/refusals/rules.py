@@ -13,10 +13,11 @@ The words were read from the macOS wheels of PyTorch 2.11.0, 2.12.0, 2.13.0, 2.1
 
 The conditions and the exceptions of 2.15 were read from the source files that are named below, under
 ``aten/src/ATen/native/mps/operations``, and compared with PyTorch's own list for its Macs
-(``tests/expected_on_macs.py``); numbers and dtypes that the list does not have, with the machine code of the wheels. They are taken to be the same in
-all versions that have the words. Those of a rule with ``until`` were read from older source, and compared with what the
-older machine code throws; of ``adaptive_max_pool2d``, ``batch_norm``, ``gather``, ``linear`` of complex numbers,
-``softplus`` and 2.13's ``kthvalue`` no such source was found, and the condition is what the words say.
+(``tests/expected_on_macs.py``); numbers and dtypes that the list does not have, with the machine code of the wheels.
+They are taken to be the same in all versions that have the words. Those of a rule with ``until`` were read from older
+source, and compared with what the older machine code throws; of ``adaptive_max_pool2d``, ``batch_norm``, ``gather``,
+``linear`` of complex numbers, ``softplus`` and 2.13's ``kthvalue`` no such source was found, and the condition is
+what the words say.
 
 Where a rule begins later than its operator's kernel, and nothing stands beside it for the versions before, the older
 kernel has no words for the call: whether it computes it, or what Metal says instead, is not known. The call is taken
