@@ -42,6 +42,7 @@ _BEHIND = (
     "data/README",
     "data/executed/README",
     "data/results/README",
+    "utils/metallab/language/data/README",
 )
 _SIMULATED = tuple(
     f"metalsim/{name}"

@@ -24,7 +24,11 @@ include_patterns = [
     "CHANGELOG.md",
     "notebooks/**.ipynb",
     "notebooks/*/index.md",
-    *(f"{folder}/**.md" for folder in ("classroom", "data", "docs", "metalsim")),
+    "classroom/**.md",
+    "data/**.md",
+    "docs/**.md",
+    "metalsim/**.md",
+    "utils/metallab/language/data/README.md",
 ]
 
 nb_execution_mode = "off"

@@ -53,11 +53,15 @@ in_softshrink, in_program = (
 
 
 def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) -> Any:
-    """An extension, in a folder of metalsim's cache, with the flags that a Mac user writes."""
+    """An extension, in a folder of metalsim's cache, with the flags that a Mac user writes.
+
+    Each PyTorch has a folder of its own: 2.15 leaves its lock behind, and 2.11 would wait until somebody deletes it.
+    """
     from torch.utils import cpp_extension
 
-    text = b"".join(source.read_bytes() for source in sources)
-    folder = building.cache() / "extensions" / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}"
+    versions = f"{torch.__version__} {sys.version}".encode()
+    key = hashlib.sha256(b"\0".join([versions, *(source.read_bytes() for source in sources)]))
+    folder = building.cache() / "extensions" / f"{name}-{key.hexdigest()[:16]}"
     with building.sealed(folder):
         return cpp_extension.load(
             name=name,

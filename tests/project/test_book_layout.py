@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
 import importlib.util
 import json
 import posixpath
@@ -347,3 +349,32 @@ def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
     shutil.rmtree(one)
     with pytest.raises(report.ReportError, match="make run"):
         book.read_runs([one])
+
+
+def _is_in_the_book():
+    """Return a function that tells of a place in the checkout whether Sphinx reads it, by book/conf.py."""
+    tree = ast.parse((paths.ROOT / "book/conf.py").read_text(encoding="utf-8"))
+    (patterns,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "include_patterns"
+    )
+    # README becomes the index
+    return lambda place: any(fnmatch.fnmatch(place, each) for each in ["README.md", *patterns])
+
+
+def test_a_text_of_the_book_leads_to_no_text_outside_of_it():
+    """Sphinx calls such a link an unknown document, but only where the book's packages are installed."""
+    included, outside = _is_in_the_book(), {}
+    for document in test_documents.DOCUMENTS:
+        if not included(str(document.relative_to(paths.ROOT))):
+            continue
+        for target in test_documents.targets(document):
+            place = (document.parent / target.partition("#")[0]).resolve()
+            if place.suffix == ".md" and place.is_relative_to(paths.ROOT):
+                named = str(place.relative_to(paths.ROOT))
+                if not included(named):
+                    outside.setdefault(str(document.relative_to(paths.ROOT)), []).append(named)
+    assert not outside, (
+        "add them to include_patterns in book/conf.py and to the contents in book/build.py"
+    )
