@@ -1,0 +1,218 @@
+"""What others reported: its tables keep their rules, and its numbers stay apart from ours."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from operator import truediv
+
+import numpy as np
+import pytest
+
+from metallab import reported, timing
+from metallab.reported import Check, Reported, Sure, figures
+
+ENTRIES = reported.measurements()
+NO_LICENCE = ("issue thread", "none found")
+OURS = timing.Measurement(
+    "ours", "latency", (1e-3, 2e-3), 0.1, 1, 3, "quiet", "full", "a Mac", False
+)
+THEIRS = ENTRIES[0].quantity
+
+
+def test_the_table_is_small_enough_to_be_looked_after():
+    assert 60 <= len(ENTRIES) <= 120
+
+
+def test_every_row_has_a_chip_of_the_table_and_none_is_of_a_phone():
+    names = {chip.name for chip in reported.chips()}
+    assert {entry.chip for entry in ENTRIES} <= names
+    told = " ".join(f"{entry.what} {entry.framework} {entry.note}" for entry in ENTRIES)
+    assert not re.search(r"iphone|ipad|\bA1\d\b", told, re.IGNORECASE)
+
+
+def test_every_row_has_an_address_a_value_and_a_unit():
+    for entry in ENTRIES:
+        assert entry.quantity.address.startswith("https://"), entry
+        assert entry.quantity.value > 0
+        assert entry.quantity.unit
+        assert re.fullmatch(r"\d{4}(-\d\d){0,2}", entry.date)
+
+
+@pytest.mark.parametrize(
+    ("column", "allowed"),
+    [
+        pytest.param("processor", {"GPU", "CPU", "Neural Engine", ""}, id="processor"),
+        pytest.param("waited", {"yes", "no", "unknown"}, id="waited"),
+        pytest.param("licence", {"MIT", "Apache-2.0", "GPL-3.0", *NO_LICENCE}, id="licence"),
+        pytest.param("sure", set(Sure), id="sure"),
+    ],
+)
+def test_a_column_has_known_words(column, allowed):
+    assert {getattr(entry, column) for entry in ENTRIES} <= allowed
+
+
+def test_no_table_without_a_licence_gives_more_than_five_numbers():
+    taken = Counter(e.quantity.address for e in ENTRIES if e.licence in NO_LICENCE)
+    assert max(taken.values()) <= 5, taken.most_common(3)
+
+
+def test_nothing_comes_from_a_source_that_forbids_adaptation():
+    assert not any("guruswami" in entry.quantity.address for entry in ENTRIES)
+    assert not any("ND" in entry.licence for entry in ENTRIES)
+
+
+def test_only_files_that_were_fetched_were_read_in_full():
+    threads = re.compile(r"/(issues|pull)/\d+")
+    for entry in ENTRIES:
+        if threads.search(entry.quantity.address):
+            assert entry.sure is not Sure.FULL, entry.quantity.address
+
+
+def test_no_row_stands_there_twice():
+    assert len(set(ENTRIES)) == len(ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        pytest.param({"chip": "Apple M1 Pro", "dtype": "bfloat16"}, 1, id="chip and dtype"),
+        pytest.param({"chip": "M1 Pro", "dtype": np.float16}, 3, id="a framework's dtype"),
+        pytest.param({"topic": "pauses"}, 3, id="topic"),
+        pytest.param({"what": "RESIZE"}, 4, id="what"),
+        pytest.param({"chip": "M6"}, 0, id="a chip that nobody measured"),
+    ],
+)
+def test_measurements_are_filtered(wanted, count):
+    assert len(reported.measurements(**wanted)) == count
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"),
+    [
+        pytest.param({"chip": "M2 Mx"}, "M2 Max", id="chip"),
+        pytest.param({"topic": "matmul"}, "matrix product", id="topic"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_those_that_are_known(wanted, named):
+    with pytest.raises(ValueError, match=named):
+        reported.measurements(**wanted)
+
+
+@pytest.mark.parametrize(
+    "ours", [1.5, 2, np.float64(3.0), np.ones(2), OURS], ids=lambda ours: type(ours).__name__
+)
+def test_theirs_is_not_divided_by_ours_nor_ours_by_theirs(ours):
+    with pytest.raises(TypeError, match="side by side"):
+        truediv(THEIRS, ours)
+    with pytest.raises(TypeError, match="side by side"):
+        truediv(ours, THEIRS)
+
+
+def test_two_of_one_table_have_a_ratio():
+    half = Reported(THEIRS.value / 2, THEIRS.unit, THEIRS.address)
+    assert truediv(THEIRS, half) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Reported(1.0, THEIRS.unit, "https://example.org/other"), id="another table"),
+        pytest.param(Reported(1.0, "ms", THEIRS.address), id="another unit"),
+    ],
+)
+def test_two_of_different_tables_or_units_have_none(other):
+    with pytest.raises(TypeError, match="different"):
+        truediv(THEIRS, other)
+
+
+def test_a_value_says_whose_it_is():
+    assert "reported by others" in str(THEIRS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(None, id="missing"),
+        pytest.param("a,b\n", id="no rows"),
+        pytest.param("a,b\n1\n", id="a short row"),
+    ],
+)
+def test_a_damaged_table_says_what_to_do(tmp_path, monkeypatch, damage):
+    if damage is not None:
+        (tmp_path / "chips.csv").write_text(damage)
+    monkeypatch.setattr(reported, "DATA", tmp_path)
+    reported.chips.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="git checkout"):
+            reported.chips()
+    finally:
+        reported.chips.cache_clear()
+
+
+# ---------------------------------------------------------------- chips
+
+
+def test_the_chips_go_from_m1_to_m6():
+    names = [chip.name for chip in reported.chips()]
+    assert names[0] == "M1"
+    assert names[-1] == "M6"
+    assert len(set(names)) == len(names)
+
+
+def test_each_cell_has_a_source_and_no_source_stands_without_its_cell():
+    for chip in reported.chips():
+        cells = {
+            "gpu_cores": chip.gpu_cores,
+            "memory": chip.memory_gb,
+            "bandwidth": chip.bandwidth,
+            "clock": chip.clock,
+            "published": chip.published,
+            "family": chip.family,
+            "matrix_units": chip.has_matrix_units is not None,
+        }
+        assert cells.keys() == chip.sources.keys()
+        for column, cell in cells.items():
+            assert bool(cell) == bool(chip.sources[column]), f"{chip.name}: {column}"
+            assert all(address.startswith("https://") for address in chip.sources[column])
+
+
+def test_a_clock_says_whether_it_was_measured():
+    for chip in reported.chips():
+        assert bool(chip.clock) == (chip.clock_basis in ("measured", "assumed"))
+
+
+# ---------------------------------------------------------------- impossible figures
+
+
+def test_there_are_ten_figures_and_no_name_of_a_person():
+    assert len(reported.impossible()) == 10
+    for figure in reported.impossible():
+        assert "http" not in f"{figure.source} {figure.cause} {figure.other_source}"
+        assert "@" not in figure.source
+        assert figure.cause
+
+
+@pytest.mark.parametrize("figure", reported.impossible(), ids=lambda figure: figure.name)
+def test_each_figure_is_found_by_the_check_that_it_names(figure):
+    found = [finding.check for finding in figures.find(figure)]
+    assert found == [figure.check]
+
+
+@pytest.mark.parametrize("figure", reported.impossible(), ids=lambda figure: figure.name)
+def test_what_is_called_impossible_is_so_by_arithmetic(figure):
+    by_arithmetic = figure.check in (Check.ARITHMETIC, Check.BANDWIDTH)
+    assert by_arithmetic == (figure.verdict == "impossible")
+    if by_arithmetic:
+        assert figures.rate(figure) > figures.at_most(figure).high
+
+
+def test_the_rate_of_a_prompt_is_its_work():
+    prompt = reported.impossible()[0]
+    assert figures.rate(prompt) == pytest.approx(426e12, rel=0.01)
+
+
+def test_a_figure_with_several_times_has_no_rate():
+    several = next(each for each in reported.impossible() if len(each.published) > 1)
+    with pytest.raises(ValueError, match="no rate"):
+        figures.rate(several)
