@@ -43,6 +43,7 @@ _BEHIND = (
     "data/executed/README",
     "data/results/README",
     "utils/metallab/language/data/README",
+    "utils/metallab/reported/data/README",
 )
 _SIMULATED = tuple(
     f"metalsim/{name}"

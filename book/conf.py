@@ -29,6 +29,7 @@ include_patterns = [
     "docs/**.md",
     "metalsim/**.md",
     "utils/metallab/language/data/README.md",
+    "utils/metallab/reported/data/README.md",
 ]
 
 nb_execution_mode = "off"

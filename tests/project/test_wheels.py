@@ -350,6 +350,17 @@ def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
     )
 
 
+def test_what_others_reported_is_a_part_of_the_core(core, tmp_path):
+    code = (
+        "from metallab import reported\n"
+        "from metallab.reported import figures, peaks\n"
+        "print(len(reported.measurements()) > 60, reported.chip('M1').gpu_cores, peaks.bandwidth('M1'))\n"
+        "print(all(map(figures.find, reported.impossible())), (reported.DATA / 'README.md').is_file())"
+    )
+    printed, _ = core.python(code, cwd=tmp_path)
+    assert printed == "True (7, 8) 68.3 GB/s to 70.3 GB/s\nTrue True\n"
+
+
 @pytest.fixture(scope="module")
 def with_language(wheels, tmp_path_factory):
     """The core, and what the language model takes beside it."""
