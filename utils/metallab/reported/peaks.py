@@ -20,8 +20,8 @@ ALUS = 128
 philipturner/metal-benchmarks; M3 and later are taken to have as many."""
 
 MATRIX_FLOP_A_CYCLE = 1024
-"""Float16 operations a cycle of the matrix units in one GPU core, estimated from measurements of the A19, whose GPU cores are those of M5
-(tzakharko.github.io/apple-neural-accelerators-benchmark). For int8, twice as many."""
+"""Float16 operations a cycle of the matrix units in one GPU core, estimated from measurements of the A19,
+whose GPU cores are those of M5 (tzakharko.github.io/apple-neural-accelerators-benchmark). For int8, twice as many."""
 
 ROUNDED = 1.03
 """Bandwidths are sold rounded: 204.8 GB/s as 200. So much above the label is not refused."""
