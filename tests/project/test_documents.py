@@ -261,7 +261,21 @@ def test_a_release_of_pytorch_that_is_named_was_tested(path):
     assert named_there <= set(TESTED_TORCH)
 
 
-def test_each_release_has_its_row_where_versions_are_told():
-    text = (ROOT / "docs" / "test_mps_on_linux.md").read_text(encoding="utf-8")
+VERSION_TABLES = [ROOT / "docs" / "test_mps_on_linux.md", ROOT / "metalsim" / "README.md"]
+
+
+@pytest.mark.parametrize("path", VERSION_TABLES, ids=named)
+def test_each_release_has_its_row_where_versions_are_told(path):
+    text = path.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+\.\d+\.\d+) \|", text, re.MULTILINE)
     assert tuple(rows) == TESTED_TORCH
+
+
+def test_the_tables_of_releases_agree():
+    rows_of_each = {
+        tuple(
+            re.findall(r"^\| \d+\.\d+\.\d+ \|.*$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        )
+        for path in VERSION_TABLES
+    }
+    assert len(rows_of_each) == 1
