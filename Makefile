@@ -38,6 +38,7 @@ NIGHTLY ?=
 SUITE  ?=
 ALL    ?=
 COREAI ?=
+UPGRADE ?=
 
 BIN := .venv/bin
 PROXY := .venv/lib/node_modules/configurable-http-proxy
@@ -84,6 +85,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	FOLDER=	progress, stick: where pages are, where the copy goes
 ##	A= B=	versus: revisions, environments, NAME=value
 ##	FILE=	check-results: a file of results (default: the one that make bench wrote)
+###	UPGRADE=	lock: 1 for the newest version of everything, or the packages that shall be the newest
 ###	ADD=1	check-results: copy the file into data/results, and name it in data/README.md
 ###	JOBS=3	test: how many tests at a time; measuring is never parallel
 ###	NIGHTLY=1	test: also what takes long, and each page on its other device
@@ -224,8 +226,8 @@ setup-jax-mps: ### on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab 
 	@$(MAKE) --no-print-directory $(JAX)/complete
 	@echo 'Open notebooks 07 and 07b with it: make lab BIN=$(JAX)/bin. Or run them: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07 --only 07b'
 
-# It is made anew when the lock has changed; the mark comes last.
-$(JAX)/complete: lock-jax.txt | setup
+# It is made anew when the lock or .venv, whose Python it has, has changed; the mark comes last.
+$(JAX)/complete: lock-jax.txt $(wildcard .venv/pyvenv.cfg) | setup
 	rm -rf $(JAX)
 	$(UV) venv --quiet --no-project --python .venv/bin/python $(JAX)
 	$(UV) pip install --quiet --python $(JAX)/bin/python --require-hashes -r lock-jax.txt
@@ -299,10 +301,11 @@ $(PROXY): | .venv/extra-classroom
 	$(BIN)/npm install --global --prefix .venv --ignore-scripts --no-audit --no-fund --before=2026-11-01 configurable-http-proxy@5.3.0
 
 # For Linux and macOS together; the variable makes uv choose wheels for macOS 15. Versions stay as they are while they
-# fit; UPGRADE=1 takes the newest. What conda's pip installs is the same list without hashes, which pip would otherwise
-# want of this project as well.
+# fit; UPGRADE=1 takes the newest of all packages, UPGRADE='onnxruntime pyperf' the newest of these two. What conda's pip
+# installs is the same list without hashes, which pip would otherwise want of this project as well.
 RESOLVE = uv pip compile $(WHAT) --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 NEW = build/lock/$@
+upgrades = $(if $(filter 1,$(UPGRADE)),--upgrade,$(UPGRADE:%=--upgrade-package %))
 lock.txt: WHAT := pyproject.toml --all-extras
 lock-jax.txt: WHAT := --group pyproject.toml:jax
 lock-coreai.txt: WHAT := --group pyproject.toml:coreai --no-deps
@@ -313,7 +316,7 @@ lock: ### resolve lock*.txt and constraints.txt again after a change to pyprojec
 lock.txt lock-jax.txt lock-coreai.txt:
 	@mkdir -p build/lock
 	if test -f $@; then cp $@ $(NEW); else rm -f $(NEW); fi
-	MACOSX_DEPLOYMENT_TARGET=15.0 $(BOOTSTRAP) $(RESOLVE) $(if $(UPGRADE),--upgrade) --quiet -o $(NEW)
+	MACOSX_DEPLOYMENT_TARGET=15.0 $(BOOTSTRAP) $(RESOLVE) $(upgrades) --quiet -o $(NEW)
 	@if grep -nE '://|^-|@|/' $(NEW); then echo '$@ must hold versions and hashes only: not changed'; exit 1; fi
 	@{ echo '# Every version that is installed, for Linux x86-64 and macOS arm64 together. Made by make lock:'; \
 	   echo '# MACOSX_DEPLOYMENT_TARGET=15.0 $(RESOLVE)'; cat $(NEW); } > $(NEW).done

@@ -384,7 +384,10 @@ def test_lock_keeps_versions_and_lets_no_host_in(make):
     assert lock.read_text().endswith(answer.read_text())
     constraints = (make.folder / "constraints.txt").read_text()
     assert versions(constraints) == ["kept==1", "new==2 ; sys_platform == 'linux'"]
-    assert "--upgrade" in make("lock", "UPGRADE=1")[2][0]
+    assert "--upgrade" in make("lock", "UPGRADE=1")[2][0].split()
+    some = make("lock", "UPGRADE=kept new")[2][0].split()
+    assert "--upgrade-package kept --upgrade-package new" in " ".join(some)
+    assert "--upgrade" not in some
     written = lock.read_text()
     for bad in ("--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"):
         answer.write_text(f"{kept}{bad}\n")
