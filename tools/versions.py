@@ -213,7 +213,8 @@ def table(listed: list[Row], newest: dict[str, Newest]) -> str:
         where = ", ".join([f"`{each.environment}`", *each.only])
         version = each.version if each.exact else f"{each.version} (lock)"
         seen = newest[each.package]
-        cells = [each.package, where, version, linked(each.why), seen.version, seen.day]
+        package = f"[{each.package}](https://pypi.org/project/{each.package}/)"
+        cells = [package, where, version, linked(each.why), seen.version, seen.day]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 

@@ -166,7 +166,7 @@ def test_the_table_is_written_and_can_be_written_again_without_a_registry(checko
     page = (checkout / "setup.md").read_text()
     assert page.startswith("Before\n")
     assert page.endswith("After\n")
-    assert f"| jax | `.venv` | 0.4.34 | the last that fits | 9.9 | {date.today()} |" in page
+    assert f"/jax/) | `.venv` | 0.4.34 | the last that fits | 9.9 | {date.today()} |" in page
     assert "2.11.0 (lock)" in page
 
     monkeypatch.delattr(versions, "ask")
