@@ -55,7 +55,7 @@ PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-targets := help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page lint \
+targets := help setup packages lab hub run test mutants bench show book versus gate check-results progress stick page course lint \
   format lock clean setup-jax-mps verify-mac check-mac
 # Whoever types the name of a folder means a target: make would say that there is nothing to be done, and succeed.
 folders := $(filter-out tests $(targets),$(patsubst %/.,%,$(wildcard */.)))
@@ -74,12 +74,12 @@ help: ## this text, and with ALL=1 all targets and variables
 	@echo
 	@awk -F '\t' '/^##$(if $(ALL),#?)\t/ { printf "  %-13s %s\n", $$2, $$3 }' $(MAKEFILE_LIST)
 
-##	ONLY=03	run, test, bench, gate, versus: only the notebook with this number
+##	ONLY=14	run, test, bench, gate, versus: only the notebook with this number
 ##	DEVICE=auto	run, test, bench, gate, versus, hub: auto, mps, cuda, cpu or sim (verify-mac: mps or sim)
 ##	MODE=full	run, hub: full, or fast (small sizes, for a quick look)
 ##	STRICT=1	run, test: a page that does not run whole, as a tool is missing, is a failure
 ##	FORCE=1	setup: make .venv anew
-##	COREAI=1	setup: also Apple's Core AI for notebook 09c, in an environment of its own
+##	COREAI=1	setup: also Apple's Core AI for notebook 42, in an environment of its own
 ##	SUITE=	test: another suite, in place of all tests: book, cpu, fuzz, hub, jax, lab, torch
 ##	CLASS=	hub: the file with the names of a class
 ###	FOLDER=	progress, stick: where pages are, where the copy goes
@@ -99,7 +99,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	PORT=8000	hub: this port and the next two
 ###	RUNS=3	bench: processes for each notebook
 ###	RUN=	book, show: the folder of a run (show: or of several of one machine, in quotes)
-###	NAME=	page: number and words, such as 03c_do_this
+###	NAME=	page: number and words, such as 15_do_this
 ###	REF=	gate: the revision to compare this state with
 ###	FACTOR=1.05	versus, gate: what is called a difference (versus: 1.01, gate: 1.05)
 ###	ALL=1	clean: the environments as well
@@ -163,9 +163,9 @@ suite-hub = $(BIN)/python -m pytest tests/classroom
 suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
 # The fuzzers that look at the same few hundred examples in make test, at random ones for some minutes.
 suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/core/test_fuzz.py
-# Notebooks 07 and 07b in fast mode, with this environment's JAX and with that of .venv-jax.
+# Notebooks 51 and 52 in fast mode, with this environment's JAX and with that of .venv-jax.
 needs-jax = $(JAX)/complete
-jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 07 --only 07b
+jax-pages = -m metallab.headless --mode fast --device '$(DEVICE)' --only 51 --only 52
 suite-jax = $(BIN)/python $(jax-pages) && $(JAX)/bin/python -m pytest tests/frameworks/test_jax.py \
 	&& METALLAB_OUT=build/fast-jax $(JAX)/bin/python $(jax-pages)
 
@@ -224,7 +224,7 @@ endif
 setup-jax-mps: ### on a Mac: make .venv-jax, a newer JAX with jax-mps (make lab BIN=.venv-jax/bin)
 	@test "$$(uname -sm)" = 'Darwin arm64' || { echo 'jax-mps is for Apple silicon; make test SUITE=jax makes the same environment without it.'; exit 1; }
 	@$(MAKE) --no-print-directory $(JAX)/complete
-	@echo 'Open notebooks 07 and 07b with it: make lab BIN=$(JAX)/bin. Or run them: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 07 --only 07b'
+	@echo 'Open notebooks 51 and 52 with it: make lab BIN=$(JAX)/bin. Or run them: METALLAB_OUT=build/full-jax-mps $(JAX)/bin/python -m metallab.headless --only 51 --only 52'
 
 # It is made anew when the lock or .venv, whose Python it has, has changed; the mark comes last.
 $(JAX)/complete: lock-jax.txt $(wildcard .venv/pyvenv.cfg) | setup
@@ -254,12 +254,12 @@ book: .venv/extra-book ## make a site of the executed pages in data/executed, in
 show: setup ### put the pages of a finished run into data/executed and into docs/gallery.md (RUN=build/full-cpu)
 	$(BIN)/python -m metallab.results.show $(RUN)
 
-versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=02b)
+versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=19)
 	$(serially)
 	@test -n '$(A)' && test -n '$(B)' || { echo 'Name two revisions, or environments: make versus A=HEAD~1 B=HEAD'; exit 2; }
 	$(BIN)/python -m metallab versus '$(A)' '$(B)' --device '$(DEVICE)' $(only) $(factor)
 
-gate: setup ### what is slower than at a revision? As make versus, with 5 %: make gate REF=HEAD~1 (ONLY=02b)
+gate: setup ### what is slower than at a revision? As make versus, with 5 %: make gate REF=HEAD~1 (ONLY=19)
 	$(serially)
 	@git rev-parse --verify --quiet '$(REF)^{commit}' > /dev/null || { echo 'Name the revision to compare with: make gate REF=HEAD~1'; exit 2; }
 	$(BIN)/python -m metallab versus '$(REF)' . --device '$(DEVICE)' $(only) --factor '$(or $(FACTOR),1.05)'
@@ -275,8 +275,11 @@ stick: ### a folder that is installed from without a network, on machines like t
 	@test -n '$(FOLDER)' || { echo 'Name a folder: make stick FOLDER=build/stick'; exit 2; }
 	@$(BOOTSTRAP) stick '$(FOLDER)'
 
-page: setup ### begin a new notebook: make page NAME=03c_do_this
+page: setup ### begin a new notebook: make page NAME=15_do_this
 	$(BIN)/python -m metallab.new_page '$(NAME)'
+
+course: setup ### write what is made from the pages' own descriptions: tables, paths, links between pages
+	$(BIN)/python -m metallab.course_tables
 
 lint: setup ### check style and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks

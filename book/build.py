@@ -97,7 +97,7 @@ class Chapter:
 
     @property
     def number(self) -> str:
-        """Such as ``02b``."""
+        """Such as ``19``."""
         return self.name.split("_")[0]
 
     @property

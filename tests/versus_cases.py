@@ -1,7 +1,7 @@
 """The core of the lessons as cases: what `make versus` and `make gate REF=revision` time on both sides.
 
 Groups are numbers of lessons. A case imports what it needs inside of its function, from its own side; where that side
-is a revision that does not have it yet, the case is listed as new. ``metallab versus A B --only 02b``.
+is a revision that does not have it yet, the case is listed as new. ``metallab versus A B --only 19``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def timing_an_empty_function():
     return compare
 
 
-@case(group="02", sizes={"n": (64, 4096)})
+@case(group="10", sizes={"n": (64, 4096)})
 def small_operators(n, device):
     """A chain of additions and products: at a small size what a call of PyTorch costs."""
     import torch
@@ -49,7 +49,7 @@ def small_operators(n, device):
     return chain
 
 
-@case(group="02b", sizes={"n": (64, 512)})
+@case(group="19", sizes={"n": (64, 512)})
 def product(n, device):
     import torch
 
@@ -57,21 +57,21 @@ def product(n, device):
     return lambda: a @ a
 
 
-@case(group="02b", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
+@case(group="19", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
 def inference(name, device):
     from metallab.pytorch import networks
 
     return getattr(networks, name)().to(device).inference()
 
 
-@case(group="02b", sizes={"name": ("mlp", "cnn", "transformer")})
+@case(group="19", sizes={"name": ("mlp", "cnn", "transformer")})
 def training_step(name, device):
     from metallab.pytorch import networks
 
     return getattr(networks, name)().to(device).training_step()
 
 
-@case(group="02c")
+@case(group="11")
 def asking_coverage():
     """Which operators of a network run on MPS: our own tables and tracer."""
     from metallab.pytorch import coverage, networks
@@ -80,7 +80,7 @@ def asking_coverage():
     return lambda: len(coverage.mps_coverage(network.model, *network.inputs).uses)
 
 
-@case(group="04")
+@case(group="23")
 def softshrink(device):
     """The operator of our own."""
     import torch
@@ -91,7 +91,7 @@ def softshrink(device):
     return lambda: operator(x, 0.5)
 
 
-@case(group="05", sizes={"dtype": ("float16", "bfloat16")}, tolerance="bfloat16")
+@case(group="16", sizes={"dtype": ("float16", "bfloat16")}, tolerance="bfloat16")
 def autocast(dtype, device):
     """A network under autocast; on many CPUs a slower format than float32."""
     import torch
@@ -107,7 +107,7 @@ def autocast(dtype, device):
     return under_autocast
 
 
-@case(group="06")
+@case(group="53")
 def keras_training_step():
     import tensorflow as tf
 
@@ -129,7 +129,7 @@ def keras_training_step():
     return step
 
 
-@case(group="06b")
+@case(group="54")
 def tensorflow_graph():
     """What Grappler may fuse: a product, a bias, an activation."""
     import tensorflow as tf
@@ -139,7 +139,7 @@ def tensorflow_graph():
     return tf.function(lambda: tf.nn.relu(tf.matmul(x, w) + b))
 
 
-@case(group="07", sizes={"task": ("inference", "gradient")})
+@case(group="51", sizes={"task": ("inference", "gradient")})
 def jax_mlp(task):
     import jax
 
@@ -156,7 +156,7 @@ def jax_mlp(task):
     return lambda: compiled(layers)
 
 
-@case(group="07b")
+@case(group="52")
 def jax_n_body():
     import jax
 
@@ -172,7 +172,7 @@ def jax_n_body():
     return lambda: step(positions)
 
 
-@case(group="08")
+@case(group="60")
 def detector(device):
     import torch
 
@@ -202,7 +202,7 @@ def as_onnx(network, file):
         )
 
 
-@case(group="09")
+@case(group="40")
 def onnx_inference():
     """One thread, which sleeps between calls."""
     import io
@@ -223,7 +223,7 @@ def onnx_inference():
     return lambda: session.run(None, {"input": x})[0]
 
 
-@case(group="10")
+@case(group="43")
 def int8_inference():
     """Linear layers in eight bits, by ONNX Runtime."""
     import tempfile
@@ -248,7 +248,7 @@ def int8_inference():
     return lambda: session.run(None, {"input": x})[0]
 
 
-@case(group="10b")
+@case(group="44")
 def reading_digits(device):
     import torch
 
@@ -265,7 +265,7 @@ def reading_digits(device):
     return read
 
 
-@case(group="11")
+@case(group="62")
 def blur_by_fft(device):
     import torch
 
@@ -280,7 +280,7 @@ def blur_by_fft(device):
     return blur
 
 
-@case(group="11b")
+@case(group="65")
 def sampling_a_grid(device):
     import torch
 
@@ -292,7 +292,7 @@ def sampling_a_grid(device):
     return lambda: torch.nn.functional.grid_sample(picture, grid, align_corners=False)
 
 
-@case(group="12")
+@case(group="64")
 def reading_results():
     """A file of results: read, held against its classes, its speed-ups computed again."""
     from metallab import paths, records

@@ -9,9 +9,9 @@ A sentence counts if it names a thing of Apple's: a Mac, a chip, MPS, Metal, Cor
 * a link to another page or document of this project, in the sentence itself: the source stands there;
 * one of the four `MARKS`, in italics, in the sentence or in its paragraph.
 
-Sentences that name such a thing and claim nothing of it (what to do, what this project's own code does, what a page
-is about, a definition) stand in tools/no_claims.txt. A person has put each of them there: no rule can tell them from
-claims.
+A question claims nothing. Other sentences that name such a thing and claim nothing of it (what to do, what this
+project's own code does, what a page is about, a definition) stand in tools/no_claims.txt. A person has put each of them
+there: no rule can tell them from claims.
 """
 
 from __future__ import annotations
@@ -192,9 +192,13 @@ def no_claims() -> list[str]:
 
 
 def claims(found: Iterable[Statement]) -> list[Statement]:
-    """Return the statements that are not in `NO_CLAIMS`, or that have a source all the same."""
+    """Return the statements that have a source, or that are neither questions nor in `NO_CLAIMS`."""
     others = set(no_claims())
-    return [each for each in found if each.source or each.text not in others]
+    return [
+        each
+        for each in found
+        if each.source or not (each.text.rstrip("* |").endswith("?") or each.text in others)
+    ]
 
 
 def everything() -> list[Statement]:
@@ -215,7 +219,7 @@ def main(given: list[str] | None = None) -> int:
     )
     parser.add_argument("--missing", action="store_true", help="only what has no source")
     parser.add_argument(
-        "--only", default="", help="only places that contain this, such as 04 or questions"
+        "--only", default="", help="only places that contain this, such as 23 or questions"
     )
     parser.add_argument("--draw", type=int, metavar="N", help="only N of them, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="for --draw (default: %(default)s)")

@@ -268,9 +268,9 @@ def test_a_dead_link_is_no_book(run, tmp_path):
     (broken / "summary.json").write_bytes((run / "summary.json").read_bytes())
     (notebook,) = run.glob("01_*.ipynb")
     text = notebook.read_text(encoding="utf-8")
-    assert "](02_run_pytorch_on_mps.ipynb)" in text
+    assert "](10_run_pytorch_on_mps.ipynb)" in text
     (broken / notebook.name).write_text(
-        text.replace("](02_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)")
+        text.replace("](10_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)")
     )
     built = build(tmp_path / "book", broken)
     assert built.returncode == 1

@@ -300,7 +300,7 @@ def test_each_link_opens_what_it_names(reader, name):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("README.md", 1), ("docs/gallery.md", IN_THE_GALLERY), ("08_detect_with_yolov5.ipynb", 1)],
+    [("README.md", 1), ("docs/gallery.md", IN_THE_GALLERY), ("60_detect_with_yolov5.ipynb", 1)],
 )
 def test_pictures_of_documents_and_copies_are_seen(reader, name, count):
     pictures = reader.open(name).locator("img")

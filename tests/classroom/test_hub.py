@@ -45,7 +45,7 @@ expect.set_options(timeout=600_000)  # milliseconds: a limit for what hangs
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
 LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-TIMING, TORCH = "01_time_it_right.ipynb", "02_run_pytorch_on_mps.ipynb"
+TIMING, TORCH = "01_time_it_right.ipynb", "10_run_pytorch_on_mps.ipynb"
 WAITING = "Waiting for a turn to measure"
 
 accounts = pytest.mark.skipif(
@@ -238,7 +238,7 @@ print(recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTO
 
 @accounts
 def test_what_a_page_builds_lies_in_the_students_folder(hub):
-    """Weights and extensions (notebooks 04 and 08) and the simulated GPU: the checkout is not for students to write."""
+    """Weights and extensions (notebooks 23 and 60) and the simulated GPU: the checkout is not for students to write."""
     ada = hub.student(CLASS[0])
     source = """
 from metallab import paths, workshop

@@ -14,7 +14,7 @@ report that can be sent (docs/first_hour_on_a_mac.md).
 
 A claim is a test: the first paragraph of its docstring, or its name, is what is claimed; it passes if that holds. ::
 
-    @pytest.mark.claim(used_in="notebook 02")
+    @pytest.mark.claim(used_in="notebook 10")
     def test_sums_are_right(evidence):
         \"\"\"A sum on the GPU is the CPU's.\"\"\"
         total = torch.ones(10**6, device="mps").sum().item()

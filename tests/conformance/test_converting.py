@@ -135,7 +135,7 @@ def verdict(got: np.ndarray, dtype: str) -> str:
 
 
 @pytest.mark.claim(
-    on="gpu", used_in="notebook 09b: MPSGraph, given the Core ML package", seconds=240, slow=True
+    on="gpu", used_in="notebook 41: MPSGraph, given the Core ML package", seconds=240, slow=True
 )
 def test_mpsgraph_reads_core_ml():
     """``initWithCoreMLPackageAtURL`` (macOS 15) reads a package of coremltools, and answers as PyTorch does."""
@@ -145,9 +145,9 @@ def test_mpsgraph_reads_core_ml():
     assert verdict(ran["y"], "float32") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09b", seconds=90)
+@pytest.mark.claim(on="mac", used_in="notebook 41", seconds=90)
 def test_mpsgraphtool_takes_our_flags(evidence):
-    """``mpsgraphtool``'s usage names the flags that notebook 09b gives it, which are those of public scripts.
+    """``mpsgraphtool``'s usage names the flags that notebook 41 gives it, which are those of public scripts.
 
     Its usage in full, without arguments, and of convert.
     """
@@ -158,7 +158,7 @@ def test_mpsgraphtool_takes_our_flags(evidence):
     assert not missing
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09b", seconds=250)
+@pytest.mark.claim(on="mac", used_in="notebook 41", seconds=250)
 @pytest.mark.parametrize("source", ["small.mlpackage", "small.onnx"])
 def test_mpsgraphtool_converts(source, evidence):
     """``mpsgraphtool convert`` turns the Core ML package and the ONNX file into packages that are right."""
@@ -179,7 +179,7 @@ def test_mpsgraphtool_converts(source, evidence):
     assert verdict(read["y"], "float16") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09b, GPU and Neural Engine", seconds=240)
+@pytest.mark.claim(on="mac", used_in="notebook 41, GPU and Neural Engine", seconds=240)
 @pytest.mark.parametrize("unit", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"])
 def test_core_ml_predicts_on_each_unit(unit):
     """Core ML answers as PyTorch does when it may use the CPU, the GPU, or the Neural Engine.
@@ -192,11 +192,11 @@ def test_core_ml_predicts_on_each_unit(unit):
     assert verdict(ran["y"], "float16") == parity.AGREES
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 09b, GPU and Neural Engine", seconds=240)
+@pytest.mark.claim(on="mac", used_in="notebook 41, GPU and Neural Engine", seconds=240)
 def test_core_ml_tells_its_plan(evidence):
     """Core ML tells on which unit it prefers to run each operation, through coremltools' MLComputePlan.
 
-    Notebook 09b says that a permission is no order; here is what it chose for a small network.
+    Notebook 41 says that a permission is no order; here is what it chose for a small network.
     """
     make(core_ml=True)
     ran = isolated.run(_here(PLAN), results=["devices"], timeout=100)
@@ -209,7 +209,7 @@ def test_core_ml_tells_its_plan(evidence):
 
 
 @pytest.mark.claim(
-    on="cpu", used_in="notebook 09b, ONNX Runtime's Core ML provider", seconds=240, slow=True
+    on="cpu", used_in="notebook 41, ONNX Runtime's Core ML provider", seconds=240, slow=True
 )
 def test_onnx_runtime_reaches_core_ml(evidence):
     """ONNX Runtime has the Core ML provider on a Mac, gives it operations, and answers as PyTorch does.
@@ -226,7 +226,7 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     assert PROVIDER in through.taken
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 10, what goes wrong", seconds=240, slow=True)
+@pytest.mark.claim(on="cpu", used_in="notebook 43, what goes wrong", seconds=240, slow=True)
 def test_core_ml_leaves_int8_to_the_cpu(evidence):
     """ONNX Runtime's Core ML provider does not take networks in QDQ form: their int8 is the CPU's.
 

@@ -8,7 +8,7 @@ import pytest
 from metallab import needs
 
 pytestmark = [
-    pytest.mark.claim(on="cpu", seconds=290, used_in="notebook 09c"),
+    pytest.mark.claim(on="cpu", seconds=290, used_in="notebook 42"),
     pytest.mark.skipif(
         not needs.TOOLS["coreai"].is_here(), reason="not installed: make setup COREAI=1"
     ),

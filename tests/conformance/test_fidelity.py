@@ -59,7 +59,7 @@ def test_products_and_sums_round_twice(library, evidence):
     assert fused == 0
 
 
-@pytest.mark.claim(used_in="notebook 04: what fast math may assume")
+@pytest.mark.claim(used_in="notebook 23: what fast math may assume")
 def test_nan_is_known_without_a_pragma(library, evidence):
     """PyTorch switches fast math off for what compile_shader compiles: isnan is true of NaN without a pragma."""
     x = torch.tensor([float("nan"), 1.0]).to("mps")

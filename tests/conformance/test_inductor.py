@@ -28,7 +28,7 @@ def network():
 
 
 @pytest.mark.claim(
-    on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180, slow=True
+    on="gpu", used_in="notebooks 19 and 23: torch.compile fuses", seconds=180, slow=True
 )
 def test_torch_compile_is_right(network):
     """``torch.compile`` compiles a network for MPS, inference and gradient, and agrees with the CPU."""
@@ -44,7 +44,7 @@ def test_torch_compile_is_right(network):
     checks.assert_close(gradient, ours[0].weight.grad.cpu(), "float32")
 
 
-@pytest.mark.claim(on="gpu", used_in="notebooks 02b and 04: torch.compile fuses", seconds=180)
+@pytest.mark.claim(on="gpu", used_in="notebooks 19 and 23: torch.compile fuses", seconds=180)
 @pytest.mark.usefixtures("shaders")
 def test_compiled_functions_take_any_layout():
     """A compiled function is right for dense tensors of any layout: transposed and channels_last ones."""
@@ -61,7 +61,7 @@ def test_compiled_functions_take_any_layout():
     checks.assert_close(truth, got.detach().cpu(), "float32")
 
 
-@pytest.mark.claim(on="gpu", used_in="notebook 09, AOTInductor", seconds=300, slow=True)
+@pytest.mark.claim(on="gpu", used_in="notebook 40, AOTInductor", seconds=300, slow=True)
 def test_package_runs_in_another_process(network, evidence):
     """An AOTInductor package made for MPS loads in a fresh process and agrees with the CPU.
 
@@ -85,10 +85,10 @@ def test_package_runs_in_another_process(network, evidence):
 
 
 @pytest.mark.claim(
-    on="cpu", used_in="notebook 09, AOTInductor and its loader alone", seconds=300, slow=True
+    on="cpu", used_in="notebook 40, AOTInductor and its loader alone", seconds=300, slow=True
 )
 def test_package_for_the_cpu_is_right(network):
-    """AOTInductor compiles for an Apple processor with the system's clang, and both loaders of notebook 09 read it."""
+    """AOTInductor compiles for an Apple processor with the system's clang, and both loaders of notebook 40 read it."""
     x, path = torch.randn(32, 64), str(Path("model.pt2").resolve())
     with torch.no_grad():
         torch._inductor.aoti_compile_and_package(
@@ -101,7 +101,7 @@ def test_package_for_the_cpu_is_right(network):
 
 
 @pytest.mark.nightly
-@pytest.mark.claim(on="cpu", used_in="notebook 09, torch.compile", seconds=240)
+@pytest.mark.claim(on="cpu", used_in="notebook 40, torch.compile", seconds=240)
 def test_compiled_for_the_cpu_is_right():
     """``torch.compile`` for an Apple processor needs no OpenMP from elsewhere: what macOS and PyTorch bring will do.
 

@@ -37,7 +37,7 @@ from functools import partial
 import metallab.device
 from metallab import checks, paths
 lab = metallab.device.pick(framework="jax")
-page = json.loads((paths.NOTEBOOKS / "07b_compile_with_jit.ipynb").read_text("utf-8"))
+page = json.loads((paths.NOTEBOOKS / "52_compile_with_jit.ipynb").read_text("utf-8"))
 for cell in page["cells"]:
     if cell["id"] in ("race-plain", "race-layers", "race-networks", "race-run"):
         exec("".join(cell["source"]))
@@ -52,7 +52,7 @@ EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 pytestmark = pytest.mark.claim(on="jax", seconds=120)
 
 
-@pytest.mark.claim(used_in="notebooks 07 and 07b")
+@pytest.mark.claim(used_in="notebooks 51 and 52")
 def test_plugin_computes(evidence):
     """jax-metal 0.1.1 loads on JAX 0.4.34 and this macOS, and a product of small whole numbers is exact on its GPU.
 
@@ -70,7 +70,7 @@ def test_plugin_computes(evidence):
     assert lab.kind == "mps", lab.instead_of
 
 
-@pytest.mark.claim(used_in="notebook 07b, a program that ends the process")
+@pytest.mark.claim(used_in="notebook 52, a program that ends the process")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_risky_programs_are_right_or_refused(program, evidence):
     """FFT, eigh, lstsq, lax.switch, scans, pad, callbacks, complex and float64 are right or raise.
@@ -93,10 +93,10 @@ def test_risky_programs_are_right_or_refused(program, evidence):
     assert ran["error"] <= (1e-12 if wide else 1e-4)
 
 
-@pytest.mark.claim(used_in="notebook 07b, five small networks")
+@pytest.mark.claim(used_in="notebook 52, five small networks")
 @pytest.mark.parametrize("network", NETWORKS if ON_A_MAC else NETWORKS[:1])
 def test_networks_agree_with_the_cpu(network):
-    """Outputs and gradients of notebook 07b's networks on the plugin's GPU agree with JAX's CPU."""
+    """Outputs and gradients of notebook 52's networks on the plugin's GPU agree with JAX's CPU."""
     ran = apart(f"NAME = {network!r}\n{NETWORK}", environment=EXACT, timeout=100)
     assert ran.ok, f"{ran}\n{ran.detail}"
 
@@ -131,7 +131,7 @@ errors = {name: float(abs(np.asarray(got, np.float64) - want).max()) for name, (
 """
 
 
-@pytest.mark.claim(used_in="notebook 07")
+@pytest.mark.claim(used_in="notebook 51")
 def test_derivatives_have_their_closed_forms(evidence):
     """First to fourth derivatives, Jacobians both ways and a Hessian are within 0.00001 of their closed forms."""
     ran = apart(DERIVATIVES, ["errors"], environment=EXACT, timeout=100)

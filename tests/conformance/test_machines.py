@@ -18,7 +18,7 @@ from metallab import device, isolated, machine, memory, paths
 
 pytestmark = pytest.mark.claim(on="cpu")
 H264 = "avc1"
-"""OpenCV's name of the format in which page 08 writes its film on a Mac."""
+"""OpenCV's name of the format in which page 60 writes its film on a Mac."""
 XCODE = ("clang", "metal", "metallib", "xctrace", "mpsgraphtool")
 BUSY = """
 import time
@@ -53,7 +53,7 @@ def test_description_is_complete(evidence):
     assert not unknown, f"not found out: {', '.join(unknown)}"
 
 
-@pytest.mark.claim(on="mac", used_in="notebooks 00, 04 and 09")
+@pytest.mark.claim(on="mac", used_in="notebooks 00, 23 and 40")
 def test_tools_of_xcode(evidence):
     """xcrun finds clang; with the whole Xcode also xctrace and mpsgraphtool, and metal if it was downloaded.
 
@@ -116,7 +116,7 @@ def test_locked_versions_are_installed(evidence):
     assert not differ
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 08")
+@pytest.mark.claim(on="mac", used_in="notebook 60")
 def test_films_are_written_in_h264():
     """OpenCV on a Mac writes H.264, which browsers play, and reads it back."""
     import cv2
@@ -130,7 +130,7 @@ def test_films_are_written_in_h264():
     assert b"avc1" in Path("film.mp4").read_bytes(), "another format"
 
 
-@pytest.mark.claim(used_in="notebook 05b, metallab.memory")
+@pytest.mark.claim(used_in="notebook 17, metallab.memory")
 def test_peak_memory_is_seen(evidence, monkeypatch):
     """The sampled peak of a process's memory sees 200 MB that are used and given back: macOS counts in bytes."""
     read, sampled = psutil.Process.memory_info, threading.Semaphore(0)
@@ -148,7 +148,7 @@ def test_peak_memory_is_seen(evidence, monkeypatch):
     assert 0.9 < used.bytes / (200 * 2**20) < 2
 
 
-@pytest.mark.claim(used_in="notebooks 01, 02b and 06, metallab.isolated", seconds=100, slow=True)
+@pytest.mark.claim(used_in="notebooks 01, 19 and 53, metallab.isolated", seconds=100, slow=True)
 @pytest.mark.parametrize("framework", WORK)
 def test_one_thread_holds(framework, evidence):
     """``isolated.run(threads=1)`` holds PyTorch, TensorFlow and JAX to one busy core, on macOS by variables alone.

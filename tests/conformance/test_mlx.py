@@ -40,7 +40,7 @@ custom_kernel_softshrink__float16_t_float16_t_floats_float16_t<float16_t>;
 
 
 def softshrink(x, **more):
-    """What notebook 14 does with `mx.fast.metal_kernel`."""
+    """What notebook 50 does with `mx.fast.metal_kernel`."""
     names = {"input_names": ["x", "lambd"], "output_names": ["out"]}
     kernel = mx.fast.metal_kernel(name="softshrink", source=BODY, **names)
     return kernel(inputs=[x, 0.5], **call_for(x), **more)[0]
@@ -63,7 +63,7 @@ def metal(monkeypatch):
     return kernels.install()
 
 
-@pytest.mark.claim(used_in="notebook 14")
+@pytest.mark.claim(used_in="notebook 50")
 def test_mlx_computes(evidence):
     """MLX takes a Mac's GPU by itself, and a product of small whole numbers is exact there."""
     lab = device.pick(framework="mlx")
@@ -77,7 +77,7 @@ def test_mlx_computes(evidence):
     assert mx.default_device() == mx.Device(mx.gpu)
 
 
-@pytest.mark.claim(used_in="notebook 14, the text that MLX writes")
+@pytest.mark.claim(used_in="notebook 50, the text that MLX writes")
 def test_text_around_a_kernel_is_that_of_linux(evidence):
     """MLX writes the same signature around the body of a kernel on a Mac as in its build for Linux."""
     names = {"input_names": ["x", "lambd"], "output_names": ["out"]}
@@ -88,7 +88,7 @@ def test_text_around_a_kernel_is_that_of_linux(evidence):
     assert text == TEXT
 
 
-@pytest.mark.claim(used_in="notebook 14, the kernel of page 04")
+@pytest.mark.claim(used_in="notebook 50, the kernel of page 23")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_softshrink_is_right_to_the_bit(metal, dtype, evidence):
     """A Softshrink through ``mx.fast.metal_kernel`` gives each bit of the rule, also for NaN and the two zeros."""
@@ -99,7 +99,7 @@ def test_softshrink_is_right_to_the_bit(metal, dtype, evidence):
     assert rule.same_bits(out, rule.softshrink(numbers, 0.5).float())
 
 
-@pytest.mark.claim(used_in="notebook 14, what a kernel has not")
+@pytest.mark.claim(used_in="notebook 50, what a kernel has not")
 def test_kernel_has_no_gradient(metal):
     """The gradient of a kernel of one's own is refused with a ValueError, not silently 0."""
     with pytest.raises(ValueError, match="Not implemented for CustomKernel"):
@@ -115,7 +115,7 @@ error = float(np.abs(np.asarray(mx.array(a) @ mx.array(b)) - exact).max() / np.a
 """
 
 
-@pytest.mark.claim(used_in="notebook 14, TF32")
+@pytest.mark.claim(used_in="notebook 50, TF32")
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_float32_is_float32_where_tf32_is_off(setting, evidence):
     """With MLX_ENABLE_TF32=0 a product of float32 is as exact as float32; with 1, the default, 11 bits at least."""

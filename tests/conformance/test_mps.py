@@ -61,23 +61,23 @@ def test_product_is_exact(evidence):
     assert str(current) == "mps"
 
 
-@pytest.mark.claim(used_in="notebook 02, three errors that everybody meets")
+@pytest.mark.claim(used_in="notebook 10, three errors that everybody meets")
 def test_float64_is_refused():
-    """Moving a float64 tensor to the GPU raises the TypeError whose words notebook 02 shows."""
+    """Moving a float64 tensor to the GPU raises the TypeError whose words notebook 10 shows."""
     with pytest.raises(TypeError, match=f"^{re.escape(FLOAT64)}"):
         torch.zeros(2, dtype=torch.float64).to("mps")
 
 
-@pytest.mark.claim(used_in="notebook 02, three errors that everybody meets")
+@pytest.mark.claim(used_in="notebook 10, three errors that everybody meets")
 def test_mixed_devices_are_refused():
     """A product of a tensor on the GPU with one on the CPU raises RuntimeError: all tensors on the same device."""
     with pytest.raises(RuntimeError, match=r"^Expected all tensors to be on the same device"):
         torch.ones(2, 2, device="mps") @ torch.ones(2, 2)
 
 
-@pytest.mark.claim(used_in="notebooks 02 and 03")
+@pytest.mark.claim(used_in="notebooks 10 and 14")
 def test_missing_kernel_raises():
-    """RReLU, the missing operator of today, raises NotImplementedError with the words that notebook 02 shows."""
+    """RReLU, the missing operator of today, raises NotImplementedError with the words that notebook 10 shows."""
     with pytest.raises(
         NotImplementedError, match=f"^{re.escape(MISSING.format('rrelu_with_noise'))}"
     ):
@@ -85,7 +85,7 @@ def test_missing_kernel_raises():
 
 
 @pytest.mark.claim(
-    used_in="notebooks 02 and 03, metallab.pytorch.coverage",
+    used_in="notebooks 10 and 14, metallab.pytorch.coverage",
     environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
 )
 def test_fallback_variable_computes(evidence):
@@ -224,7 +224,7 @@ ABSENT = {
 }
 
 
-@pytest.mark.claim(used_in="notebooks 02 and 03, metallab.pytorch.coverage")
+@pytest.mark.claim(used_in="notebooks 10 and 14, metallab.pytorch.coverage")
 @pytest.mark.parametrize("operator", ABSENT)
 def test_these_operators_are_missing(operator):
     """What has no Metal kernel by PyTorch's table raises: mode, ndtri, multi_margin_loss, 3-D pooling, eig and others.
@@ -235,7 +235,7 @@ def test_these_operators_are_missing(operator):
         ABSENT[operator](torch.rand(3, 4).to("mps"), torch.rand(1, 1, 6, 6, 6).to("mps"))
 
 
-@pytest.mark.claim(used_in="notebook 02, will my model run on MPS", seconds=180, slow=True)
+@pytest.mark.claim(used_in="notebook 10, will my model run on MPS", seconds=180, slow=True)
 @pytest.mark.parametrize("make", [networks.talk_mlp, networks.cnn, networks.transformer])
 def test_coverage_foretells_networks(make, evidence):
     """What `coverage` foretells of the talk's network, convolutions and a Transformer block happens on the GPU."""
@@ -249,7 +249,7 @@ def test_coverage_foretells_networks(make, evidence):
     torch.mps.synchronize()
 
 
-@pytest.mark.claim(used_in="notebook 02, copies and views")
+@pytest.mark.claim(used_in="notebook 10, copies and views")
 def test_moving_to_the_cpu_copies():
     """``.to("cpu")`` copies on an Apple GPU, although both use the same memory; views on the GPU share it."""
     base = torch.zeros(4, 4, device="mps")
@@ -259,7 +259,7 @@ def test_moving_to_the_cpu_copies():
     assert base.sum().item() == 12
 
 
-@pytest.mark.claim(used_in="notebook 02, events")
+@pytest.mark.claim(used_in="notebook 10, events")
 def test_events_measure(evidence):
     """Two events with enable_timing, waited for, give a time above 0 and not above what Python waited.
 
@@ -283,7 +283,7 @@ def test_events_measure(evidence):
     assert 0 < between <= waited
 
 
-@pytest.mark.claim(used_in="notebook 02, the talk's events")
+@pytest.mark.claim(used_in="notebook 10, the talk's events")
 def test_events_without_waiting(evidence):
     """``elapsed_time`` before the second event was waited for is an error, or a number that is not to be believed.
 
@@ -306,7 +306,7 @@ def test_events_without_waiting(evidence):
     assert at_once <= 1.01 * true
 
 
-@pytest.mark.claim(used_in="notebook 05b, metallab.memory")
+@pytest.mark.claim(used_in="notebook 17, metallab.memory")
 def test_accelerator_counts_memory(evidence):
     """``torch.accelerator`` counts memory on MPS: current, peak, and a peak that can be reset."""
     told = torch.accelerator
@@ -332,7 +332,7 @@ def test_accelerator_counts_memory(evidence):
     assert reset < during
 
 
-@pytest.mark.claim(used_in="notebook 02, memory: current, peak, pool")
+@pytest.mark.claim(used_in="notebook 10, memory: current, peak, pool")
 def test_pool_keeps_what_was_freed(evidence):
     """What the driver gave stays in PyTorch's pool when tensors are freed, until ``empty_cache``."""
     gc.collect()  # what other tests left
@@ -348,7 +348,7 @@ def test_pool_keeps_what_was_freed(evidence):
     assert emptied < freed
 
 
-@pytest.mark.claim(used_in="notebook 02, the talk's set_per_process_memory_fraction(0)")
+@pytest.mark.claim(used_in="notebook 10, the talk's set_per_process_memory_fraction(0)")
 def test_memory_fraction_wants_a_float():
     """``set_per_process_memory_fraction`` raises TypeError for an int, ValueError beyond 2, and takes floats."""
     limit = torch.mps.set_per_process_memory_fraction
@@ -360,7 +360,7 @@ def test_memory_fraction_wants_a_float():
         limit(value)
 
 
-@pytest.mark.claim(used_in="notebook 02, metallab.memory")
+@pytest.mark.claim(used_in="notebook 10, metallab.memory")
 def test_limit_ends_in_out_of_memory(evidence):
     """A tensor beyond the limit raises a plain RuntimeError that has the limit, a fraction of what is recommended.
 
@@ -378,7 +378,7 @@ def test_limit_ends_in_out_of_memory(evidence):
     assert _share_of(refused.value, recommended) == pytest.approx(0.02, abs=0.002)
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 02, which sets the fraction back to 1.7")
+@pytest.mark.claim(on="mac", used_in="notebook 10, which sets the fraction back to 1.7")
 def test_limit_is_1_7_unless_set(evidence):
     """Unless it is set, the limit is 1.7 times what the driver recommends.
 
@@ -407,18 +407,18 @@ def _share_of(error: BaseException, recommended: int) -> float | None:
     return float(match[1]) * scale / recommended
 
 
-@pytest.mark.claim(used_in="notebook 05b, what autocast lists")
+@pytest.mark.claim(used_in="notebook 17, what autocast lists")
 def test_autocast_is_float16_unless_told_otherwise():
     """autocast on the GPU is float16 unless told otherwise."""
     assert torch.get_autocast_dtype("mps") == torch.float16
 
 
-@pytest.mark.claim(used_in="notebook 05b, what autocast lists")
+@pytest.mark.claim(used_in="notebook 17, what autocast lists")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_autocast_keeps_to_its_lists(dtype, evidence):
     """Under autocast products and convolutions go low; exponentials, norms and sums stay in float32.
 
-    As in notebook 05b, in float16 and in bfloat16: the dtype of a result, whatever the dtype of the input.
+    As in notebook 17, in float16 and in bfloat16: the dtype of a result, whatever the dtype of the input.
     """
     inputs = [torch.ones(2, 4, 4, 4, device="mps", dtype=given) for given in (torch.float32, dtype)]
     with torch.autocast("mps", dtype):
@@ -427,7 +427,7 @@ def test_autocast_keeps_to_its_lists(dtype, evidence):
     assert came_out == {name: {dtype if name in LOW else torch.float32} for name in came_out}
 
 
-@pytest.mark.claim(used_in="notebook 05, loss scaling")
+@pytest.mark.claim(used_in="notebook 16, loss scaling")
 def test_grad_scaler_skips_infinities():
     """``GradScaler("mps")`` halves its scale and skips the step when a gradient is infinite, and else takes it."""
     weight = torch.nn.Parameter(torch.ones(4, device="mps"))
@@ -458,7 +458,7 @@ def test_large_inner_sizes_are_right(evidence):
     assert linear < 0.005
 
 
-@pytest.mark.claim(used_in="notebook 11b", slow=True)
+@pytest.mark.claim(used_in="notebook 65", slow=True)
 @pytest.mark.parametrize("operator", edges.OPERATORS)
 def test_operators_agree_at_their_edges(operator, evidence):
     """Of nothing, one element, ties, NaN and odd sizes, operators give what NumPy gives.
@@ -476,7 +476,7 @@ def test_operators_agree_at_their_edges(operator, evidence):
     assert not wrong
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 04b and softshrink.mm")
+@pytest.mark.claim(on="mac", used_in="notebook 24 and softshrink.mm")
 def test_storage_is_a_metal_buffer(evidence):
     """A tensor's storage pointer is an MTLBuffer, whose contents PyObjC can read without a copy by PyTorch.
 
@@ -515,7 +515,7 @@ def test_benchmark_timer_waits(waits):
     assert waits() >= 2
 
 
-@pytest.mark.claim(used_in="notebook 08b, the library's own figures", seconds=120)
+@pytest.mark.claim(used_in="notebook 61, the library's own figures", seconds=120)
 def test_ultralytics_does_not_wait(waits):
     """The times of ultralytics' stages do not wait for MPS."""
     from ultralytics.utils.ops import Profile

@@ -17,7 +17,7 @@ from conformance.claims import ON_A_MAC, apart
 from metallab import checks, isolated, mpsgraph, paths
 
 README = "metalsim/src/metalsim/graph/README.md"
-pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 09b to 11b")
+pytestmark = pytest.mark.claim(on="gpu", used_in="notebooks 41 to 65")
 rng = np.random.default_rng(0)
 X, Y = (rng.normal(size=(2, 3, 4)).astype(np.float32) for _ in range(2))
 
@@ -94,7 +94,7 @@ def test_same_convolution(compute, G):
     checks.assert_close(wanted.numpy(), given, "float32")
 
 
-@pytest.mark.claim(used_in=f"{README}; notebook 10b")
+@pytest.mark.claim(used_in=f"{README}; notebook 44")
 def test_quantising_rounds_halves_to_even(compute, G):
     """``quantizeTensor`` rounds halves to even, and keeps to the ends of int8."""
     x = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 300, -300])
@@ -113,7 +113,7 @@ def test_dequantising_by_tensor_and_by_channel(compute, G):
     np.testing.assert_allclose(by_row, q * scales[:, None])
 
 
-@pytest.mark.claim(used_in="notebook 10b, the fused convolution")
+@pytest.mark.claim(used_in="notebook 44, the fused convolution")
 def test_quantised_convolution_is_right(G):
     """dequantize, convolve, quantize as one compiled graph is within one step of the same in float64."""
     x = rng.integers(-128, 128, (1, 3, 6, 6)).astype(np.int8)
@@ -163,7 +163,7 @@ def test_real_to_hermitean_and_back(G, axes, mode):
     np.testing.assert_allclose(returned, x * count * scale**2, atol=1e-4 * count)
 
 
-@pytest.mark.claim(used_in="notebooks 09b to 11b, metallab.mpsgraph")
+@pytest.mark.claim(used_in="notebooks 41 to 65, metallab.mpsgraph")
 def test_results_are_read_back(G):
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
@@ -225,7 +225,7 @@ mpsgraph.compile(graph, [a, b], [graph.matrixMultiplicationWithPrimaryTensor_sec
 """
 
 
-@pytest.mark.claim(used_in="notebook 09b, its first two scripts", seconds=120, slow=True)
+@pytest.mark.claim(used_in="notebook 41, its first two scripts", seconds=120, slow=True)
 def test_apples_calls_alone_store_and_load_a_package(G):
     """The page's two scripts, as they stand: one stores a ReLU, and in another process the second runs it."""
     page = nbformat.read(next(paths.NOTEBOOKS.glob("09b_*.ipynb")), as_version=4)
@@ -238,7 +238,7 @@ def test_apples_calls_alone_store_and_load_a_package(G):
     np.testing.assert_array_equal(loaded["answer"], [0, 0, 0, 1])
 
 
-@pytest.mark.claim(used_in="notebook 09b, Deeper: a whole network", seconds=200)
+@pytest.mark.claim(used_in="notebook 41, Deeper: a whole network", seconds=200)
 def test_packages_load_in_another_process(G, evidence):
     """A stored MPSGraphPackage runs in a process that never saw the graph, if the orders are written down beside it.
 
@@ -265,7 +265,7 @@ def test_packages_load_in_another_process(G, evidence):
     evidence("given another shape", str(apart(other, device="mps", timeout=60)))
 
 
-@pytest.mark.claim(used_in="notebook 09b, when it goes wrong; metallab.mpsgraph", seconds=90)
+@pytest.mark.claim(used_in="notebook 41, when it goes wrong; metallab.mpsgraph", seconds=90)
 def test_invalid_graph_ends_the_process(G, evidence):
     """A graph whose shapes do not fit ends the process when it is built or compiled: no exception reaches Python.
 

@@ -20,7 +20,7 @@ HERE = 1 if ON_A_MAC else 24
 
 
 @pytest.mark.claim(
-    on="gpu", used_in="notebook 02, metallab.pytorch.coverage, metalsim/README.md", seconds=60
+    on="gpu", used_in="notebook 10, metallab.pytorch.coverage, metalsim/README.md", seconds=60
 )
 @pytest.mark.parametrize("name", database.names()[::HERE])
 def test_database_agrees_and_is_foretold(name, evidence):

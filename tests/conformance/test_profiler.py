@@ -52,11 +52,11 @@ PAUSE = 2.0
 """Seconds before and after what `log stream` shall hear."""
 
 
-@pytest.mark.claim(used_in="notebook 03: the log", seconds=90, slow=True)
+@pytest.mark.claim(used_in="notebook 14: the log", seconds=90, slow=True)
 def test_log_is_understood(evidence):
     """The log of PYTORCH_MPS_LOG_PROFILE_INFO=399 has the lines that `mps_log` reads: operations, copies, fallbacks.
 
-    The cell of notebook 03, in a process of its own. The log's text as it came is in ``log``; lines that hold
+    The cell of notebook 14, in a process of its own. The log's text as it came is in ``log``; lines that hold
     something and were not understood are in ``passed over``, without headings and rules.
     """
     settings = {"PYTORCH_MPS_LOG_PROFILE_INFO": "399", "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
@@ -75,7 +75,7 @@ def test_log_is_understood(evidence):
     assert timed or not ON_A_MAC
 
 
-@pytest.mark.claim(used_in="notebook 03, the talk's start and stop")
+@pytest.mark.claim(used_in="notebook 14, the talk's start and stop")
 @pytest.mark.parametrize("mode", ["interval", "event", "interval,event"])
 def test_profiler_starts_and_stops(mode):
     """The talk's ``profiler.start`` and ``stop`` work in each mode; a second start is a RuntimeError."""
@@ -88,7 +88,7 @@ def test_profiler_starts_and_stops(mode):
         profiler.stop()
 
 
-@pytest.mark.claim(used_in="notebook 03, the talk's start and stop")
+@pytest.mark.claim(used_in="notebook 14, the talk's start and stop")
 def test_profiler_refuses_an_unknown_mode():
     """A mode of the profiler that does not exist is a RuntimeError."""
     with pytest.raises(RuntimeError):
@@ -96,7 +96,7 @@ def test_profiler_refuses_an_unknown_mode():
     profiler.stop()
 
 
-@pytest.mark.claim(used_in="notebook 03", environment={"MTL_CAPTURE_ENABLED": "1"})
+@pytest.mark.claim(used_in="notebook 14", environment={"MTL_CAPTURE_ENABLED": "1"})
 def test_capture_is_written():
     """With MTL_CAPTURE_ENABLED=1 ``metal_capture`` writes a .gputrace where Python runs."""
     x = torch.ones(8).to("mps")
@@ -106,7 +106,7 @@ def test_capture_is_written():
     assert len(list(Path().glob("*.gputrace"))) == 1
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 03, signposts", seconds=150)
+@pytest.mark.claim(on="mac", used_in="notebook 14, signposts", seconds=150)
 def test_signposts_of_operators_are_seen(evidence):
     """``profiler.start`` emits signposts of PyTorch's operators under the subsystem PyTorchMPS.
 
@@ -119,7 +119,7 @@ def test_signposts_of_operators_are_seen(evidence):
     assert names
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 03: what no trace of this kind can see", seconds=150)
+@pytest.mark.claim(on="mac", used_in="notebook 14: what no trace of this kind can see", seconds=150)
 def test_signposts_of_own_kernels_are_not_seen(evidence):
     """Kernels that ``compile_shader`` launches emit no signposts.
 
@@ -132,7 +132,7 @@ def test_signposts_of_own_kernels_are_not_seen(evidence):
     assert not names
 
 
-@pytest.mark.claim(on="mac", used_in="notebook 03, Instruments step by step", seconds=240)
+@pytest.mark.claim(on="mac", used_in="notebook 14, Instruments step by step", seconds=240)
 def test_instruments_records_them(evidence):
     """Instruments' command line records os_signpost of a Python process, and its table names PyTorchMPS.
 

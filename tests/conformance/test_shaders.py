@@ -36,7 +36,7 @@ def library(shaders):
     return torch.mps.compile_shader(TEXTBOOK)
 
 
-@pytest.mark.claim(used_in="notebook 04b: inputs that break kernels")
+@pytest.mark.claim(used_in="notebook 24: inputs that break kernels")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_shader_is_right_to_the_bit(shaders, dtype, layout):
@@ -48,14 +48,14 @@ def test_shader_is_right_to_the_bit(shaders, dtype, layout):
     assert_follows_the_rule(LAYOUTS[layout](numbers(dtype).reshape(22, 14).to("mps")), 0.1)
 
 
-@pytest.mark.claim(used_in="notebook 04b, what the operator refuses")
+@pytest.mark.claim(used_in="notebook 24, what the operator refuses")
 def test_operator_refuses_integers():
     """``metallab::softshrink`` refuses tensors of integers on the GPU with a TypeError that says what it takes."""
     with pytest.raises(TypeError, match="floating-point"):
         softshrink.softshrink(torch.ones(2, dtype=torch.int32, device="mps"))
 
 
-@pytest.mark.claim(used_in="notebook 04: is it right?")
+@pytest.mark.claim(used_in="notebook 23: is it right?")
 def test_textbook_kernel_loses_nan(library, evidence):
     """The textbook kernel turns NaN into 0 on a GPU, and loses the sign of -0."""
     x = torch.tensor([float("nan"), -0.0, 2.0, -2.0]).to("mps")
@@ -66,7 +66,7 @@ def test_textbook_kernel_loses_nan(library, evidence):
     assert not torch.signbit(got[1])
 
 
-@pytest.mark.claim(used_in="notebook 04: the one for MPS until 2026")
+@pytest.mark.claim(used_in="notebook 23: the one for MPS until 2026")
 def test_softshrink_of_pytorch_keeps_nan(evidence):
     """PyTorch's own Softshrink on the GPU keeps NaN in this release; earlier ones turned it into 0.
 
@@ -81,7 +81,7 @@ def test_softshrink_of_pytorch_keeps_nan(evidence):
     assert out[2] == 1.5
 
 
-@pytest.mark.claim(used_in="notebook 04, metallab.pytorch.kernels")
+@pytest.mark.claim(used_in="notebook 23, metallab.pytorch.kernels")
 def test_integers_are_bound_as_64_bits(library):
     """compile_shader binds a Python float as float and an int as 64 bits, and threads default to the first tensor."""
     x = torch.arange(8.0).to("mps")
@@ -89,7 +89,7 @@ def test_integers_are_bound_as_64_bits(library):
     assert out.tolist() == [*(v + 5.0 for v in range(5)), 0.0, 0.0, 0.0]
 
 
-@pytest.mark.claim(used_in="notebook 04, metallab.pytorch.kernels")
+@pytest.mark.claim(used_in="notebook 23, metallab.pytorch.kernels")
 @pytest.mark.parametrize("what", ["CPU tensor", "not contiguous"])
 def test_tensors_are_refused(library, what, evidence):
     """compile_shader refuses tensors of the CPU and tensors that are not contiguous."""
@@ -101,7 +101,7 @@ def test_tensors_are_refused(library, what, evidence):
     evidence("words", f"{refused.type.__name__}: {refused.value}"[:1500])
 
 
-@pytest.mark.claim(used_in="notebook 04, metallab.pytorch.kernels")
+@pytest.mark.claim(used_in="notebook 23, metallab.pytorch.kernels")
 def test_source_that_does_not_compile_is_a_syntax_error(evidence):
     """compile_shader raises SyntaxError for source that does not compile."""
     with pytest.raises(SyntaxError) as refused:
@@ -109,7 +109,7 @@ def test_source_that_does_not_compile_is_a_syntax_error(evidence):
     evidence("words", str(refused.value)[:1500])
 
 
-@pytest.mark.claim(used_in="notebook 04b: the route of 2023, Objective-C++", seconds=300)
+@pytest.mark.claim(used_in="notebook 24: the route of 2023, Objective-C++", seconds=300)
 def test_objective_cpp_builds_and_is_right(shaders):
     """Apple's clang builds ``softshrink.mm`` by cpp_extension.load, and its results are right for views as well.
 
@@ -133,7 +133,7 @@ def test_objective_cpp_builds_and_is_right(shaders):
         ), name
 
 
-@pytest.mark.claim(on="cpu", used_in="notebook 04b: four routes, softshrink.cpp", seconds=300)
+@pytest.mark.claim(on="cpu", used_in="notebook 24: four routes, softshrink.cpp", seconds=300)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
     """``softshrink.cpp`` gives every bit of the rule: on an Apple processor by at::vec's NEON instructions.
@@ -148,7 +148,7 @@ def test_cpp_kernel_is_right_to_the_bit(dtype, evidence):
         assert rule.same_bits(out, rule.softshrink(x, 0.1)), f"{n} numbers"
 
 
-@pytest.mark.claim(used_in="notebook 04b, the operator", seconds=120)
+@pytest.mark.claim(used_in="notebook 24, the operator", seconds=120)
 def test_operator_passes_its_checks(shaders):
     """``metallab::softshrink`` on the GPU passes opcheck, and keeps the layout of its input.
 
@@ -163,7 +163,7 @@ def test_operator_passes_its_checks(shaders):
 
 
 @pytest.mark.claim(
-    on="mac", used_in="notebook 04: Apple's compiler is not the simulation's", seconds=120
+    on="mac", used_in="notebook 23: Apple's compiler is not the simulation's", seconds=120
 )
 def test_metal_compiler_takes_our_files(evidence):
     """Apple's offline compiler takes softshrink.metal without an error.

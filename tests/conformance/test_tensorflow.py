@@ -26,7 +26,7 @@ def _lab() -> Any:
     return device.pick(framework="tensorflow")
 
 
-@pytest.mark.claim(used_in="notebook 06, is the plugin there", seconds=120)
+@pytest.mark.claim(used_in="notebook 53, is the plugin there", seconds=120)
 def test_plugin_computes(evidence):
     """tensorflow-metal loads on TensorFlow 2.16.2, and a product of small whole numbers is exact on its GPU."""
     import tensorflow as tf
@@ -54,7 +54,7 @@ def _wrong(surveyed: Any) -> list[str]:
     return list(surveyed.index[surveyed["verdict"] != "agrees"])
 
 
-@pytest.mark.claim(used_in="notebook 06b: sixteen patterns before any timing", slow=True)
+@pytest.mark.claim(used_in="notebook 54: sixteen patterns before any timing", slow=True)
 def test_patterns_agree_with_the_cpu(evidence):
     """Sixteen patterns agree with the CPU in float64, also as a graph: reports say relu(bias_add(matmul)) does not.
 
@@ -66,7 +66,7 @@ def test_patterns_agree_with_the_cpu(evidence):
     assert not _wrong(surveyed)
 
 
-@pytest.mark.claim(used_in="notebook 06b: TURN_OFF_REMAPPER")
+@pytest.mark.claim(used_in="notebook 54: TURN_OFF_REMAPPER")
 def test_turning_the_remapper_off_is_heard(evidence):
     """The Metal plugin reads TURN_OFF_REMAPPER=1: other operations are fused, or wrong ones become right.
 
@@ -86,7 +86,7 @@ def test_turning_the_remapper_off_is_heard(evidence):
     assert fused[0] != fused[1] or wrong[0] != wrong[1]
 
 
-@pytest.mark.claim(used_in="notebook 06b, with and without remapping")
+@pytest.mark.claim(used_in="notebook 54, with and without remapping")
 def test_option_turns_fusing_off(evidence):
     """TensorFlow's own option turns fusing off: reports say that on Metal it does not help."""
     surveyed = grappler.survey(on=_lab(), remapping=False)
@@ -95,7 +95,7 @@ def test_option_turns_fusing_off(evidence):
 
 
 @pytest.mark.claim(
-    used_in="notebook 06b: what the remapper does to a training step", seconds=100, slow=True
+    used_in="notebook 54: what the remapper does to a training step", seconds=100, slow=True
 )
 @pytest.mark.parametrize("name", grappler.OPTIMIZERS)
 def test_optimizers_step_right(name, evidence):
@@ -125,7 +125,7 @@ def test_keras_trains_as_on_the_cpu(evidence):
     assert score == pytest.approx(best, abs=0.02)
 
 
-@pytest.mark.claim(used_in="notebook 06, one policy for a whole model", slow=True)
+@pytest.mark.claim(used_in="notebook 53, one policy for a whole model", slow=True)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_trains(policy, evidence):
     """mixed_float16, with loss scaling, and mixed_bfloat16 train: the loss falls as in float32."""
@@ -152,7 +152,7 @@ TRUTH = {
 }
 
 
-@pytest.mark.claim(used_in="notebook 06b: soft placement", seconds=120)
+@pytest.mark.claim(used_in="notebook 54: soft placement", seconds=120)
 @pytest.mark.parametrize("operation", MISSING)
 def test_soft_placement_covers_what_is_missing(operation, evidence):
     """With soft placement an operation that the GPU lacks runs on the CPU, and is right: determinants and the like.

@@ -14,7 +14,7 @@ from metallab.pytorch import networks, trace
 
 pytestmark = pytest.mark.claim(
     on="gpu",
-    used_in="notebook 03, metallab.pytorch.trace",
+    used_in="notebook 14, metallab.pytorch.trace",
     environment={"PYTORCH_ENABLE_MPS_FALLBACK": "1"},
 )
 

@@ -1,4 +1,4 @@
-"""Page 09b's race of Core ML's units, with a stand-in for what only a Mac has."""
+"""Page 41's race of Core ML's units, with a stand-in for what only a Mac has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNITS = types.SimpleNamespace(CPU_ONLY="cpu", CPU_AND_GPU="gpu", CPU_AND_NE="ne"
     ids=["", "ne", "all"],
 )
 def test_core_ml_is_compared_before_it_is_timed(monkeypatch, tmp_path, wrong, left):
-    page = nbformat.read(paths.NOTEBOOKS / "09b_compile_for_apple_chips.ipynb", as_version=4)
+    page = nbformat.read(paths.NOTEBOOKS / "41_compile_for_apple_chips.ipynb", as_version=4)
     (cell,) = (cell.source.partition("\n")[2] for cell in page.cells if cell.id == "units-code")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("METALLAB_MODE", "fast")

@@ -46,7 +46,7 @@ def test_a_page_is_skipped_without_an_optional_tool_and_says_so(without):
 def test_mlx_may_be_absent_only_where_set_up_cannot_install_it(without, monkeypatch, loads):
     monkeypatch.setattr(needs.bootstrap, "loads_mlx", lambda: loads)
     without("mlx")
-    page = nbformat.read(paths.NOTEBOOKS / "14_compare_with_mlx.ipynb", as_version=4)
+    page = nbformat.read(paths.NOTEBOOKS / "50_train_with_mlx.ipynb", as_version=4)
     assert bool(notebook.skip_reason(page, "cpu")) == (not loads)
 
     (lacking,) = notebook.lacking_tools(page)
@@ -69,7 +69,7 @@ def test_the_fix_for_mlx_is_set_up_where_its_wheel_loads(monkeypatch):
 
 
 def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without):
-    path = paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb"
+    path = paths.NOTEBOOKS / "23_launch_a_kernel_from_pytorch.ipynb"
     page = nbformat.read(path, as_version=4)
     assert notebook.skip_reason(page, "cpu") == ""
     without("c++")

@@ -219,7 +219,7 @@ def test_what_a_notebook_starts_writes_where_the_notebook_does(own, monkeypatch)
 
 
 def test_pages_of_a_run_write_where_the_run_does(own, tmp_path, monkeypatch):
-    """Wherever the notebook lies: `make bench` writes what page 12 reads."""
+    """Wherever the notebook lies: `make bench` writes what page 64 reads."""
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build of the run")
     result = one_page.run_notebook(write_notebook(own, WHERE), out=tmp_path / "out")
     (cell,) = nbformat.read(result.notebook, 4).cells

@@ -1,4 +1,4 @@
-"""Core AI in front of this environment, and the cell of notebook 09c that only a Mac runs, with stand-ins."""
+"""Core AI in front of this environment, and the cell of notebook 42 that only a Mac runs, with stand-ins."""
 
 from __future__ import annotations
 

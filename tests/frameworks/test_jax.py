@@ -1,4 +1,4 @@
-"""Pages 07 and 07b with a GPU, and the networks that page 07b times."""
+"""Pages 51 and 52 with a GPU, and the networks that page 52 times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_networks_of_the_page_compute_what_they_say():
     import jax
 
     space = {"np": np, "jax": jax, "jnp": jax.numpy}
-    exec(cells_of("07b_compile_with_jit")["race-plain"], space)
+    exec(cells_of("52_compile_with_jit")["race-plain"], space)
     at, speed = space["n_body"](
         np.array([3.0, 1.0]), np.array([[0.0, 0, 0], [2, 0, 0]]), np.zeros((2, 3))
     )
@@ -52,7 +52,7 @@ refused = [c.refused for c in every if c.refused]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("page", ["07_transform_with_jax", "07b_compile_with_jit"])
+@pytest.mark.parametrize("page", ["51_transform_with_jax", "52_compile_with_jit"])
 def test_pages_run_with_an_apple_gpu(page, tmp_path):
     """A second CPU device of JAX stands in for the GPU; not run on a Mac."""
     settings = {

@@ -51,7 +51,7 @@ def test_a_page_runs_to_a_notebook(tmp_path):
 
 
 def test_a_page_runs_to_html_and_pictures_keep_their_description(tmp_path):
-    page = paths.NOTEBOOKS / "12_compare_machines.ipynb"
+    page = paths.NOTEBOOKS / "64_compare_machines.ipynb"
     how = ("--to", "html", "--template", "classic", page, "--output-dir", tmp_path / "made")
     done = nbconvert(*how, out=tmp_path / "out")
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def no_compiler(tmp_path) -> dict[str, str]:
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has an Apple GPU without a compiler")
 def test_what_did_not_run_is_said_on_the_console_and_fails_a_strict_run(tmp_path, no_compiler):
     """nbconvert stops at the first error, so the last cell raises, and names every one that did not run."""
-    page = paths.NOTEBOOKS / "02_run_pytorch_on_mps.ipynb"
+    page = paths.NOTEBOOKS / "10_run_pytorch_on_mps.ipynb"
     how = ("--to", "notebook", page, "--output-dir", tmp_path / "made")
 
     lenient = nbconvert(*how, out=tmp_path / "out", environment=no_compiler)

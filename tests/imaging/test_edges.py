@@ -1,4 +1,4 @@
-"""Cases at the edges of operators: the CPU passes them, and what does not is named in the table of notebook 11b."""
+"""Cases at the edges of operators: the CPU passes them, and what does not is named in the table of notebook 65."""
 
 from __future__ import annotations
 

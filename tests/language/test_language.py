@@ -74,8 +74,8 @@ def test_a_fixed_cache_has_the_bytes_that_are_counted(small):
         decoder.FixedCache(small, 301)
 
 
-def page_15b(*names, number="15b", **given):
-    """What cells of page 15b define, or of the page with this number."""
+def page_15b(*names, number="31", **given):
+    """What cells of page 31 define, or of the page with this number."""
     (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
     page = nbformat.read(path, as_version=4)
     sources = {cell.id: cell.source for cell in page.cells}
@@ -230,7 +230,7 @@ def test_a_rotation_tells_distances_and_nothing_else():
 
 
 def test_an_adapter_starts_as_nothing_and_merges(small):
-    own = page_15b("idea-code", "merge-code", number="15c")
+    own = page_15b("idea-code", "merge-code", number="32")
     tokens = torch.arange(30)[None]
     adapted = own["adapt"](small, seed=1, rank=4)
     assert torch.equal(adapted(tokens), small(tokens))
@@ -247,7 +247,7 @@ def test_an_adapter_starts_as_nothing_and_merges(small):
 
 
 def test_page_15c_counts_and_packs_as_pages_15_and_15b(page):
-    own = page_15b("qlora-pack", "fit-count", number="15c")
+    own = page_15b("qlora-pack", "fit-count", number="32")
     needs = page_15b("fit-count", number="15")["needs"]
     linear, llama = (
         nn.Linear(64, 16, bias=False),

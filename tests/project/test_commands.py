@@ -88,8 +88,8 @@ def test_the_list_names_no_command_twice():
         pytest.param('```sh\npython -c "a\nb"\n```', ['python -c "a\nb"'], id="several-lines"),
         pytest.param("```\nmake run\n```", [], id="output"),
         pytest.param(
-            "call `make run ONLY=03` or `make`, see `makefile x`",
-            ["make run ONLY=03"],
+            "call `make run ONLY=14` or `make`, see `makefile x`",
+            ["make run ONLY=14"],
             id="in-a-sentence",
         ),
         pytest.param("`A=1 make lab` and `A=1`", ["A=1 make lab"], id="with-a-variable"),

@@ -221,7 +221,7 @@ def test_nobody_is_told_to_install_our_packages_by_a_bare_name(path):
         ("pip install metalsim", True),
         ("pip install torch 'metal-lab[pages]'", True),
         ("pip install path/to/metal-lab/metalsim", False),
-        ("pip install ./metalsim-1.0.0-py3-none-any.whl", False),
+        ("pip install ./metalsim-0.9.0-py3-none-any.whl", False),
         ("pip install 'metalsim[shaders] @ https://example.org/metalsim.whl'", False),
     ],
 )

@@ -60,9 +60,17 @@ def page(name: str, other: str):
         ),
         new_code_cell(SAVE.format(name=name), id="save"),
     ]
+    told = {
+        "question": "How many?",
+        "minutes": 5,
+        "exercises": 2,
+        "after": [],
+        "without_a_mac": "all",
+    }
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return new_notebook(
-        cells=cells, metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"]}}
+        cells=cells,
+        metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"], "course": told}},
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from nbformat import v4
 from one_page import run_notebook
 
-from metallab import exercises, new_page, paths, records
+from metallab import course, course_tables, exercises, new_page, paths, records
 
 
 @pytest.fixture
@@ -24,31 +24,38 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("number", ["03z", "99"])
+@pytest.mark.parametrize("number", ["18", "99"])
 def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
-    pages = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-    index = sum(page.name < number for page in pages)
-    before, after = pages[index - 1], [page.name for page in pages[index:]]
+    pages = course.read()
+    before = [page for page in pages if page.number < number][-1]
+    after = [page for page in pages if page.number > number]
     assert new_page.main([f"{number}_do_this"]) == 0
     assert f"test ONLY={number}" in capsys.readouterr().out
-    assert f"\n{len(pages) + 1} notebooks" in (checkout / "README.md").read_text("utf-8")
-    for document, folder in new_page.LISTS:
-        lines = (checkout / document).read_text("utf-8").splitlines()
-        begin = f"| {number} | [Do this]({folder}{number}_do_this.ipynb) |"
-        row = next(i for i, line in enumerate(lines) if line.startswith(begin))
-        assert f"]({folder}{before.name})" in lines[row - 1]
-        assert f"]({folder}{after[0]})" in lines[row + 1] if after else lines[row + 1] == ""
-        assert lines[row].count("|") == lines[row - 1].count("|")
+
+    assert course_tables.stale() == [], "all that is made from the pages is made"
+    readme = (checkout / "README.md").read_text("utf-8")
+    assert f"\n{len(pages) + 1} notebooks" in readme
+    assert f"| {number} | [Do this](notebooks/{number}_do_this.ipynb) | 40 |" in readme
+
     paragraphs = (checkout / "docs" / "teaching.md").read_text("utf-8").split("\n\n")
     row = next(i for i, text in enumerate(paragraphs) if text.startswith(f"**{number}.** "))
-    assert paragraphs[row - 1].startswith(f"**{before.name.partition('_')[0]}.** ")
+    assert paragraphs[row - 1].startswith(f"**{before.number}.** ")
+
     page = paths.NOTEBOOKS / f"{number}_do_this.ipynb"
-    assert f"**Next**: [Do this]({page.name})" in before.read_text("utf-8")
-    assert f"]({(after or ['../README.md'])[0]})." in page.read_text("utf-8")
+    assert f"**Next**: [Do this]({page.name})" in (paths.NOTEBOOKS / before.file).read_text("utf-8")
+    following = after[0].file if after else "../README.md#pages"
+    assert f"]({following})." in page.read_text("utf-8")
     if after:
         result = run_notebook(page, device="cpu", out=checkout / "out")
         assert result.status == "passed", result.reason
         assert records.load(checkout / "out" / "results" / f"{page.stem}.json")[0].headline.picture
+
+
+def test_a_number_of_no_part_is_refused(checkout, capsys):
+    with pytest.raises(SystemExit):
+        new_page.main(["71_do_this"])
+    assert "4 Shipping" in capsys.readouterr().err
+    assert not (paths.NOTEBOOKS / "71_do_this.ipynb").exists()
 
 
 def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
@@ -60,19 +67,21 @@ def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
             v4.new_code_cell(f"checks.exercise({name})"),
             tagged(f"{name} = 2\n", "wrong"),
         ]
-    path, answers = tmp_path / "03c_do_this.ipynb", tmp_path / "wrong_answers.txt"
+    path, answers = tmp_path / "15_do_this.ipynb", tmp_path / "wrong_answers.txt"
     nbformat.write(page, path)
-    answers.write_text("== 03_a 1\nx = 0\n== 04_b 1\nx = 0\n")
+    answers.write_text("== 14_a 1\nx = 0\n== 23_b 1\nx = 0\n")
     for _ in range(2):
         exercises.tidy(tmp_path, answers)
         assert [cell.id for cell in nbformat.read(path, 4).cells] == [
             *("setup", "exercise-1", "solution-1", "check-1", "exercise-2", "solution-2", "check-2")
         ]
-        new = "== 03c_do_this 1\nf = 2\n== 03c_do_this 2\ng = 2\n"
-        assert answers.read_text() == f"== 03_a 1\nx = 0\n{new}== 04_b 1\nx = 0\n"
+        new = "== 15_do_this 1\nf = 2\n== 15_do_this 2\ng = 2\n"
+        assert answers.read_text() == f"== 14_a 1\nx = 0\n{new}== 23_b 1\nx = 0\n"
 
 
-@pytest.mark.parametrize("name", ["03c", "make", "3_x", "01_time_it_right", "01_other_words"])
+@pytest.mark.parametrize(
+    "name", ["15", "15b_do_this", "make", "3_x", "01_time_it_right", "01_other_words"]
+)
 def test_bad_names_and_existing_pages_are_refused(name, capsys):
     with pytest.raises(SystemExit) as ended:
         new_page.main([name])

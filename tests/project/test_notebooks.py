@@ -1,6 +1,6 @@
 """Every notebook runs: as it is, and then with a wrong answer to each of its exercises, which must go red.
 
-Each page runs once, in fast mode: 00, 01, 02, ... on the simulated Apple GPU, and 02b, 02c, 04b, ... on the best device
+Each page runs once, in fast mode: 00, 10, 12, ... on the simulated Apple GPU, and 19, 11, 24, ... on the best device
 of this machine, as do the pages that are not simulated, and all pages on a Mac. What is marked nightly runs each on the
 other device, too. `headless` itself fails a notebook in which any code cell was not executed.
 """
@@ -181,7 +181,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
 
 @pytest.mark.nightly
 def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
-    """Notebook 12 where the timer takes its few samples for full mode."""
+    """Notebook 64 where the timer takes its few samples for full mode."""
     planted = (
         "from types import SimpleNamespace\n"
         "from metallab import timing, verdicts\n"
@@ -190,7 +190,7 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
         "verdicts.DRIFT = 1e9\n"
         "timing.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
     )
-    path = paths.NOTEBOOKS / "12_compare_machines.ipynb"
+    path = paths.NOTEBOOKS / "64_compare_machines.ipynb"
     setup = next(
         cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
     )
@@ -223,7 +223,7 @@ def test_no_page_asks_for_a_speed_up_before_its_sentinel_knows():
 @pytest.mark.nightly
 def test_page_13_is_incomplete_without_an_apple_gpu(tmp_path):
     """Most of its cells want one, and what they made is used in nearly all of the others."""
-    path = paths.NOTEBOOKS / "13_find_the_layer.ipynb"
+    path = paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb"
     setup = next(
         cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
     )
@@ -286,7 +286,7 @@ def test_exercises_need_nothing_that_is_deeper(path):
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 @pytest.mark.parametrize("breaks", ["accelerator.cpp", "device.cpp"])
 def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monkeypatch):
-    """Exercise 1 of notebook 04 where g++ fails at a part of the device: a right answer is not called wrong."""
+    """Exercise 1 of notebook 23 where g++ fails at a part of the device: a right answer is not called wrong."""
     compiler = tmp_path / "g++"
     compiler.write_text(
         f'#!/bin/sh\ncase "$*" in *{breaks}*) exit 1;; esac\nexec {shutil.which("g++")} "$@"\n'
@@ -298,7 +298,7 @@ def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monk
 
     from metallab import checks
 
-    page = nbformat.read(paths.NOTEBOOKS / "04_write_a_custom_kernel.ipynb", as_version=4)
+    page = nbformat.read(paths.NOTEBOOKS / "23_launch_a_kernel_from_pytorch.ipynb", as_version=4)
     cells = {cell.id: cell.source for cell in page.cells}
     space = {"torch": torch, "F": torch.nn.functional, "checks": checks}
     *lines, verdict = f"{cells['solution-1']}\n{cells['check-1']}".splitlines()
@@ -315,8 +315,8 @@ PLANTED_RELU = (
 
 @pytest.mark.nightly
 def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
-    """Notebook 06b on such a device: tables, comparisons and advice all say so."""
-    path = paths.NOTEBOOKS / "06b_look_into_tensorflow_graphs.ipynb"
+    """Notebook 54 on such a device: tables, comparisons and advice all say so."""
+    path = paths.NOTEBOOKS / "54_look_into_tensorflow_graphs.ipynb"
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
     changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
     magic, source = cells["right-patterns"].split("\n", 1)
@@ -336,8 +336,8 @@ def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
 
 @pytest.mark.nightly
 def test_keras_gets_no_speed_up_on_a_wrong_device(kind, tmp_path):
-    """Notebook 06 where gradients and losses of a graph are those of another network."""
-    path = paths.NOTEBOOKS / "06_train_tensorflow_with_mixed_precision.ipynb"
+    """Notebook 53 where gradients and losses of a graph are those of another network."""
+    path = paths.NOTEBOOKS / "53_train_keras_in_mixed_precision.ipynb"
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
     changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
     result = run_apart(path, kind, tmp_path, replace=changed)
@@ -359,7 +359,7 @@ def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
 
 def recipe_of_04b() -> list[str]:
     cells = ("recipe", "recipe-operator", "recipe-gradient", "recipe-autograd")
-    return [magic_and_text("04b_make_it_an_operator.ipynb", cell)[1] for cell in cells]
+    return [magic_and_text("24_make_it_an_operator.ipynb", cell)[1] for cell in cells]
 
 
 def test_the_recipe_of_04b_is_imported_without_a_gpu():
@@ -372,8 +372,8 @@ def test_the_recipe_of_04b_is_imported_without_a_gpu():
 
 @pytest.mark.nightly
 def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
-    """Notebook 04b's cell that a quick run leaves out."""
-    page = "04b_make_it_an_operator.ipynb"
+    """Notebook 24's cell that a quick run leaves out."""
+    page = "24_make_it_an_operator.ipynb"
     magic, text = magic_and_text(page, "train-code")
     assert "--full" in magic
     outcome = isolated.run("\n".join([*recipe_of_04b(), text]), device="mps")
@@ -385,8 +385,8 @@ def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
 
 @pytest.mark.nightly
 def test_keras_trains_on_an_apple_gpu_through_pytorch():
-    """Notebook 06's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
-    page = "06_train_tensorflow_with_mixed_precision.ipynb"
+    """Notebook 53's cell that a quick run leaves out: on `mps`, and as NumPy computes, which the cell asserts."""
+    page = "53_train_keras_in_mixed_precision.ipynb"
     (_, data), (magic, text) = (
         magic_and_text(page, cell) for cell in ("mac-torch-data", "mac-torch-code")
     )
@@ -399,7 +399,7 @@ def test_keras_trains_on_an_apple_gpu_through_pytorch():
 
 @pytest.mark.nightly
 def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
-    """Notebook 08 with a film of another shape, whose last picture has nothing to find."""
+    """Notebook 60 with a film of another shape, whose last picture has nothing to find."""
     writer = cv2.VideoWriter(
         str(tmp_path / "mine.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 8.0, (600, 400)
     )
@@ -409,7 +409,7 @@ def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
     ]:
         writer.write(picture)
     writer.release()
-    path = paths.NOTEBOOKS / "08_detect_with_yolov5.ipynb"
+    path = paths.NOTEBOOKS / "60_detect_with_yolov5.ipynb"
     recipe = next(
         cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "recipe-code"
     )

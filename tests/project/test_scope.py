@@ -37,10 +37,10 @@ MAC = new_output(
     "lost", [None, cell("1", executed=None), cell("%%isolated x --full"), cell("1", MAC)]
 )
 def test_a_row_that_is_no_longer_shown_is_named(lost):
-    cells = {name: cell("1", name=name) for name in scope.cells_of("13_find_the_layer")}
-    assert scope.not_shown("13_find_the_layer", cells) == []
+    cells = {name: cell("1", name=name) for name in scope.cells_of("12_find_the_wrong_layer")}
+    assert scope.not_shown("12_find_the_wrong_layer", cells) == []
     cells["find"] = lost
     if lost is None:
         del cells["find"]
-    (row,) = scope.not_shown("13_find_the_layer", cells)
+    (row,) = scope.not_shown("12_find_the_wrong_layer", cells)
     assert row.startswith("21 ")

@@ -94,24 +94,6 @@ def test_the_contents_list_each_page_once_with_its_minutes(served):
     assert {(number, minutes) for number, _, minutes in listed} == set(planned)
 
 
-def test_each_page_belongs_to_one_part():
-    numbers = Counter(number for part in contents.PARTS for number in part.numbers)
-    assert set(numbers.values()) == {1}
-    assert set(numbers) == {page[:2] for page in PAGES}
-
-
-def test_a_page_of_no_part_is_listed_last():
-    lessons = [
-        contents.Lesson(number, "A page", f"{number}.ipynb", "it", None, "")
-        for number in ("00", "99")
-    ]
-    (first, _), (last, pages) = contents.group(lessons)
-    assert first is contents.PARTS[0]
-    assert last not in contents.PARTS
-    assert pages == lessons[1:]
-    assert "[A page](99.ipynb)" in contents.render(lessons, {})
-
-
 # ---------------------------------------------------------------- no solutions
 
 

@@ -21,7 +21,7 @@ def _tool():
 
 
 statements = _tool()
-A_RESULT = re.compile(r"\d\s*(?:%|times|µs|ms\b|GB/s|TFLOP|GFLOP|TOPS|tokens/s)")
+A_RESULT = re.compile(r"\d\s*(?:%|times (?:as|its|the)|µs|ms\b|GB/s|TFLOP|GFLOP|TOPS|tokens/s)")
 
 
 def told(text: str) -> list[tuple[str, str]]:

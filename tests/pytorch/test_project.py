@@ -1,4 +1,4 @@
-"""Page 17's steps refuse what no result supports, survive a kernel, and say in the report what is not known."""
+"""Page 90's steps refuse what no result supports, survive a kernel, and say in the report what is not known."""
 
 from __future__ import annotations
 

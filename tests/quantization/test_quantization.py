@@ -1,4 +1,4 @@
-"""Quantising: what notebooks 10 and 10b write by hand, run from their cells."""
+"""Quantising: what notebooks 43 and 44 write by hand, run from their cells."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(page: str, *names: str, **given):
     return module
 
 
-by_hand = run("10b_take_int8_apart", "hand-code", "hand-scales")
+by_hand = run("44_take_int8_apart", "hand-code", "hand-scales")
 SIZES = st.floats(-1e6, 1e6, width=32).map(lambda number: number if abs(number) > 1e-12 else 0.0)
 NUMBERS = arrays(np.float32, array_shapes(min_dims=1, max_dims=2), elements=SIZES)
 CHECKED = settings(
@@ -95,7 +95,7 @@ def test_by_hand_gives_the_whole_numbers_of_onnx_runtime(way):
 
 
 @pytest.mark.parametrize(
-    ("page", "cell"), [("10_quantize_to_int8", "kept-open"), ("10b_take_int8_apart", "sign-code")]
+    ("page", "cell"), [("43_quantize_to_int8", "kept-open"), ("44_take_int8_apart", "sign-code")]
 )
 def test_sqnr_is_in_decibels(page, cell):
     sqnr = run(page, cell, **vars(by_hand), metallab=metallab).sqnr
@@ -105,10 +105,10 @@ def test_sqnr_is_in_decibels(page, cell):
 
 
 def test_sums_that_saturate_by_hand():
-    """As on page 10b: weights of 7 bits fit into 16 bits, those of 8 do not; the 128 that is added uses room up."""
+    """As on page 44: weights of 7 bits fit into 16 bits, those of 8 do not; the 128 that is added uses room up."""
     import pandas as pd
 
-    pair_sum, in_16 = run("10b_take_int8_apart", "sums-code", pd=pd).pair_sum, {"most": 2**15 - 1}
+    pair_sum, in_16 = run("44_take_int8_apart", "sums-code", pd=pd).pair_sum, {"most": 2**15 - 1}
     assert pair_sum(255, 127) == 64770
     assert pair_sum(255, 127, **in_16) == 32767
     assert pair_sum(64, 127, added=128, **in_16) < pair_sum(64, 127)
@@ -125,7 +125,7 @@ def test_traffic_is_what_layers_read_and_write():
         nn.Linear(8, 5, bias=False),
     )
     x, rest = torch.zeros(3, 1, 4, 4), 3 * ((32 + 8) + (8 + 5))
-    traffic = run("10b_take_int8_apart", "moves-code", network=network, pictures=x).traffic
+    traffic = run("44_take_int8_apart", "moves-code", network=network, pictures=x).traffic
     assert traffic(x, 4).tolist() == [4 * (2 * 9 + 8 * 5), 4 * (3 * (16 + 32) + rest)]
     assert traffic(x, 1).tolist() == [4 * 18 + 40, 4 * 3 * (16 + 32) + 3 * 32 * (4 + 1) + rest]
 
@@ -147,14 +147,14 @@ def trained():
 
 @pytest.mark.processor
 def test_the_cells_to_paste_need_nothing_else(trained, tmp_path):
-    """Page 10's recipe, in a script that has a network, pictures and a folder; and what it keeps."""
+    """Page 43's recipe, in a script that has a network, pictures and a folder; and what it keeps."""
     import copy
 
     import pandas as pd
 
     network, pictures = trained
     page = run(
-        "10_quantize_to_int8", "recipe-export", "recipe-quantize", "recipe-call", "kept-open", "kept-code",
+        "43_quantize_to_int8", "recipe-export", "recipe-quantize", "recipe-call", "kept-open", "kept-code",
         network=network, pictures=pictures, folder=tmp_path, copy=copy, pd=pd,
         test=digits.Digits(pictures, network(pictures).argmax(1)), metallab=metallab,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def test_advice_asks_for_right_answers_before_time(capsys, accuracy, low, words)
     ratios |= {} if low is None else {"int8": types.SimpleNamespace(low=low, high=low + 0.02)}
     kept = {"accuracy": {"float32": 0.995, "int8": accuracy}}
     many = types.SimpleNamespace(ratios=ratios, answers={"int8": "SAID"})
-    run("10_quantize_to_int8", "brings-words", kept=kept, best="int8", many=many, rival="16 bits")
+    run("43_quantize_to_int8", "brings-words", kept=kept, best="int8", many=many, rival="16 bits")
     assert words in capsys.readouterr().out
 
 
@@ -199,9 +199,9 @@ def test_a_network_is_quantised_and_fused(trained, tmp_path, monkeypatch):
     names = ("script-code", "script-quantize", "pair", "fused-count")
     torch.onnx.export(network, (pictures,), "float32.onnx", input_names=["input"], dynamo=False)
     given_names = {"names": ("asymmetric", "symmetric"), "metallab": metallab, "pd": pd}
-    page = run("10b_take_int8_apart", *names[:3], **given_names)
+    page = run("44_take_int8_apart", *names[:3], **given_names)
     assert page.pair in (64770, 2**15 - 1)
-    quantised = run("10b_take_int8_apart", *names[:2])
+    quantised = run("44_take_int8_apart", *names[:2])
     for name in given_names["names"]:
         quantised.quantize(
             "float32.onnx", pictures, f"{name}.onnx", name == "symmetric", seven_bits=True
@@ -213,7 +213,7 @@ def test_a_network_is_quantised_and_fused(trained, tmp_path, monkeypatch):
         weights = [each for each in held if each.ndim > 1 and each.dtype == np.int8]
         assert max(int(np.abs(weight.astype(int)).max()) for weight in weights) == 64
     kinds = ["Conv", "QLinearConv", "QuantizeLinear", "DequantizeLinear", "Relu"]
-    counted = run("10b_take_int8_apart", *names[2:], **given_names).counts
+    counted = run("44_take_int8_apart", *names[2:], **given_names).counts
     shown = {
         name: counts.reindex(kinds).fillna(0).astype(int).tolist()
         for name, counts in counted.items()

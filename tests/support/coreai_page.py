@@ -1,4 +1,4 @@
-"""Cells of notebook 09c in a process of their own, as an environment of its own is in front there."""
+"""Cells of notebook 42 in a process of their own, as an environment of its own is in front there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import nbformat
 
 from metallab import isolated, paths
 
-PAGE = paths.NOTEBOOKS / "09c_ship_with_core_ai.ipynb"
+PAGE = paths.NOTEBOOKS / "42_ship_with_core_ai.ipynb"
 CELLS = {
     cell.id: cell.source
     for cell in nbformat.read(PAGE, as_version=4).cells

@@ -24,8 +24,8 @@ READ = {
     contents.FILE: 40,
     "README.md": 40,
     "docs/gallery.md": IN_THE_GALLERY + 2,
-    "08_detect_with_yolov5.ipynb": 5,
-    "15_run_a_language_model.ipynb": 7,
+    "60_detect_with_yolov5.ipynb": 5,
+    "30_run_a_language_model.ipynb": 7,
 }
 """Files whose links are followed, and how many targets each has at least."""
 JUPYTERLAB_S_OWN = (

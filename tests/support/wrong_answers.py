@@ -19,7 +19,7 @@ for _page, _number, _answer in re.findall(
 ):
     WRONG_ANSWERS[_page][f"solution-{_number}"].append(_answer)
 
-PUZZLES = {"16_solve_metal_puzzles": 7, "16b_share_memory_in_puzzles": 8, "16c_use_simd_groups": 6}
+PUZZLES = {"20_solve_metal_puzzles": 7, "21_share_threadgroup_memory": 8, "22_use_simd_groups": 6}
 """How many puzzles the pages have, in the order of puzzle_answers.txt."""
 
 _names = iter(puzzle_answers.RIGHT)

@@ -28,11 +28,11 @@ INSTALLED = {"Linux": 9.5, "Darwin": 4.0}
 """GiB on disk. Linux: measured, much of it CUDA. macOS: estimated."""
 
 PARTS = (
-    ("cv2", "OpenCV", "08 and 08b"),
-    ("tensorflow", "TensorFlow", "06 and 06b"),
-    ("jax", "JAX", "07, 07b and 14"),
-    ("onnxruntime", "ONNX Runtime", "08, 08b, 09, 09b, 10 and 10b"),
-    ("coremltools", "Core ML Tools", "09b and 10b"),
+    ("cv2", "OpenCV", "60 and 61"),
+    ("tensorflow", "TensorFlow", "53 and 54"),
+    ("jax", "JAX", "50, 51 and 52"),
+    ("onnxruntime", "ONNX Runtime", "40, 41, 43, 44, 60 and 61"),
+    ("coremltools", "Core ML Tools", "41 and 44"),
     ("mlx.core", "MLX", "14"),
 )
 """What only some pages need: the module, its name, the pages."""
@@ -131,9 +131,9 @@ def limits():
             else "make packages, or your system's g++"
         )
         simulated = "" if system == "Darwin" else ", and there is no simulated Apple GPU"
-        yield f"no C++ compiler: no 04 and 04b, a shorter 09{simulated}. At any time: {install}."
+        yield f"no C++ compiler: no 23 and 24, a shorter 40{simulated}. At any time: {install}."
     if platform.machine() == "aarch64":
-        yield "Linux on ARM: no simulated Apple GPU, and no Core ML Tools (09b, 10b)."
+        yield "Linux on ARM: no simulated Apple GPU, and no Core ML Tools (41, 44)."
     if system == "Darwin" and numbers(platform.mac_ver()[0]) < (15, 0):
         yield "macOS 14: PyTorch sees no Apple GPU before macOS 15, so the pages compute on the CPU."
 

@@ -1,4 +1,4 @@
-"""Put Apple's Core AI, and the NumPy that it wants, in front of this environment: import it first (notebook 09c)."""
+"""Put Apple's Core AI, and the NumPy that it wants, in front of this environment: import it first (notebook 42)."""
 
 import os
 import sys

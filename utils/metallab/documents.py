@@ -27,6 +27,8 @@ FOR_LEARNERS = (
     "docs/gallery.md",
     "docs/your_own_code.md",
     "docs/versus.md",
+    "docs/paths.md",
+    "docs/talks.md",
     "docs/test_mps_on_linux.md",
     "docs/first_hour_on_a_mac.md",
     "docs/setup.md",

@@ -1,4 +1,4 @@
-"""Begin a new notebook, with its rows, its paragraph and the links to it: ``make page NAME=03c_do_this``."""
+"""Begin a new notebook, with its rows, its paragraph and the links to it: ``make page NAME=15_do_this``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from nbformat import read, v4, writes
 
-from metallab import paths
+from metallab import course, course_tables, paths
 
-LISTS = (("README.md", "notebooks/"), ("docs/teaching.md", "../notebooks/"))
 SETUP = """\
 import metallab.device  # before any framework: it prepares the device
 import matplotlib.pyplot as plt
@@ -40,7 +39,7 @@ saved = records.save("{name}", measured, on=lab, headline=headline)
 print("Measurements, with this machine's description:", saved.name)"""
 
 
-def cells(name: str, title: str, following: str) -> list:
+def cells(name: str, title: str) -> list:
     """The cells of the page: result, exercises with stub, solution, check and wrong answer, recap, file of results."""
     made = [
         v4.new_markdown_cell(
@@ -64,49 +63,59 @@ def cells(name: str, title: str, following: str) -> list:
             v4.new_code_cell(wrong, id=f"wrong-{number}", metadata={"tags": ["wrong"]}),
         ]
     recap = v4.new_markdown_cell(
-        f"## Recap\n\n- What to remember.\n\n**Next**: {following}.", id="recap"
+        "## Recap\n\n- What to remember.\n\n**Next**: to be written.", id="recap"
     )
     return [*made, recap, v4.new_code_cell(SAVE.format(name=name), id="save")]
 
 
+def description() -> dict:
+    """What the page says of itself, to be filled in; see `metallab.course`."""
+    return {
+        "question": "Which question does this page answer?",
+        "minutes": 40,
+        "exercises": 10,
+        "after": ["01"],
+        "without_a_mac": "to be written",
+    }
+
+
 def make(name: str) -> list[str]:
-    """Write the notebook and what names it; return what is left to do. FileExistsError if its number is taken."""
+    """Write the notebook and what names it; return what is left to do.
+
+    FileExistsError if its number is taken, course.CourseError if it is that of no part.
+    """
     number, _, words = name.partition("_")
     title, file = words.replace("_", " ").capitalize(), paths.NOTEBOOKS / f"{name}.ipynb"
-    pages = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-    if taken := [page for page in pages if page.name.startswith(f"{number}_")]:
-        raise FileExistsError(
-            f"{name}: {paths.shown(taken[0])} has this number already; take another"
-        )
-    before = [page for page in pages if page.name < file.name][-1]
-    previous, link = read(before, 4), f"[{title}]({file.name})"
-    (recap,) = (cell for cell in previous.cells if "**Next**" in cell.source)
-    following = re.search(r"\*\*Next\*\*[^[]*(\[[^]]*\]\([^)]*\))", recap.source)[1]
-    recap.source = recap.source.replace(following, link, 1)
-    metadata = previous.metadata | {"metallab": {"needs": ["numpy"]}}
-    page = v4.new_notebook(cells=cells(name, title, following), metadata=metadata)
-    for document, folder in LISTS:
-        path = paths.ROOT / document
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        old = re.compile(rf"\| \w+ \| \[[^]]+\]\({folder}{before.name}\)")
-        row = next(i for i, line in enumerate(lines) if old.match(line))
-        cells_left = " to be written |" * (lines[row].count("|") - 3)
-        lines.insert(row + 1, f"| {number} | [{title}]({folder}{file.name}) |{cells_left}\n")
-        text = "".join(lines).replace(
-            f"\n{len(pages)} notebooks", f"\n{len(pages) + 1} notebooks", 1
-        )
-        paragraph = (
-            rf"^\*\*{before.name.partition('_')[0]}\.\*\* (?:.+\n)+\n"  # of Lesson by lesson
-        )
-        asked = f"**{number}.** *Ask:* to be written. *Watch for:* ... *1:* ... *2:* ...\n\n"
-        paths.write_atomically(path, re.sub(paragraph, rf"\g<0>{asked}", text, flags=re.MULTILINE))
-    paths.write_atomically(before, writes(previous) + "\n")
+    pages = course.read()
+    if taken := [page for page in pages if page.number == number]:
+        raise FileExistsError(f"{name}: notebooks/{taken[0].file} has this number; take another")
+    parts = [part for part in course.PARTS if part.digit == number[0]]
+    if not parts:
+        digits = ", ".join(f"{part.digit} {part.title}" for part in course.PARTS)
+        raise course.CourseError(f"{name}: the first digit is that of a part: {digits}")
+
+    before = [page for page in pages if page.name < name][-1]
+    metadata = read(paths.NOTEBOOKS / before.file, 4).metadata
+    metadata = metadata | {"metallab": {"needs": ["numpy"], "course": description()}}
+    page = v4.new_notebook(cells=cells(name, title), metadata=metadata)
     paths.write_atomically(file, writes(page) + "\n")
+    _add_paragraph(before.number, number)
+    course_tables.write()
+
     return [
-        f"write {paths.shown(file)}, to which {paths.shown(before)} leads: do the words behind its link fit?",
-        *(f"in {document} what is to be written" for document, _ in LISTS),
+        f"write {paths.shown(file)}, and what it says of itself in metadata.metallab.course; then make course",
+        "in docs/teaching.md what is to be written, and a question in docs/quiz.md",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]
+
+
+def _add_paragraph(before: str, number: str) -> None:
+    """Add the page's paragraph to the teacher's guide, behind that of the page before."""
+    guide = paths.ROOT / "docs" / "teaching.md"
+    paragraph = rf"^\*\*{before}\.\*\* (?:.+\n)+\n"  # of Lesson by lesson
+    asked = f"**{number}.** *Ask:* to be written. *Watch for:* ... *1:* ... *2:* ...\n\n"
+    text = guide.read_text(encoding="utf-8")
+    paths.write_atomically(guide, re.sub(paragraph, rf"\g<0>{asked}", text, flags=re.MULTILINE))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,15 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m metallab.new_page", description=__doc__.splitlines()[0]
     )
-    parser.add_argument(
-        "name", help="a new number or letter, and words that begin with a verb: 03c_do_this"
-    )
+    parser.add_argument("name", help="a free number, and words that begin with a verb: 15_do_this")
     name = parser.parse_args(arguments).name
-    if not re.fullmatch(r"\d\d[a-z]?(_[a-z0-9]+)+", name):
-        parser.error(f"{name!r} is no name of a notebook: 03c_do_this, for example")
+    if not re.fullmatch(r"\d\d(_[a-z0-9]+)+", name):
+        parser.error(f"{name!r} is no name of a notebook: 15_do_this, for example")
     try:
         left = make(name)
-    except FileExistsError as problem:
+    except (FileExistsError, course.CourseError) as problem:
         parser.error(str(problem))
     print("Left to do:", *left, sep="\n  ")
     return 0

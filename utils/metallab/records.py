@@ -364,7 +364,7 @@ def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_
 
     For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
 
-    >>> print(stored("03_profile_and_find_fallbacks", "Softshrink MLP, batch 4096"))
+    >>> print(stored("14_find_where_the_time_goes", "Softshrink MLP, batch 4096"))
     Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 20.9 times as fast as the round trip
     (median of 2 processes, 18.2 to 23.7).
     """

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
 
-from metallab import contents, documents, paths, units
+from metallab import contents, course, documents, paths, units
 
 WORKSHOP = paths.ROOT / "workshop"
 RECORD = ".copies.json"
@@ -170,10 +170,12 @@ def make_documents(folder: Path = WORKSHOP) -> tuple[Outcome, list[str]]:
     ------
     OSError
         If a document cannot be read, or the folder takes no files.
+    course.CourseError
+        If a page does not say what the course has to know of it.
     """
     shelf = documents.Documents()
-    lessons = [lesson for lesson in contents.read_lessons() if (folder / lesson.file).is_file()]
-    page = contents.render(lessons, shelf.titles()) if lessons else ""
+    pages = [page for page in course.read() if (folder / page.file).is_file()]
+    page = contents.render(pages, shelf.titles()) if pages else ""
     copies = {contents.FILE: page.encode(), **{name: shelf.copy_of(name) for name in shelf.names}}
 
     links = [folder / name for name in OLD_LINKS if _is_old_link(folder / name)]

@@ -1,1 +1,1 @@
-"""The detector that notebooks 08 and 08b use."""
+"""The detector that notebooks 60 and 61 use."""

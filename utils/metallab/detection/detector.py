@@ -1,4 +1,4 @@
-"""The detector of notebooks 08 and 08b: ultralytics' YOLOv5n, trained by ``data/weights/train_detector.py``.
+"""The detector of notebooks 60 and 61: ultralytics' YOLOv5n, trained by ``data/weights/train_detector.py``.
 
 Importing this module sets ultralytics up so that it stays offline, installs nothing, sends nothing and writes its
 settings under ``build/`` instead of the user's home. It reads that from the environment when it is imported, so import

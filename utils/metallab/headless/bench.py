@@ -191,7 +191,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--only",
         action="append",
         default=[],
-        metavar="03",
+        metavar="14",
         help="only this number or name; may be repeated",
     )
     add(

@@ -138,7 +138,7 @@ class Summary:
 def choose(given: list[Path], only: list[str]) -> list[Path]:
     """Return the notebooks to run: those given or all in ``notebooks/``, narrowed by ``only``.
 
-    An entry of ``only`` is a number (02 is 02_*, not 02b_*) or a stem. UsageError if one matches nothing, or if two
+    An entry of ``only`` is a number (10 is 10_*) or a stem. UsageError if one matches nothing, or if two
     notebooks have the same name.
     """
     chosen = list(
@@ -179,7 +179,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--only",
         action="append",
         default=[],
-        metavar="03",
+        metavar="14",
         help="only this number or name; may be repeated",
     )
     add(

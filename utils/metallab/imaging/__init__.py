@@ -1,1 +1,1 @@
-"""Filters of pictures by transforms (notebook 11), and operators at their edges, judged against NumPy (11b)."""
+"""Filters of pictures by transforms (notebook 62), and operators at their edges, judged against NumPy (65)."""

@@ -1,4 +1,4 @@
-"""The text of notebooks 15 and 15b: Python's own help on its language, as one version of Python has it.
+"""The text of notebooks 30 and 31: Python's own help on its language, as one version of Python has it.
 
 ``pydoc_data.topics`` is what ``help("if")`` shows: English prose and grammar, under the licence of the Python Software
 Foundation. It differs from version to version, so one is kept: ``data/text/write_topics.py`` wrote it.

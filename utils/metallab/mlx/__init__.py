@@ -1,1 +1,1 @@
-"""What lessons with MLX need (notebook 14): its Metal kernels where there is no Metal."""
+"""What lessons with MLX need (notebook 50): its Metal kernels where there is no Metal."""

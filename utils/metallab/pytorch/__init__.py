@@ -1,1 +1,1 @@
-"""PyTorch on MPS: what runs there, what happened, number formats, and operators of our own (notebooks 02 to 05)."""
+"""PyTorch on MPS: what runs there, what happened, number formats, and operators of our own (notebooks 10 to 16)."""

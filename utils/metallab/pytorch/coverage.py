@@ -92,7 +92,7 @@ class Use:
         name = _listed([self]).partition(".")[0]
         if self.status == "missing":
             way_out = f"set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the CPU, with copies"
-            return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 04)"
+            return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 23)"
         if self.status == "refused":
             return f'refuses these arguments ("{self.words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":

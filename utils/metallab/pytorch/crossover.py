@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Work = Callable[[int, torch.device], Callable[[], Any]]
 STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
-LESSON = "02b_compare_cpu_and_gpu"
+LESSON = "19_compare_cpu_and_gpu"
 ONE_THREAD = "CPU, 1 thread"
 
 

@@ -1,6 +1,6 @@
-"""Page 17: what the tools report of a script of one's own, step by step, and a page of report.
+"""Page 90: what the tools report of a script of one's own, step by step, and a page of report.
 
-A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``. Page 17 is the
+A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``. Page 90 is the
 example: ``checks.exercise("Step 1", "my_project:example", work.step(1), hint)``, and at the end ``work.save()``.
 """
 

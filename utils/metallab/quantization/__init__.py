@@ -1,1 +1,1 @@
-"""The digits and the network that notebooks 10 and 10b quantise; the calls and the arithmetic are on the pages."""
+"""The digits and the network that notebooks 43 and 44 quantise; the calls and the arithmetic are on the pages."""

@@ -134,8 +134,8 @@ class Chip:
     """Of the fastest memory that it is sold with, in bytes per second."""
     clock: float | None
     """The highest of the GPU, in Hz, as one source has it; others may say more (`published`)."""
-    clock_basis: Literal["measured", "assumed", ""]
-    """Whether the source measured the clock, or took it from another chip."""
+    clock_basis: Literal["measured", "listed", "assumed", ""]
+    """Whether the source shows how it measured the clock, lists it without a method, or took it from another chip."""
     published: float | None
     """Float32 in FLOP/s with the most cores, as one table gives it without saying how."""
     family: str

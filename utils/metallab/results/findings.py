@@ -1,4 +1,4 @@
-"""Conclusions from results: of one machine, and of several side by side, for the report and notebook 12.
+"""Conclusions from results: of one machine, and of several side by side, for the report and notebook 64.
 
 Machines are never compared by their times, only by ratios, each taken within one process on one machine: a variant's
 speed-up over the baseline that ran in turn with it. Where a benchmark was measured in several processes, each process

@@ -71,7 +71,7 @@ class Notebook:
 
     @property
     def number(self) -> str:
-        """Such as ``02b``."""
+        """Such as ``19``."""
         return self.name.split("_")[0]
 
 

@@ -1,1 +1,1 @@
-"""What lessons with TensorFlow need (notebooks 06 and 06b)."""
+"""What lessons with TensorFlow need (notebooks 53 and 54)."""

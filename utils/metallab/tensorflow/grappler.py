@@ -1,4 +1,4 @@
-"""TensorFlow's graph optimiser, Grappler: what it fused in a function, and whether the result is right (notebook 06b).
+"""TensorFlow's graph optimiser, Grappler: what it fused in a function, and whether the result is right (notebook 54).
 
 Its *remapper* replaces a chain of operations, such as a convolution, a bias and a ReLU, by one fused operation.
 TensorFlow is imported inside functions.
@@ -203,7 +203,7 @@ def _network(dtype: str, optimizer: str) -> Any:
 
 
 def common_patterns() -> dict[str, Make]:
-    """The patterns of notebook 06b: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
+    """The patterns of notebook 54: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
     import tensorflow as tf
 
     nn = tf.nn

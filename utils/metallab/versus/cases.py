@@ -39,7 +39,7 @@ class Case:
     """The function's name, with its sizes in brackets: ``product[n=256]``."""
     set_up: Callable[..., Callable[[], Any]]
     group: str = ""
-    """Such as the number of a lesson: ``make versus ONLY=02b``. Cases of a group share their processes."""
+    """Such as the number of a lesson: ``make versus ONLY=19``. Cases of a group share their processes."""
     tolerance: str = "float32"
     """The dtype whose tolerance decides whether outputs agree, see `metallab.checks.TOLERANCES`."""
     sizes: Mapping[str, Any] = field(default_factory=dict)

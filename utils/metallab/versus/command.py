@@ -160,7 +160,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     )
     several = "or several of these with commas between ('\\,' is a comma in a value)"
-    only = "a group (02b), a name, or part of one; again for more"
+    only = "a group (19), a name, or part of one; again for more"
     threads = f"of each side: 1 to {cores()}, the cores here, or 0 for no limit"
     add = parser.add_argument
     add("a", metavar="A", nargs="?", help=f"the old side: {side}, {several}")

@@ -1,4 +1,4 @@
-"""Softshrink as a custom operator on every device, and the sources that notebooks 04 and 04b read.
+"""Softshrink as a custom operator on every device, and the sources that notebooks 23 and 24 read.
 
 ====================  ==================================================================================
 `softshrink`          the operator ``metallab::softshrink``: CPU, MPS and CUDA, with its gradient

@@ -1,0 +1,258 @@
+"""The course: its parts and paths, and what each page says of itself.
+
+A page describes itself once, in ``metadata.metallab.course`` of its notebook. README's tables, the teacher's table, the
+paths, the lines *You need* and *Next* of the pages, the gallery and the page of contents are made from that
+(``make course``), and tests hold them equal to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metallab import paths
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pages that belong together: their numbers have the same first digit."""
+
+    digit: str
+    title: str
+    about: str
+    """What one can do after it: a sentence."""
+
+
+PARTS = (
+    Part("0", "Start", "Know your machine, and time a call right."),
+    Part(
+        "1",
+        "Your model on the GPU",
+        "Move a model, check it, find what is wrong or slow in it, and train it in 16 bits.",
+    ),
+    Part("2", "Kernels", "Write a Metal kernel, call it from PyTorch, and make it an operator."),
+    Part("3", "Language models", "Run one, shrink it, and adapt it to a text of your own."),
+    Part(
+        "4",
+        "Shipping",
+        "Load a model sooner, compile it for Apple's chips, and quantise it to 8 bits.",
+    ),
+    Part("5", "Other frameworks", "The same work in MLX, JAX and Keras."),
+    Part(
+        "6",
+        "Case studies",
+        "Whole applications: a detector, filters of pictures, a comparison of machines.",
+    ),
+    Part("9", "Your own project", "From a script of yours to a measured program for the Mac."),
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way through the pages for somebody who does not take all of them."""
+
+    name: str
+    """By which pages say that they are on it."""
+    title: str
+    about: str
+    """For whom it is, or what one has at its end: a sentence or two."""
+
+
+ROUTES = (
+    Route(
+        "half a day",
+        "Half a day",
+        "A morning with a class: [the plan, on five sheets](half_day.md), says which sections.",
+    ),
+    Route(
+        "two days",
+        "Two days",
+        "First your model on the GPU; then kernels in the morning, language models in the afternoon, and a project of "
+        "one's own to take home.",
+    ),
+    Route(
+        "slow",
+        "It is slow",
+        "Time it, find the operators that take the time, then make them cheaper.",
+    ),
+    Route(
+        "memory", "It is out of memory", "What a step and a text take, and what makes them smaller."
+    ),
+    Route(
+        "wrong", "It is wrong", "Which layer, which operator, which format computes something else."
+    ),
+    Route(
+        "ship",
+        "I want to ship it",
+        "From a trained network to a program that starts quickly on other Macs.",
+    ),
+    Route(
+        "framework", "I use another framework", "MLX, JAX, or Keras on TensorFlow and on PyTorch."
+    ),
+    Route(
+        "kernel",
+        "I want to write a kernel",
+        "From the first thread to an operator with a gradient.",
+    ),
+)
+TALK = Route(
+    "talk",
+    "In the order of the talk",
+    'For a teacher who shows Apple\'s "Optimize machine learning for Metal apps" (WWDC23, session 10050) first. '
+    "[From the talk to the page](talks.md) lists its subjects one by one.",
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says of itself."""
+
+    name: str
+    """The notebook's, without its ending: ``01_time_it_right``."""
+    title: str
+    """Its heading."""
+    question: str
+    """The one question that it answers, as Markdown."""
+    minutes: int
+    """In a room, with the exercises and without what is *Deeper*: a plan."""
+    exercises: int
+    """Of these, the minutes for the exercises."""
+    after: tuple[str, ...]
+    """Numbers of the pages whose ideas it takes for granted."""
+    without_a_mac: str
+    """What of it is real, simulated or stored on a machine without an Apple GPU."""
+    subjects: dict[str, str]
+    """What of the course's subjects it shows: ids of cells, with spaces between, by the subject."""
+    routes: tuple[str, ...]
+    """Names of the `ROUTES` that it is on."""
+    talk: int | None
+    """Its place in the order of the talk; None if the talk does not speak of it."""
+    merge: str | None
+    """What it is to be merged into: the number of that page, which need not be there yet."""
+
+    @property
+    def number(self) -> str:
+        """Such as ``23``: the digit of its part, and its place there."""
+        return self.name.partition("_")[0]
+
+    @property
+    def file(self) -> str:
+        """The notebook's name."""
+        return f"{self.name}.ipynb"
+
+    @property
+    def short_title(self) -> str:
+        """Its heading up to a colon."""
+        return self.title.partition(":")[0]
+
+
+class CourseError(ValueError):
+    """What a page says of itself is missing or not as it should be; the message says what to change."""
+
+
+def read(folder: Path | None = None) -> list[Page]:
+    """Return the pages in the order of their numbers.
+
+    Parameters
+    ----------
+    folder
+        Where the notebooks lie; by default those of the checkout.
+
+    Raises
+    ------
+    CourseError
+        A notebook does not describe itself, or names something that there is not.
+    """
+    folder = paths.NOTEBOOKS if folder is None else folder
+    pages = [read_page(path) for path in sorted(folder.glob("[0-9]*.ipynb"))]
+    _check(pages)
+    return pages
+
+
+def read_page(path: Path) -> Page:
+    """Return what a notebook says of itself. CourseError if it does not."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    told: dict[str, Any] = notebook["metadata"].get("metallab", {}).get("course", {})
+    try:
+        return Page(
+            name=path.stem,
+            title=_heading(notebook),
+            question=told["question"],
+            minutes=told["minutes"],
+            exercises=told["exercises"],
+            after=tuple(told["after"]),
+            without_a_mac=told["without_a_mac"],
+            subjects=dict(told.get("subjects", {})),
+            routes=tuple(told.get("routes", ())),
+            talk=told.get("talk"),
+            merge=told.get("merge"),
+        )
+    except KeyError as missing:
+        raise CourseError(
+            f"{path.name}: metadata.metallab.course has no {missing}; it wants question, minutes, exercises, after and "
+            "without_a_mac, and may have subjects, routes, talk and merge"
+        ) from None
+
+
+def _heading(notebook: dict[str, Any]) -> str:
+    """Return the first line of a notebook, without its #."""
+    first = notebook["cells"][0]["source"]
+    text = first if isinstance(first, str) else "".join(first)
+    return text.partition("\n")[0].lstrip("# ")
+
+
+def _check(pages: Sequence[Page]) -> None:
+    """Raise CourseError where pages do not fit together."""
+    leading = {page.number for page in pages if page.merge is None}
+    digits = {part.digit for part in PARTS}
+    names = {route.name for route in ROUTES}
+
+    for page in pages:
+        if len(page.number) != 2 or page.number[0] not in digits:
+            raise CourseError(
+                f"{page.file}: a number is two digits, the first that of a part: {sorted(digits)}"
+            )
+        for number in page.after:
+            if number not in leading or number >= page.number:
+                raise CourseError(
+                    f"{page.file} comes after {number}: name a page that is there, has a smaller number, and is not to "
+                    "be merged into another"
+                )
+        if unknown := set(page.routes) - names:
+            raise CourseError(f"{page.file} is on {sorted(unknown)}: routes are {sorted(names)}")
+        if not 0 <= page.exercises <= page.minutes:
+            raise CourseError(f"{page.file}: exercises are a part of the minutes")
+
+
+def group(pages: Sequence[Page]) -> list[tuple[Part, list[Page]]]:
+    """Return the parts that have pages, each with its pages."""
+    grouped = [(part, [page for page in pages if page.number[0] == part.digit]) for part in PARTS]
+    return [(part, members) for part, members in grouped if members]
+
+
+def on_route(pages: Sequence[Page], route: Route) -> list[Page]:
+    """Return the pages of a route, in the order in which one takes them."""
+    if route is TALK:
+        return sorted(
+            (page for page in pages if page.talk is not None), key=lambda page: page.talk or 0
+        )
+    return [page for page in pages if route.name in page.routes]
+
+
+def subjects(pages: Sequence[Page]) -> dict[str, dict[str, str]]:
+    """Return what shows each subject: ids of cells, with spaces between, by the page's number, by the subject."""
+    shown: dict[str, dict[str, str]] = {}
+    for page in pages:
+        for subject, cells in page.subjects.items():
+            shown.setdefault(subject, {})[page.number] = cells
+    return dict(sorted(shown.items(), key=lambda item: _order(item[0])))
+
+
+def _order(subject: str) -> tuple[int, str]:
+    """Return what sorts ``2b ...`` between ``2 ...`` and ``3 ...``."""
+    number = subject.split()[0]
+    digits = "".join(filter(str.isdigit, number))
+    return int(digits), number
