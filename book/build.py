@@ -26,7 +26,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from metallab import paths, records
+from metallab import course, paths, records
 from metallab.results import pages, report
 
 HERE = Path(__file__).parent
@@ -383,9 +383,18 @@ def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
     ]
     behind = [name for name in (*_BEHIND, *_SIMULATED) if (paths.ROOT / f"{name}.md").is_file()]
     contents = _TEMPLATES.get_template("contents.md.j2").render(
-        runs=runs, guides=guides, behind=behind
+        runs=runs, parts=in_parts(runs[0].chapters), guides=guides, behind=behind
     )
     return _below_title(text, box(None, runs[0], runs)) + contents
+
+
+def in_parts(chapters: Sequence[Chapter]) -> list[tuple[course.Part, list[Chapter]]]:
+    """Return the parts of the course that have pages, each with its pages."""
+    members = [
+        (part, [each for each in chapters if each.number.startswith(part.digit)])
+        for part in course.PARTS
+    ]
+    return [(part, pages) for part, pages in members if pages]
 
 
 def box(lesson: Chapter | None, run: Run, runs: Sequence[Run]) -> str:

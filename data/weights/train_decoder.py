@@ -1,4 +1,4 @@
-"""Trains the decoder of notebooks 15 and 15b on Python's own help, in minutes on one large GPU.
+"""Trains the decoder of notebooks 30 and 31 on Python's own help, in minutes on one large GPU.
 
 ``python data/weights/train_decoder.py``
 
@@ -97,7 +97,7 @@ def train(
 
 @torch.no_grad()
 def bits_per_character(model: decoder.Decoder, text: str) -> np.ndarray:
-    """Bits that a character of ``text`` costs under ``model``, as on page 15b: the mean of each passage, (passages,).
+    """Bits that a character of ``text`` costs under ``model``, as on page 31: the mean of each passage, (passages,).
 
     0 if the model foresees all, log2(96) = 6.6 if nothing. All but the first half window counts.
     """

@@ -1,4 +1,4 @@
-"""Trains the detector of notebook 08 on scenes, in minutes on one large GPU.
+"""Trains the detector of notebook 60 on scenes, in minutes on one large GPU.
 
 ``python data/weights/train_detector.py``
 

@@ -118,7 +118,7 @@ def test_each_machines_pages_lead_to_the_others(laid_out):
     assert "Not executed on Some GPU</strong>: no framework there." in lacking
     assert "Some GPU (not run)" in lacking
     front = (laid_out / "index.md").read_text()
-    assert "2 of 2 lessons were executed on <strong>Some CPU</strong>" in front
+    assert "2 of 2 pages were executed on <strong>Some CPU</strong>" in front
     assert "Not 02: no framework there." in front
     machine = (laid_out / "notebooks/a_gpu/index.md").read_text()
     assert "| 02 | [Time it: how?](02_b.ipynb) | not executed |" in machine
@@ -306,7 +306,7 @@ def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
     assert str(timing.FAST_MODE) in page
     assert "This page was executed on <strong>Some CPU</strong>." in page
     front = (tmp_path / "laid_out/index.md").read_text()
-    assert "Not 02: the run left this notebook out." in front
+    assert "02: the run left this notebook out." in front
     assert "[b](notebooks/01_a.ipynb)" in front, (
         "a stored page is no part of it: the link leads to this run's own"
     )

@@ -70,8 +70,8 @@ ROUTES = (
     Route(
         "two days",
         "Two days",
-        "First your model on the GPU; then kernels in the morning, language models in the afternoon, and a project of "
-        "one's own to take home.",
+        "First your model on the GPU; on the second day kernels in the morning and language models in the afternoon. "
+        "Page 90 is the homework.",
     ),
     Route(
         "slow",

@@ -132,7 +132,7 @@ def neighbours(page: Page, pages: Sequence[Page]) -> str:
     following = _link(pages[at + 1]) if at + 1 < len(pages) else "[all pages](../README.md#pages)"
     line = f"**Next**: {following}."
     if at > 0:
-        line += f" **Before**: {_link(pages[at - 1])}."
+        line += f" **Previous**: {_link(pages[at - 1])}."
     return _wrapped(line)
 
 
