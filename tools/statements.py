@@ -192,12 +192,14 @@ def no_claims() -> list[str]:
 
 
 def claims(found: Iterable[Statement]) -> list[Statement]:
-    """Return the statements that have a source, or that are neither questions nor in `NO_CLAIMS`."""
+    """Return the statements that are neither questions, nor made by `make course`, nor in `NO_CLAIMS`."""
     others = set(no_claims())
     return [
         each
         for each in found
-        if each.source or not (each.text.rstrip("* |").endswith("?") or each.text in others)
+        if each.text not in others
+        and not each.text.rstrip("* |").endswith("?")
+        and not each.text.startswith("You need ")
     ]
 
 

@@ -88,8 +88,8 @@ def test_each_claim_on_macs_has_a_source():
 def test_what_claims_nothing_is_still_there_and_stands_once():
     listed = statements.no_claims()
     assert [line for line, times in Counter(listed).items() if times > 1] == []
-    unsourced = {each.text for each in statements.everything() if not each.source}
-    assert [line for line in listed if line not in unsourced] == [], "gone, or it has a source now"
+    there = {each.text for each in statements.everything()}
+    assert [line for line in listed if line not in there] == [], "gone"
 
 
 def test_a_result_is_a_claim():
