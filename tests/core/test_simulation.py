@@ -146,7 +146,7 @@ def test_which_operators_have_a_kernel(operator, has):
     assert operators.has_kernel(operator) == has
 
 
-def test_lines_of_page_13_name_the_wrong_layer():
+def test_lines_of_page_12_name_the_wrong_layer():
     page = nbformat.read(paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb", as_version=4)
     cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}
     planted = """

@@ -74,7 +74,7 @@ def test_a_fixed_cache_has_the_bytes_that_are_counted(small):
         decoder.FixedCache(small, 301)
 
 
-def page_15b(*names, number="31", **given):
+def cells_of(*names, number="31", **given):
     """What cells of page 31 define, or of the page with this number."""
     (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
     page = nbformat.read(path, as_version=4)
@@ -95,7 +95,7 @@ def page_15b(*names, number="31", **given):
 
 @pytest.fixture(scope="module")
 def page():
-    return page_15b("idea-code", "pack-code", "first-write")
+    return cells_of("idea-code", "pack-code", "first-write")
 
 
 def test_writing_is_the_same_with_and_without_a_cache(small, page):
@@ -123,7 +123,7 @@ def test_the_page_s_bits_are_those_of_the_training_script(small, text):
     class Corpus:
         load, encode = staticmethod(lambda: text), staticmethod(corpus.encode)
 
-    own = page_15b(
+    own = cells_of(
         "cost-score", corpus=Corpus, models={"32 bits": small}, by_mode=lambda full, fast: fast
     )
     np.testing.assert_allclose(
@@ -230,7 +230,7 @@ def test_a_rotation_tells_distances_and_nothing_else():
 
 
 def test_an_adapter_starts_as_nothing_and_merges(small):
-    own = page_15b("idea-code", "merge-code", number="32")
+    own = cells_of("idea-code", "merge-code", number="32")
     tokens = torch.arange(30)[None]
     adapted = own["adapt"](small, seed=1, rank=4)
     assert torch.equal(adapted(tokens), small(tokens))
@@ -246,9 +246,9 @@ def test_an_adapter_starts_as_nothing_and_merges(small):
     assert not torch.allclose(merged(tokens), small(tokens), rtol=0.01)
 
 
-def test_page_15c_counts_and_packs_as_pages_15_and_15b(page):
-    own = page_15b("qlora-pack", "fit-count", number="32")
-    needs = page_15b("fit-count", number="15")["needs"]
+def test_page_32_counts_and_packs_as_pages_30_and_31(page):
+    own = cells_of("qlora-pack", "fit-count", number="32")
+    needs = cells_of("fit-count", number="30")["needs"]
     linear, llama = (
         nn.Linear(64, 16, bias=False),
         dict(zip(own["names"], own["llamas"]["8B"], strict=False)),

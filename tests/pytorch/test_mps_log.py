@@ -88,11 +88,11 @@ def test_the_simulated_profiler_s_log_is_understood():
     assert not any(entry.milliseconds for entry in entries), "the simulation knows no times"
 
 
-def test_notebook_03_tells_the_bits_that_pytorch_s_header_does():
+def test_page_14_tells_the_bits_that_pytorch_s_header_does():
     header = (Path(torch.__file__).parent / "include/ATen/mps/MPSProfiler.h").read_text()
     body = re.search(r"enum LogOptions.*?{(.*?)};", header, re.DOTALL)[1]
     bits = {2 ** int(power): name for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", body)}
-    page = next(paths.NOTEBOOKS.glob("03_*.ipynb")).read_text(encoding="utf-8")
+    page = next(paths.NOTEBOOKS.glob("14_*.ipynb")).read_text(encoding="utf-8")
     told = dict(re.findall(r"\| ((?:\d+, )*\d+) \| ([^|]+) \|", page))
     words = {
         number: text for numbers, text in told.items() for number in map(int, numbers.split(", "))

@@ -16,8 +16,8 @@ from metallab.pytorch.kernels import nvrtc
 from metalsim import shader
 
 PAGES = [
-    paths.NOTEBOOKS / f"16{letter}.ipynb"
-    for letter in ("_solve_metal_puzzles", "b_share_memory_in_puzzles", "c_use_simd_groups")
+    paths.NOTEBOOKS / f"{name}.ipynb"
+    for name in ("20_solve_metal_puzzles", "21_share_threadgroup_memory", "22_use_simd_groups")
 ]
 NAMES = [*puzzle_answers.RIGHT]
 
