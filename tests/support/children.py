@@ -15,10 +15,12 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import filelock
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = [str(ROOT / "tests" / name) for name in ("support", "benchmarks")]
@@ -47,6 +49,23 @@ class Session:
 
         test.__doc__ = check.__doc__
         return test
+
+    def cases(self, cases: Mapping[str, Any]) -> Callable[[Callable[[Any], None]], Callable]:
+        """Return a decorator for a check of one argument: it becomes a test of each case, by the case's id."""
+
+        def decorate(check: Callable[[Any], None]) -> Callable[[str], None]:
+            for case_id, case in cases.items():
+                self.checks[f"{check.__name__}[{case_id}]"] = partial(check, case)
+
+            @pytest.mark.parametrize("case_id", cases)
+            def test(case_id: str) -> None:
+                outcome = self.outcomes()[f"{check.__name__}[{case_id}]"]
+                assert outcome == PASSED, outcome
+
+            test.__doc__ = check.__doc__
+            return test
+
+        return decorate
 
 
 def run(
