@@ -1,4 +1,4 @@
-"""Sound models of other people: does `metallab.pytorch.blame` accuse any of their operators?
+"""Sound models of other people: does `metallab.pytorch.divergence` accuse any of their operators?
 
     python tests/benchmarks/sound_models.py [NAME ...]
 
@@ -30,7 +30,7 @@ import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import device, units  # noqa: E402
-from metallab.pytorch import blame  # noqa: E402
+from metallab.pytorch import divergence  # noqa: E402
 
 IMAGE = 64
 TORCHVISION = (
@@ -107,15 +107,21 @@ def main(names: list[str]) -> int:
             try:
                 with warnings.catch_warnings(action="ignore"):
                     model, inputs = make()
-                    verdict = blame.find(model.train(), inputs, optimizer=torch.optim.SGD, on=on)
+                    report = divergence.find(
+                        model.train(), inputs, optimizer=torch.optim.SGD, on=on
+                    )
             except Exception as problem:  # noqa: BLE001 - whatever another's model raises is told, and counts
                 accused += 1
                 print(f"{name}, {where}: RAISED {units.first_line(problem, kind=True)}", flush=True)
                 continue
-            accused += verdict.kind != "agrees"
-            left_out = f", not compared: {', '.join(verdict.unjudged)}" if verdict.unjudged else ""
-            told = f"{verdict.judged} calls, rounding {verdict.largest:.0e}{left_out}"
-            print(f"{name}, {where}: {verdict if verdict.culprit else told}", flush=True)
+            accused += report.kind != "agrees"
+            left_out = list(report.not_compared)
+            if report.layers_not_compared is not None:
+                left_out.append("layers")
+            told = f"{report.compared} calls, rounding {report.largest:.0e}"
+            if left_out:
+                told += f", not compared: {', '.join(left_out)}"
+            print(f"{name}, {where}: {report if report.divergent_call else told}", flush=True)
     print(f"{accused} of {2 * len(made)} accused or not asked, {len(made)} models")
     return 1 if accused else 0
 

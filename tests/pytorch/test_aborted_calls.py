@@ -1,4 +1,4 @@
-"""Calls that the system aborts, planted on the simulated GPU: compare, blame and the doctor say what happened.
+"""Calls that the system aborts, planted on the simulated GPU: compare, divergence and the doctor say what happened.
 
 Its checks run in a child with the simulated device (support/children.py).
 """
@@ -27,7 +27,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import checks, device, timing  # noqa: E402
-from metallab.pytorch import blame  # noqa: E402
+from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.doctor import right, subject  # noqa: E402
 from metallab.pytorch.doctor.asking import Limits  # noqa: E402
 from metalsim import planting  # noqa: E402
@@ -144,16 +144,23 @@ LAYERS = {
 
 
 @on_simulated
-def test_blame_names_the_call_and_no_wrong_kernel():
+def test_the_call_is_named_and_no_wrong_kernel():
     lab = device.pick()
     for operator, layers in LAYERS.items():
         for layer, shape in layers:
             torch.manual_seed(0)
             with aborted(range(1, 5)):
-                verdict = blame.find(nn.Sequential(layer, nn.ReLU()), (torch.randn(shape),), on=lab)
-            assert (verdict.kind, verdict.culprit.operator) == ("intermittent", operator), verdict
-            assert verdict.culprit.module == "0"
-            assert (verdict.culprit.wrong_calls, verdict.culprit.right_calls) == (4, 3)
+                verdict = divergence.find(
+                    nn.Sequential(layer, nn.ReLU()), (torch.randn(shape),), on=lab
+                )
+            assert (verdict.kind, verdict.divergent_call.operator) == ("intermittent", operator), (
+                verdict
+            )
+            assert verdict.divergent_call.module == "0"
+            assert (verdict.divergent_call.wrong_calls, verdict.divergent_call.right_calls) == (
+                4,
+                3,
+            )
             assert "was wrong in 4 of 7 calls with the same numbers" in verdict.headline
             assert "aborted" in verdict.headline
             assert not verdict.program
@@ -166,7 +173,7 @@ def test_a_call_that_is_wrong_twenty_times_is_a_wrong_kernel():
     model = nn.Sequential(nn.Linear(256, 300, bias=False))
     for last, kind in ((19, "intermittent"), (20, "wrong kernel")):
         with aborted(range(1, last + 1)):
-            verdict = blame.find(model, (torch.randn(200, 256),), on=lab, layers=False)
+            verdict = divergence.find(model, (torch.randn(200, 256),), on=lab, layers=False)
         assert verdict.kind == kind, f"{last}: {verdict}"
 
 
@@ -175,8 +182,8 @@ def test_a_kernel_that_is_right_at_times_is_intermittent_as_a_race_is():
     lab = device.pick()
     model = nn.Sequential(nn.Linear(256, 300, bias=False))
     with aborted(range(1, 100, 2)):
-        verdict = blame.find(model, (torch.randn(200, 256),), on=lab, layers=False)
-    assert (verdict.culprit.wrong_calls, verdict.culprit.right_calls) == (3, 3)
+        verdict = divergence.find(model, (torch.randn(200, 256),), on=lab, layers=False)
+    assert (verdict.divergent_call.wrong_calls, verdict.divergent_call.right_calls) == (3, 3)
     assert verdict.kind == "intermittent"
 
 

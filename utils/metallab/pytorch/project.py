@@ -23,7 +23,7 @@ import torch
 
 from metallab import checks, device, mode, needs, paths, records, timing, units
 from metallab.device import Device
-from metallab.pytorch import blame, crossover, doctor
+from metallab.pytorch import crossover, divergence, doctor
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.doctor.answer import QUESTIONS
@@ -522,10 +522,10 @@ def _assert_finite(subject: Subject, on: Device, what: str) -> None:
     bad = [name for name, gradient in there.gradients().items() if not gradient.isfinite().all()]
     computed = tensors_in((there.value(), there.inference()()))
     if bad or not all(each.isfinite().all() for each in computed if each.is_floating_point()):
-        found = blame.find(
+        found = divergence.find(
             subject.model, subject.named or subject.inputs, subject.loss, on=on, layers=False
         )
-        where = found.headline if found.culprit else f"in {', '.join(bad) or 'the outputs'}"
+        where = found.headline if found.divergent_call else f"in {', '.join(bad) or 'the outputs'}"
         raise Refused(f"with {what} there is NaN or infinity on {on.label}: {where}")
 
 

@@ -18,9 +18,9 @@ from metallab import timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import precision
-from metallab.pytorch.agreement import has
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
+from metallab.pytorch.divergence.compare import any_element
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
 from metallab.pytorch.doctor.asking import Limits, best_device, caveat, time_in_words
 from metallab.pytorch.doctor.subject import Subject
@@ -181,7 +181,7 @@ def _infinite(values: Any) -> list[Tensor]:
     """Return the dense tensors among values that have an infinite number or NaN."""
     found = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
     dense = (t for t in found if t.layout == torch.strided and not t.is_nested)
-    return [t for t in dense if has(t, lambda numbers: ~numbers.isfinite())]
+    return [t for t in dense if any_element(t, lambda numbers: ~numbers.isfinite())]
 
 
 def _address(tensor: Tensor) -> int:

@@ -11,7 +11,7 @@ import torch
 from metallab import units
 from metallab.allowance import Allowance
 from metallab.device import Device
-from metallab.pytorch import blame
+from metallab.pytorch import divergence
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence
 from metallab.pytorch.doctor.asking import MORE_TIME, NO_APPLE_GPU, Limits, apple_gpu
@@ -37,34 +37,40 @@ def right(subject: Subject, limits: Limits) -> Answer:
     if any("fall back" in str(warning.message) for warning in heard):
         notes += "\nOperators without an MPS kernel ran on the CPU: see answer 1."
     evidence = [Evidence("Compared", _table(verdicts, not_run))]
-    if unjudged := {name: why for each in verdicts.values() for name, why in each.unjudged.items()}:
-        evidence.append(
-            Evidence("Not compared", Table(["operator", "why"], list(unjudged.items())))
-        )
+    not_compared = {
+        name: str(why) for report in verdicts.values() for name, why in report.not_compared.items()
+    }
+    if not_compared:
+        table = Table(["operator", "why"], list(not_compared.items()))
+        evidence.append(Evidence("Not compared", table))
     way, last = list(verdicts.items())[-1]
     if last.agreement == "differs":
         program = [Evidence("A program that shows it", text=last.program)] if last.program else []
         evidence = [Evidence("The first wrong operator", text=str(last)), *program, *evidence]
         is_it, then = (
-            ("Not always", "What to do") if last.culprit.is_intermittent else ("No", "Workaround")
+            ("Not always", "What to do")
+            if last.divergent_call.is_intermittent
+            else ("No", "Workaround")
         )
-        sentence = f"{is_it}, with the inputs {way}: {last.headline} {last.culprit.difference} {then}: {last.advice}."
+        difference = last.divergent_call.difference
+        sentence = (
+            f"{is_it}, with the inputs {way}: {last.headline} {difference} {then}: {last.advice}."
+        )
         return Answer(QUESTIONS[1], "failed", sentence + notes, on.label, tuple(evidence))
-    judged, skipped = (
-        sum(getattr(each, name) for each in verdicts.values()) for name in ("judged", "skipped")
-    )
-    if not judged:
+    compared = sum(report.compared for report in verdicts.values())
+    skipped = sum(report.skipped for report in verdicts.values())
+    if not compared:
         sentence = f"There was no time to compare anything: {MORE_TIME}."
         return Answer(QUESTIONS[1], "skipped", sentence, on.label, ended="timeout")
     late = bool(skipped) or NO_TIME in not_run.values()
     largest = max(verdict.largest for verdict in verdicts.values())
     sentences = [
-        f"Yes{', as far as there was time' * late}: {judged} of {judged + skipped} calls of "
-        f"operators agree with the CPU in float64 ({', '.join(w for w, v in verdicts.items() if v.judged)}), up to "
+        f"Yes{', as far as there was time' * late}: {compared} of {compared + skipped} calls of "
+        f"operators agree with the CPU in float64 ({', '.join(w for w, v in verdicts.items() if v.compared)}), up to "
         f"rounding ({largest:.1e} of the root mean square){f'; {MORE_TIME}' if late else ''}."
     ]
-    sentences += [f"Not compared: {', '.join(unjudged)}."] if unjudged else []
-    nan = next((verdict for verdict in verdicts.values() if verdict.culprit), None)
+    sentences += [f"Not compared: {', '.join(not_compared)}."] if not_compared else []
+    nan = next((verdict for verdict in verdicts.values() if verdict.divergent_call), None)
     sentences += [f"{nan.headline} What follows it was not compared."] if nan else []
     status = "incomplete" if late or nan or (no_gradient and subject.has_loss) else "passed"
     return Answer(QUESTIONS[1], status, " ".join(sentences) + notes, on.label, tuple(evidence))
@@ -72,7 +78,7 @@ def right(subject: Subject, limits: Limits) -> Answer:
 
 def _compare(
     subject: Subject, on: Device, seconds: float
-) -> tuple[dict[str, blame.Verdict], dict[str, str]]:
+) -> tuple[dict[str, divergence.Report], dict[str, str]]:
     """Compare in each way until something is wrong.
 
     Return the verdicts, and why others were left out: no time, or an error (such as a .view() of another layout).
@@ -89,7 +95,9 @@ def _compare(
             continue
         try:
             given = each.model, each.named or each.inputs, each.to(on.torch_device).loss
-            verdicts[way] = blame.find(*given, on=on, seconds=max(0.0, share - once), layers=False)
+            verdicts[way] = divergence.find(
+                *given, on=on, seconds=max(0.0, share - once), layers=False
+            )
         except Exception as error:
             if not verdicts:
                 raise
@@ -117,13 +125,13 @@ def _ways(subject: Subject) -> dict[str, Subject]:
     return ways | {"at an odd offset": subject.with_inputs(offset)}
 
 
-def _table(verdicts: dict[str, blame.Verdict], not_run: dict[str, str]) -> Table:
+def _table(verdicts: dict[str, divergence.Report], not_run: dict[str, str]) -> Table:
     rows = [
         (
             w,
-            v.judged + v.skipped,
-            v.judged,
-            v.kind if v.judged else "not compared",
+            v.compared + v.skipped,
+            v.compared,
+            v.kind if v.compared else "not compared",
             f"{v.largest:.1e}",
         )
         for w, v in verdicts.items()

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from metallab.pytorch.blame import backward, mean_square
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import explain
+from metallab.pytorch.divergence import backward, mean_square
 from metallab.pytorch.doctor.answer import NotAModel
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"

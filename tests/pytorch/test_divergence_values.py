@@ -1,0 +1,271 @@
+"""What a search for a divergence finds is values: comparisons, conditions and fixes. One module has the words."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import string
+from pathlib import Path
+
+import pytest
+import torch
+
+from metallab.pytorch.divergence import conditions, differences, report, wording
+from metallab.pytorch.divergence.calls import Call
+from metallab.pytorch.divergence.compare import Comparison, compare, compute_reference
+from metallab.pytorch.divergence.conditions import (
+    Fix,
+    FixKind,
+    MinElements,
+    MinSize,
+    NoElements,
+    NonzeroOffset,
+    NotContiguous,
+    NotFloat32,
+    View,
+    choose_fix,
+)
+from metallab.pytorch.divergence.differences import (
+    Cause,
+    NewNaN,
+    NotCompared,
+    PositionsOutside,
+    Reason,
+    StrayWrite,
+    WrongKind,
+    WrongOrder,
+    WrongPositions,
+    WrongShare,
+    WrongValues,
+    WrongWrite,
+)
+from metallab.pytorch.divergence.report import CallSite, DivergentCall, RandomOperator, Report
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------
+
+
+def compare_call(call: Call, *returned: torch.Tensor) -> Comparison:
+    """Compare results with those of the CPU, of a call that changes no argument."""
+    reference = compute_reference(call, list(returned))
+    return compare(reference, call, list(returned))
+
+
+@pytest.mark.parametrize(
+    ("positions", "is_wrong"),
+    [
+        pytest.param([4, 1], False, id="equal-values"),
+        pytest.param([4, 9], True, id="outside"),
+        pytest.param([4, 4], True, id="twice"),
+    ],
+)
+def test_positions_are_compared_by_the_values_that_they_point_at(positions, is_wrong):
+    largest = Call(torch.ops.aten.topk.default, (torch.ones(5), 2), {})
+    comparison = compare_call(largest, torch.ones(2), torch.tensor(positions))
+    assert (comparison.difference is not None) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("value", "is_wrong"),
+    [pytest.param(2e-6, False, id="other-order"), pytest.param(2e-3, True, id="no-order")],
+)
+def test_rounding_of_a_sum_that_cancels_is_allowed(value, is_wrong):
+    torch.manual_seed(0)
+    x = torch.randn(1000)
+    cancelling = Call(torch.ops.aten.sum.default, (torch.cat([x, -x.flip(0)]),), {})
+    comparison = compare_call(cancelling, torch.tensor(value))
+    assert (comparison.difference is not None) == is_wrong
+
+
+def test_results_in_no_order_are_not_compared():
+    unordered = Call(torch.ops.aten.topk.default, (torch.ones(5), 2, -1, True, False), {})
+    comparison = compare_call(unordered, torch.zeros(2), torch.tensor([0, 1]))
+    assert comparison == Comparison(not_compared=NotCompared(Reason.UNORDERED))
+
+
+def test_another_number_of_results_is_not_compared():
+    cosine = Call(torch.ops.aten.cos.default, (torch.ones(2),), {})
+    comparison = compare_call(cosine, torch.ones(2), torch.ones(2))
+    assert comparison.not_compared == NotCompared(Reason.OTHER_COUNT, counts=(2, 1))
+
+
+def test_a_sparse_tensor_is_not_compared():
+    call = Call(torch.ops.aten.cos.default, (torch.eye(2).to_sparse(),), {})
+    assert compute_reference(call, []) == NotCompared(Reason.NOT_STRIDED)
+
+
+def test_what_the_cpu_refuses_is_not_compared():
+    call = Call(torch.ops.aten.mm.default, (torch.ones(2, 3), torch.ones(2, 3)), {})
+    assert compute_reference(call, []).reason is Reason.CPU_RAISES
+
+
+def test_values_that_differ_are_counted():
+    cosine = Call(torch.ops.aten.cos.default, (torch.zeros(4),), {})
+    difference = compare_call(cosine, torch.tensor([1.0, 1.0, 3.0, 2.0])).difference
+    assert (difference.count, difference.total, difference.cause) == (2, 4, Cause.NOT_ROUNDING)
+
+
+def test_the_value_that_is_shown_is_the_worst():
+    cosine = Call(torch.ops.aten.cos.default, (torch.zeros(4),), {})
+    difference = compare_call(cosine, torch.tensor([1.0, 2.0, 3.0, 1.0])).difference
+    assert (difference.position, difference.value, difference.right) == ((2,), 3.0, 1.0)
+
+
+# ---- fixes -----------------------------------------------------------------------------------------------------------
+
+VIEW = NotContiguous("input", View.GAPS)
+OFFSET = NonzeroOffset("input", is_odd=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "fix"),
+    [
+        pytest.param((), Fix(FixKind.OTHER_OPERATORS), id="none"),
+        pytest.param((VIEW, NotFloat32()), Fix(FixKind.FLOAT32), id="float32-first"),
+        pytest.param((VIEW, NoElements()), Fix(FixKind.SKIP_EMPTY), id="empty"),
+        pytest.param((VIEW, MinElements(17)), Fix(FixKind.FEWER_ELEMENTS), id="elements"),
+        pytest.param((MinSize("self", (0,), 17),), Fix(FixKind.FEWER_ELEMENTS), id="size"),
+        pytest.param((OFFSET,), Fix(FixKind.COPY_ARGUMENTS, (("input", "clone"),)), id="offset"),
+        pytest.param(
+            (OFFSET, VIEW), Fix(FixKind.COPY_ARGUMENTS, (("input", "contiguous"),)), id="both"
+        ),
+    ],
+)
+def test_a_fix_follows_from_the_conditions(found, fix):
+    assert choose_fix(found) == fix
+
+
+def test_weights_are_made_contiguous_for_a_step():
+    assert choose_fix((VIEW,), is_step=True) == Fix(FixKind.CONTIGUOUS_WEIGHTS)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+KIND = WrongKind(torch.float32, (2,), torch.bfloat16, (2, 1))
+SENTENCES = {
+    "not-float32": (NotFloat32(), "not in float32"),
+    "no-elements": (NoElements(), "a tensor without elements"),
+    "expanded": (NotContiguous("x", View.EXPANDED), "x is not contiguous (an expanded view)"),
+    "gaps": (NotContiguous("x", View.GAPS), "x is not contiguous (a view with gaps)"),
+    "permuted": (NotContiguous("x", View.PERMUTED), "x is not contiguous (a permuted view)"),
+    "offset": (NonzeroOffset("x", False), "x begins at an offset in its storage"),
+    "odd-offset": (NonzeroOffset("x", True), "x begins at an odd offset in its storage"),
+    "elements": (MinElements(1030), "1030 elements or more"),
+    "size": (MinSize("x", (0, 2), 64), "x.shape[0] and x.shape[2] of 64 or more"),
+    "copies": (
+        Fix(FixKind.COPY_ARGUMENTS, (("x", "clone"), ("y", "contiguous"))),
+        "give it x.clone() in place of x; give it y.contiguous() in place of y",
+    ),
+    "integers": (
+        WrongValues(3, 8, (1, 0), 5, 4, Cause.NOT_EQUAL),
+        "3 of 8 values differ too much, at (1, 0): 5 for 4; they must be equal",
+    ),
+    "a-number": (
+        WrongValues(1, 1, (), 0.5, 1 / 3, Cause.NOT_ROUNDING, 0.16667, 1e-6),
+        "1 of 1 values differ too much, 0.5 for 0.333333; "
+        "0.167 apart, and rounding explains at most 1e-06",
+    ),
+    "kind": (KIND, "It is float32 of shape (2,), not bfloat16 of shape (2, 1)."),
+    "written": (WrongWrite("x", KIND), f"What it writes to x: {KIND}"),
+    "share": (WrongShare(1.0, 0.7), "It keeps 1 of the values, not 0.7."),
+    "positions": (
+        WrongPositions(2, 9),
+        "2 of 9 positions point at other values, or are there twice.",
+    ),
+    "order": (WrongOrder(2, 9), "2 of 9 positions break the order of equal values."),
+    "outside": (PositionsOutside(), "Positions lie outside of what they point into."),
+    "stray": (
+        StrayWrite("x", 3),
+        "It changes the memory of x where it has nothing to write (elements: 3).",
+    ),
+    "new-nan": (NewNaN(), "Its inputs have none."),
+    "counts": (NotCompared(Reason.OTHER_COUNT, counts=(2, 1)), "2 results, and 1 on the CPU"),
+    "message": (NotCompared(Reason.CPU_RAISES, "{} is no matrix"), "{} is no matrix"),
+    "site": (CallSite("aten::mul", "", "step"), "aten::mul in the model itself, the optimizer's step"),
+    "random": (RandomOperator("aten::rand", ""), "aten::rand in the model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "sentence"), SENTENCES.values(), ids=SENTENCES)
+def test_a_value_is_its_sentence_as_text(value, sentence):
+    assert str(value) == sentence
+
+
+def report_on(difference, **fields) -> Report:
+    """Return a report with a wrong call, or one that makes a NaN."""
+    calls = {name: fields.pop(name) for name in ("right_calls",) if name in fields}
+    first = DivergentCall("aten::cos", "0", "forward", "float32", ((2,),), difference, **calls)
+    return Report("differs", "GPU", divergent_call=first, **fields)
+
+
+REPORTS = {
+    "agrees": Report("agrees", "GPU", compared=3, largest=1e-7, random=(RandomOperator("aten::rand", ""),)),
+    "wrong kernel": report_on(KIND, conditions=(VIEW, MinElements(17))),
+    "intermittent": report_on(KIND, right_calls=2),
+    "NaN": dataclasses.replace(
+        report_on(NewNaN(), infinity=CallSite("aten::exp", "0", "forward")), agreement="agrees"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phrase", wording.PHRASES)
+@pytest.mark.parametrize("outcome", REPORTS)
+def test_a_reworded_phrase_changes_no_decision(outcome, phrase, monkeypatch):
+    fix = REPORTS[outcome].fix
+    monkeypatch.setitem(wording.PHRASES, phrase, "agrees or more contiguous float32 DIFFERS")
+    assert (REPORTS[outcome].kind, REPORTS[outcome].fix) == (outcome, fix)
+
+
+@pytest.mark.parametrize("phrase", wording.PHRASES)
+def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
+    """So a phrase that nothing uses is found, and each is taken from here whenever it is shown."""
+    monkeypatch.setitem(wording.PHRASES, phrase, "REWORDED")
+    values = [value for value, _ in SENTENCES.values()]
+    values += [Fix(kind) for kind in FixKind]
+    values += [NotCompared(reason) for reason in Reason]
+    values += [WrongValues(1, 1, (), 1, 0, cause, 1.0, 1.0) for cause in Cause]
+    values += [CallSite("aten::cos", "", direction) for direction in ("forward", "backward")]
+    values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=values[-1])]
+    assert "REWORDED" in "\n".join(map(str, values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        pytest.param(View, "", id="views"),
+        pytest.param(Cause, "", id="causes"),
+        pytest.param(Reason, "", id="reasons"),
+        pytest.param(FixKind, "fix: ", id="fixes"),
+    ],
+)
+def test_each_kind_has_a_phrase(kind, prefix):
+    assert [member for member in kind if f"{prefix}{member}" not in wording.PHRASES] == []
+
+
+MODULES = [conditions, differences, report]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_no_sentence_stands_beside_the_values(module):
+    """Apart from docstrings, and from the labels of the picture."""
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    pictures = [node for node in ast.walk(tree) if getattr(node, "name", "") in PICTURES]
+    labels = {id(node) for picture in pictures for node in ast.walk(picture)}
+
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation | labels
+    ]
+    assert [text for text in texts if is_sentence(text)] == []
+
+
+PICTURES = {"draw", "_draw_errors", "_label_layers", "_repr_html_"}
+
+
+def is_sentence(text: str) -> bool:
+    """Return True for three words or more."""
+    words = [word.strip(string.punctuation) for word in text.split()]
+    return sum(word.isalpha() for word in words) >= 3

@@ -1,0 +1,48 @@
+"""Find the operator that computes wrongly on a device, in a model, with a program for a bug report.
+
+::
+
+    report = divergence.find(model, inputs, on=lab)  # forward, loss and backward; with optimizer=..., a step, too
+    report                                           # what is wrong, where, and under which conditions
+    report.program                                   # at most 20 lines that show it without the model
+    report.draw()                                    # how the error grows from layer to layer
+
+**How.** Each operator of the forward and the backward pass is computed again on the CPU in float64 from the numbers
+that the *device* gave it. So errors do not add up, and the first operator that differs is wrong. Everything that it
+returns or writes is compared: values, positions by the values that they point at, dtypes, and the memory of its
+arguments, which must not change where the operator writes nothing.
+
+**When a value is wrong.** Its error is larger than `metallab.checks` allows its dtype, relative to the root mean square
+of the result, and larger than rounding explains: 8 times the error of the CPU in the same dtype, or of changing each
+argument in its last bit. Infinities and NaN must be where the CPU has them.
+
+**Again.** A wrong call is made again with the same numbers. If it is right then, it is *intermittent*, and there is
+nothing to minimize: macOS aborts GPU jobs that take long, and PyTorch does not notice.
+
+**Random numbers** differ on every device. Dropout has to keep its share and scale what it keeps; other random operators
+are listed in ``Report.random``, not compared. Nor is what PyTorch cannot compute on the CPU in float64, memory that is
+not written yet (``empty``), and views.
+
+The modules, in the order in which a search goes through them:
+
+=============== ======================================================================================
+`find`          the search: run the model, minimize the first wrong call, compute the errors of layers
+`layers`        the forward pass, the backward pass and a step on a copy; the error of each layer
+`comparer`      sees each operator, and stops at the first that is wrong
+`calls`         a call of an operator, which can be copied to the CPU and made again
+`compare`       a call's results and arguments against those of the CPU in float64
+`differences`   how a result is wrong, or why it was not compared, as values
+`minimize`      makes a wrong call smaller, and finds its conditions by counter-examples
+`layouts`       a tensor's shape, order and offset in memory, without its numbers
+`program`       a call as source code
+`conditions`    what a fault needs, and the fix that follows from it, as values
+`report`        what was found, and its picture
+`wording`       the sentences; no other module has one, and none reads one
+=============== ======================================================================================
+"""
+
+from metallab.pytorch.divergence.find import find
+from metallab.pytorch.divergence.layers import backward, mean_square
+from metallab.pytorch.divergence.report import DivergentCall, LayerError, Outcome, Report
+
+__all__ = ["DivergentCall", "LayerError", "Outcome", "Report", "backward", "find", "mean_square"]

@@ -1,0 +1,554 @@
+"""Compare a device's call of an operator with the CPU in float64: all that it returns and writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from metallab import checks, units
+from metallab.pytorch.divergence.calls import Call, is_floating, to_float64, whole_storage
+from metallab.pytorch.divergence.differences import (
+    Cause,
+    Difference,
+    NotCompared,
+    PositionsOutside,
+    Reason,
+    StrayWrite,
+    WrongKind,
+    WrongOrder,
+    WrongPositions,
+    WrongShare,
+    WrongValues,
+    WrongWrite,
+)
+
+MAX_ROUNDING_FACTOR = 8
+"""Rounding is at most so many times the error of the CPU in the same dtype, or of changing the last bits."""
+OVERFLOW_SHARE = 0.9
+"""From this share of a dtype's largest number on a device may overflow where the CPU does not."""
+MAX_DEVIATIONS = 6
+"""The share of values that dropout keeps may be so many standard deviations off."""
+
+POSITION_OPERATORS = (
+    "max",
+    "min",
+    "topk",
+    "sort",
+    "kthvalue",
+    "median",
+    "nanmedian",
+    "mode",
+    "cummax",
+    "cummin",
+    "argmax",
+    "argmin",
+)
+"""Operators that return positions along a dimension of their first argument."""
+UNIQUE_POSITIONS = ("sort", "topk")
+"""Operators among them that return no position twice."""
+DROPOUT_ARGUMENTS = ("dropout_p", "dropout", "p")
+"""How operators name the share that dropout leaves out."""
+CPU_ERRORS = (RuntimeError, TypeError, IndexError, ValueError)
+"""PyTorch's errors where the CPU has no such kernel."""
+
+
+def results(returned: Any) -> list[Tensor]:
+    """Return an operator's results on the CPU; a number as a tensor, without None."""
+    leaves = [leaf for leaf in tree_leaves(returned) if leaf is not None]
+    return [torch.as_tensor(leaf).detach().cpu() for leaf in leaves]
+
+
+def any_element(tensor: Tensor, predicate: Callable[[Tensor], Tensor]) -> bool:
+    """Return True if `torch.isnan` or `torch.isinf` is true of an element of a floating tensor."""
+    if not is_floating(tensor) or tensor.element_size() == 1:
+        return False
+    if tensor.sum().isfinite():  # quick; a sum of finite numbers may overflow, too
+        return False
+    return bool(predicate(tensor).any())
+
+
+# ---- the right results -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reference:
+    """A call that the CPU has computed in float64."""
+
+    before: Call
+    """The call before the device made it, on the CPU."""
+    after: Call
+    """The same in float64, after the CPU made it: its arguments may be written to."""
+    results: list[Tensor]
+    """What the CPU returned in float64."""
+
+    @functools.cached_property
+    def written(self) -> list[int]:
+        """Which tensors among the arguments are written to, by the schema or as the CPU does."""
+        by_schema = self.before.written_arguments
+        pairs = zip(self.before.named_tensors, self.after.tensors, strict=True)
+        return [
+            number
+            for number, ((name, before), after) in enumerate(pairs)
+            if name in by_schema or not _is_same(to_float64(before), after)
+        ]
+
+    @functools.cached_property
+    def cpu_same_dtype(self) -> list[Tensor]:
+        """The CPU's results in the dtype of the arguments, then its arguments; empty without such a kernel."""
+        return _results_and_arguments(self.before.copy_to_cpu())
+
+    @functools.cached_property
+    def perturbed(self) -> list[Tensor]:
+        """As `cpu_same_dtype`, in float64 from arguments that are changed in their last bit.
+
+        Empty where that cannot be computed, as of a matrix that is no longer positive definite.
+        """
+        generator = torch.Generator().manual_seed(0)
+
+        def perturb(storage: Tensor) -> Tensor:
+            if not is_floating(storage):
+                return storage
+            signs = torch.randint(0, 2, storage.shape, generator=generator) * 2 - 1
+            return to_float64(storage) * (1 + signs * torch.finfo(storage.dtype).eps / 2)
+
+        return _results_and_arguments(self.before.copy_to_cpu(perturb))
+
+    def rounding(self, number: int, exact: Tensor, where: Tensor) -> float:
+        """Return the largest error of the CPU in the same dtype, or of changing the last bits.
+
+        Parameters
+        ----------
+        number
+            The place of the result in `cpu_same_dtype`.
+        exact
+            The result in float64.
+        where
+            Truth values of its shape: the elements that count.
+        """
+        own = self._error(self.cpu_same_dtype, number, exact, where)
+        if self.cpu_same_dtype and own == 0:
+            return 0.0
+        return max(own, self._error(self.perturbed, number, exact, where))
+
+    @staticmethod
+    def _error(others: list[Tensor], number: int, exact: Tensor, where: Tensor) -> float:
+        """Return the largest finite error of a result that was computed in another way; 0 without one."""
+        if not others or others[number].shape != exact.shape:
+            return 0.0
+        error = (to_float64(others[number]) - exact).abs()[where]
+        finite = error[error.isfinite()]
+        return finite.max().item() if finite.numel() else 0.0
+
+
+def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCompared:
+    """Compute a call in float64 on the CPU.
+
+    Parameters
+    ----------
+    before
+        The call before the device made it, on the CPU.
+    returned
+        What the device returned, on the CPU: not all tensors can be compared.
+
+    Returns
+    -------
+    Reference or NotCompared
+        The right results, or why there are none.
+    """
+    tensors = (*before.tensors, *returned)
+    if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors):
+        return NotCompared(Reason.NOT_STRIDED)
+
+    try:
+        for value in filter(is_floating, returned):
+            checks.tolerance(value.dtype)  # raises if this dtype has none
+        after = before.copy_to_cpu(to_float64)
+        return Reference(before, after, results(after.compute()))
+    except CPU_ERRORS as error:
+        message = units.first_line(error).split(". ")[0]
+        return NotCompared(Reason.CPU_RAISES, message)
+
+
+def _results_and_arguments(call: Call) -> list[Tensor]:
+    """Make a call, and return its results and its arguments afterwards; nothing if the CPU raises."""
+    try:
+        return [*results(call.compute()), *call.tensors]
+    except CPU_ERRORS:
+        return []
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing a call with its reference has found."""
+
+    difference: Difference | None = None
+    """The first difference; None if the device is right."""
+    rounding: float = 0.0
+    """The largest rounding, relative to the root mean square of a result."""
+    not_compared: NotCompared | None = None
+    """Why a part of it was not compared; None if all was."""
+
+
+def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Comparison:
+    """Compare a call on a device with its reference.
+
+    Parameters
+    ----------
+    reference
+        The call on the CPU in float64.
+    after
+        The call after the device made it, on the CPU: its arguments may be written to.
+    returned
+        What the device returned, on the CPU.
+    """
+    if reference.before.settings.get("sorted") is False:
+        return Comparison(not_compared=NotCompared(Reason.UNORDERED))
+    if len(reference.results) != len(returned):
+        counts = len(returned), len(reference.results)
+        return Comparison(not_compared=NotCompared(Reason.OTHER_COUNT, counts=counts))
+
+    comparer = _ResultComparer(reference, after, returned)
+    difference = comparer.compare()
+    return Comparison(difference, comparer.largest, comparer.not_compared)
+
+
+@dataclass
+class _ResultComparer:
+    """Compares the results of one call, one after the other."""
+
+    reference: Reference
+    after: Call
+    returned: list[Tensor]
+    largest: float = 0.0
+    """The largest rounding so far."""
+    not_compared: NotCompared | None = None
+
+    def compare(self) -> Difference | None:
+        """Return the first difference, of results, arguments that are written to, and other memory."""
+        return self._compare_results() or self._compare_written() or self._find_stray_write()
+
+    def _compare_results(self) -> Difference | None:
+        call = self.reference.before
+        has_floating = any(map(is_floating, self.returned))
+        has_positions = has_floating or call.short_name in POSITION_OPERATORS
+
+        pairs = zip(self.reference.results, self.returned, strict=True)
+        for number, (exact, value) in enumerate(pairs):
+            if has_positions and not is_floating(value) and not is_floating(exact):
+                difference = self._compare_positions(exact, value)
+            else:
+                difference = self._compare_values(number, exact, value)
+            if difference is not None:
+                return difference
+        return None
+
+    def _compare_written(self) -> Difference | None:
+        """Compare the arguments that the operator writes to."""
+        call = self.reference.before
+        exact, values = self.reference.after.tensors, self.after.tensors
+
+        for number in self.reference.written:
+            place = number - len(exact)  # from the end, as in `Reference.cpu_same_dtype`
+            difference = self._compare_values(place, exact[number], values[number])
+            if difference is not None:
+                name, _ = call.named_tensors[number]
+                is_only = call.written_arguments == [name]
+                return difference if is_only else WrongWrite(name, difference)
+        return None
+
+    def _find_stray_write(self) -> StrayWrite | None:
+        """Return which argument's memory has changed where the operator writes nothing."""
+        for (name, before), after in zip(
+            self.reference.before.named_tensors, self.after.tensors, strict=True
+        ):
+            if before.layout != torch.strided or before.is_quantized:
+                continue
+
+            was, now = whole_storage(before), whole_storage(after)
+            if was.shape != now.shape or torch.equal(was, now):  # out= was made larger
+                continue
+
+            has_changed = ~_equal(was, now)
+            self._clear_written(has_changed, after)
+            if has_changed.any():
+                return StrayWrite(name, int(has_changed.sum()))
+        return None
+
+    def _clear_written(self, has_changed: Tensor, after: Tensor) -> None:
+        """Set truth values of a whole storage to False where the operator writes to it."""
+        storage = after.untyped_storage().data_ptr()
+        for number in self.reference.written:
+            tensor = self.after.tensors[number]
+            if tensor.untyped_storage().data_ptr() == storage:
+                written = has_changed.as_strided(
+                    tensor.shape, tensor.stride(), tensor.storage_offset()
+                )
+                written.fill_(False)
+
+    # ---- positions
+
+    def _compare_positions(self, exact: Tensor, value: Tensor) -> Difference | None:
+        """Compare positions by the values there: where values are equal, devices may differ."""
+        if exact.shape == value.shape and torch.equal(exact, value):
+            return None
+        if exact.shape != value.shape or exact.dtype != value.dtype:
+            return WrongKind.of(exact, value)
+        if self.reference.before.settings.get("stable"):
+            return WrongOrder(int((exact != value).sum()), value.numel())
+
+        try:
+            wrong = self._count_wrong_positions(exact, value)
+        except (RuntimeError, IndexError):
+            return PositionsOutside()
+        return WrongPositions(wrong, value.numel()) if wrong else None
+
+    def _count_wrong_positions(self, exact: Tensor, value: Tensor) -> int:
+        """Return how many positions point at other values, or are there twice; 0 if these are no positions."""
+        call = self.reference.before
+        meant = _values_at(call, exact)
+        if meant is None:
+            self.not_compared = NotCompared(Reason.INTEGERS)
+            return 0
+
+        wrong = int((~_equal(_values_at(call, value), meant)).sum())
+        if call.short_name in UNIQUE_POSITIONS:
+            dim = call.settings["dim"]
+            wrong += int((value.sort(dim).values.diff(dim=dim) == 0).sum())
+        return wrong
+
+    # ---- values
+
+    def _compare_values(
+        self, number: int, exact: Tensor, value: Tensor
+    ) -> WrongValues | WrongKind | None:
+        """Return how values differ by more than rounding.
+
+        Parameters
+        ----------
+        number
+            Their place in `Reference.cpu_same_dtype`.
+        exact, value
+            The right values and those of the device.
+        """
+        if not exact.numel():  # statistics that are not kept: a device may keep them
+            return None
+        if value.shape != exact.shape:
+            return WrongKind.of(exact, value)
+
+        dtype = self._right_dtype(number, exact, value)
+        if value.dtype != dtype:
+            # statistics beside a result may be better
+            is_worse = _precision(value.dtype) > _precision(dtype)
+            if number == 0 or is_worse or not is_floating(value):
+                return WrongKind.of(self.reference.cpu_same_dtype[number], value)
+
+        if is_floating(value) and is_floating(exact):
+            return self._compare_floating(number, to_float64(exact), to_float64(value), dtype)
+
+        differ = value != exact
+        same_dtype = self.reference.cpu_same_dtype
+        if not differ.any() or (same_dtype and torch.equal(same_dtype[number], value)):
+            return None
+        return WrongValues.of(differ, exact, value, Cause.NOT_EQUAL)
+
+    def _right_dtype(self, number: int, exact: Tensor, value: Tensor) -> torch.dtype:
+        """Return the dtype that a result should have: that of the arguments, or else what the CPU returns."""
+        tensors = self.reference.before.tensors
+        expected = {exact.dtype}
+        if is_floating(exact):
+            expected = {tensor.dtype for tensor in tensors if is_floating(tensor)}
+
+        if expected == {value.dtype} or not self.reference.cpu_same_dtype:
+            return value.dtype
+        return self.reference.cpu_same_dtype[number].dtype
+
+    def _compare_floating(
+        self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
+    ) -> WrongValues | None:
+        """Return how values, which are in float64 now, differ by more than rounding to a dtype."""
+        not_finite = self._find_not_finite(number, exact, value, dtype)
+        if not_finite.any():
+            return WrongValues.of(not_finite, exact, value, Cause.NOT_FINITE)
+
+        error, allowed = deviation(exact, value, dtype)
+        finite = exact.isfinite() & value.isfinite()
+        wrong = error > allowed
+        if not wrong.any():
+            relative = _relative(error.max().item(), exact[finite], dtype)
+            self.largest = max(self.largest, relative)
+            return None
+
+        # a mask of -1e9 has an error of its own, which explains none of those of smaller numbers
+        near = finite & (exact.abs() <= (exact.abs() + error)[wrong].max())
+        rounding = MAX_ROUNDING_FACTOR * self.reference.rounding(number, exact, near)
+        if error[wrong].max() <= rounding:
+            return None
+
+        error[~wrong] = 0
+        largest = error.max()
+        is_largest = error == largest
+        found = WrongValues.of(wrong, exact, value, Cause.NOT_ROUNDING, shown=is_largest)
+        return dataclasses.replace(
+            found,
+            error=largest.item(),
+            allowed=max(allowed[is_largest][0].item(), rounding),
+        )
+
+    def _find_not_finite(
+        self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Return where a value is infinite or NaN on one side only, and no overflow of its dtype explains it."""
+        finite = exact.isfinite() & value.isfinite()
+        differ = ~finite & ~_equal(exact, value)
+        if not differ.any():
+            return differ
+
+        largest = OVERFLOW_SHARE * torch.finfo(dtype).max
+        is_beyond = exact.abs() > largest
+        on_one_side = differ & ~(is_beyond & (value.abs() > largest))
+        if not self.reference.cpu_same_dtype:
+            return on_one_side
+
+        own = to_float64(self.reference.cpu_same_dtype[number])
+        on_one_side &= own.isfinite() != value.isfinite()
+        if exact.is_complex():
+            return on_one_side
+
+        # the CPU overflows as well, and the device has NaN or the other sign
+        other = differ & is_beyond & own.isinf() & ~value.isfinite() & ~_equal(own, value)
+        return on_one_side | other
+
+
+def deviation(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the error of each value, and the error that is allowed.
+
+    Parameters
+    ----------
+    exact, value
+        The right values and those of a device, in float64 or complex128, of one shape.
+    dtype
+        The one in which the device computed.
+
+    Returns
+    -------
+    error : Tensor
+        Float64, of the same shape; 0 where one of the values is not finite.
+    allowed : Tensor
+        Float64, of the same shape.
+    """
+    finite = exact.isfinite() & value.isfinite()
+    error = (value - exact).abs().where(finite, 0.0)
+    size = exact.abs().where(finite, 0.0)
+
+    relative = checks.tolerance(dtype).relative
+    allowed = relative * size + _smallest(dtype)
+    if (error > allowed).any():
+        allowed += relative * checks.array_size(exact[finite].numpy())
+    return error, allowed
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
+
+
+def drops_nothing(call: Call) -> bool:
+    """Return True if a random operator needs no random numbers."""
+    if call.settings.get("train") is False:
+        return True
+    return any(call.settings.get(name) == 0 for name in DROPOUT_ARGUMENTS)
+
+
+def compare_dropout(call: Call, returned: Any) -> WrongShare | WrongValues | None:
+    """Return what is wrong with a call of dropout or bernoulli.
+
+    Parameters
+    ----------
+    call
+        With what it was given, on the CPU.
+    returned
+        What the device returned.
+
+    Returns
+    -------
+    WrongShare, WrongValues or None
+        None if the share is kept and scaled as it should be, and of other operators.
+    """
+    is_dropout = call.name == "aten::native_dropout"
+    share = call.arguments.get("p")
+    if not isinstance(share, float) or not (is_dropout or call.name == "aten::bernoulli_"):
+        return None
+
+    right = 1 - share if is_dropout else share
+    tensors = results(returned)
+    value, mask = tensors[0], tensors[-1].double()
+    if not mask.numel():
+        return None
+
+    kept = mask.mean().item()
+    deviation_of_share = math.sqrt(right * (1 - right) / mask.numel())
+    if abs(kept - right) > MAX_DEVIATIONS * deviation_of_share + 1e-9:
+        return WrongShare(kept, right)
+    if not is_dropout or not right:
+        return None
+
+    exact = call.tensors[0].double() * mask / right
+    error, allowed = deviation(exact, value.double(), value.dtype)
+    wrong = error > allowed
+    return WrongValues.of(wrong, exact, value, Cause.SCALED) if wrong.any() else None
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _relative(error: float, finite: Tensor, dtype: torch.dtype) -> float:
+    """Return an error over the root mean square of the right values; 0 if those are too small for the dtype."""
+    if not finite.numel():
+        return 0.0
+    size = finite.abs().square().mean().sqrt().item()
+    return error / size if size > _smallest(dtype) else 0.0
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    """Return the size below which numbers may be flushed to 0; float16's are multiples of 6e-8."""
+    return 2.0**-23 if dtype == torch.float16 else torch.finfo(dtype).smallest_normal
+
+
+def _precision(dtype: torch.dtype) -> float:
+    """Return the distance from 1 to the next number; 0 for integers."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    """Return where two tensors are equal; a NaN equals another."""
+    return (a == b) | ((a != a) & (b != b))
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Return True if two tensors have one shape and are equal; a NaN equals another."""
+    return a.shape == b.shape and (torch.equal(a, b) or bool(_equal(a, b).all()))
+
+
+def _values_at(call: Call, positions: Tensor) -> Tensor | None:
+    """Return the values at positions in the first argument; None if the operator returns no positions."""
+    x = call.tensors[0]
+    if "max_pool" in call.short_name:
+        first_flat = -3 if "3d" in call.short_name else -2
+        return x.flatten(first_flat).gather(-1, positions.flatten(first_flat))
+    if call.short_name not in POSITION_OPERATORS or not x.dim():
+        return None
+
+    dim = call.settings.get("dim")
+    if dim is None:
+        return x.flatten()[positions]
+    keeps_dim = positions.dim() == x.dim()
+    return x.gather(dim, positions if keeps_dim else positions.unsqueeze(dim))

@@ -1,0 +1,291 @@
+"""Compare each operator that a device computes with the CPU in float64, until one is wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from metallab import units
+from metallab.device import Device
+from metallab.outcomes import Agreement
+from metallab.pytorch.dispatch import CallingModules
+from metallab.pytorch.divergence.calls import Call
+from metallab.pytorch.divergence.compare import (
+    Reference,
+    any_element,
+    compare,
+    compare_dropout,
+    compute_reference,
+    drops_nothing,
+    results,
+)
+from metallab.pytorch.divergence.differences import Difference, NewNaN, NotCompared
+from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.report import (
+    CallSite,
+    Direction,
+    DivergentCall,
+    RandomOperator,
+    Report,
+)
+
+RIGHT_REPEATS = 3
+"""A wrong call is made again until it has been right so many times."""
+MAX_REPEATS = 20
+"""It is made at most so many times; if it was never right then, its kernel is always wrong."""
+UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
+"""How operators begin whose results hold no numbers yet, or no others than before."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often a call was wrong and right with the same numbers."""
+
+    wrong: int = 1
+    right: int = 0
+
+
+class OperatorComparer:
+    """Compares each operator that a device computes, until one is wrong.
+
+    Enter `modules` with ``with``, give `see` to `metallab.pytorch.dispatch.watching`, and say in `direction` what runs.
+
+    Parameters
+    ----------
+    on
+        The device.
+    seconds
+        After these no more calls are compared.
+
+    Attributes
+    ----------
+    report : Report
+        What was found so far.
+    call : Call or None
+        The first wrong call, with layouts in place of tensors; None unless it is wrong each time.
+    began : float
+        When it was made, by `time.monotonic`.
+    """
+
+    def __init__(self, on: Device, seconds: float) -> None:
+        self.on = on
+        self.seconds = seconds
+        self.began = time.monotonic()
+        self.modules = CallingModules()
+        self.direction: Direction = "forward"
+
+        self.report = Report("agrees", on.label)
+        self.call: Call | None = None
+
+        self._path = ""
+        self._infinities: dict[int, CallSite] = {}
+        """By address of memory that holds an infinity, the call that it comes from."""
+
+    def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operator, compare it if the device computed it, and return its result."""
+        self._path = self.modules.innermost()
+        call = Call(operator, args, kwargs)
+        if self.report.divergent_call or _computes_nothing(call):
+            return operator(*args, **kwargs)
+
+        is_late = time.monotonic() - self.began > self.seconds
+        with torch.no_grad():
+            before = None if is_late else call.copy_to_cpu()
+        result = operator(*args, **kwargs)
+
+        if not self._is_on_device(call, result):
+            return result
+        if before is None:
+            self.report.skipped += 1
+            return result
+
+        with torch.no_grad():
+            self._compare(call, before, result)
+        return result
+
+    @property
+    def module(self) -> str:
+        """The innermost module, as `named_modules` names it; empty for the model itself, and where it is not known."""
+        return self._path.partition(".")[2]
+
+    def _is_on_device(self, call: Call, result: Any) -> bool:
+        """Return True if a tensor of a call, or of what it returned, lies on the device."""
+        leaves = (*call.tensors, *tree_leaves(result))
+        return any(leaf.device.type == self.on.kind for leaf in leaves if isinstance(leaf, Tensor))
+
+    def _compare(self, call: Call, before: Call, result: Any) -> None:
+        """Compare a call with float64; ``before`` is what it was given, on the CPU."""
+        if _is_random(call):
+            self._compare_random(call, before, result)
+            return
+
+        self.on.synchronize()  # a copy to the CPU may be under way
+        returned, after = results(result), call.copy_to_cpu()
+        reference = compute_reference(before, returned)
+        if isinstance(reference, NotCompared):
+            self.report.not_compared[call.name] = reference
+            return
+
+        self.report.compared += 1
+        comparison = compare(reference, after, returned)
+        if comparison.not_compared is not None:
+            self.report.not_compared[call.name] = comparison.not_compared
+        if comparison.difference is not None:
+            repeats = self._repeat(call, reference)
+            self._record("differs", call, comparison.difference, repeats)
+            if not repeats.right:
+                self.call = call.replace(Tensor, Layout.of)
+            return
+
+        self.report.largest = max(self.report.largest, comparison.rounding)
+        on_device = [leaf for leaf in tree_leaves(result) if leaf is not None]
+        self._trace_infinities(
+            call, before, [*returned, *after.tensors], [*on_device, *call.tensors]
+        )
+
+    def _compare_random(self, call: Call, before: Call, result: Any) -> None:
+        """Note a random operator, and compare what of dropout does not depend on random numbers."""
+        random = RandomOperator(call.name, self.module)
+        if random not in self.report.random:
+            self.report.random += (random,)
+
+        difference = compare_dropout(before, result)
+        if difference is not None:
+            self._record("differs", call, difference)
+
+    def _repeat(self, call: Call, reference: Reference) -> Repeats:
+        """Make a wrong call again with the same numbers.
+
+        It ends with `RIGHT_REPEATS` right ones, after `MAX_REPEATS`, or where a copy of the numbers finds no memory.
+
+        Parameters
+        ----------
+        call
+            On the device.
+        reference
+            Its numbers, and its right results.
+
+        Returns
+        -------
+        Repeats
+            How often it was wrong, the first time included, and right.
+        """
+        wrong, right = 1, 0
+        while right < RIGHT_REPEATS and wrong + right < MAX_REPEATS:
+            try:
+                again = reference.before.place_like(call)
+                result = again.operator(*again.args, **again.kwargs)
+                self.on.synchronize()
+            except RuntimeError:  # it ran once: what is known stays
+                break
+
+            if compare(reference, again.copy_to_cpu(), results(result)).difference is None:
+                right += 1
+            else:
+                wrong += 1
+        return Repeats(wrong, right)
+
+    def _trace_infinities(
+        self, call: Call, before: Call, values: Sequence[Any], on_device: Sequence[Any]
+    ) -> None:
+        """Note which call an infinity comes from; a NaN that no argument has ends the search.
+
+        Parameters
+        ----------
+        call, before
+            The call on the device, and on the CPU with what it was given.
+        values
+            Its results and its arguments afterwards, on the CPU.
+        on_device
+            The same on the device.
+        """
+        infinite_arguments = [
+            tensor
+            for tensor, value in zip(call.tensors, before.tensors, strict=True)
+            if _has_infinity(value)
+        ]
+        infinite_results = [
+            tensor for tensor, value in zip(on_device, values, strict=True) if _has_infinity(value)
+        ]
+
+        origin = self._find_origin(call, infinite_arguments, bool(infinite_results))
+        if origin is not None:
+            self._infinities.update(dict.fromkeys(map(_address, infinite_results), origin))
+
+        is_new = any(map(_has_nan, values)) and not any(map(_has_nan, before.tensors))
+        has_elements = any(tensor.numel() for tensor in before.tensors)
+        if is_new and has_elements:  # the mean of nothing is NaN
+            self.report.infinity = origin if infinite_arguments else None
+            self._record("agrees", call, NewNaN())
+
+    def _find_origin(
+        self, call: Call, infinite_arguments: Sequence[Any], makes_one: bool
+    ) -> CallSite | None:
+        """Return the call that an infinity in the arguments or the results comes from; None if it is not known."""
+        if makes_one and not infinite_arguments:
+            here = CallSite(call.name, self.module, self.direction)
+            if self.report.infinity is None and not _asks_for_infinity(call):
+                self.report.infinity = here
+            return here
+
+        origins = (self._infinities.get(_address(tensor)) for tensor in infinite_arguments)
+        return next((origin for origin in origins if origin is not None), None)
+
+    def _record(
+        self,
+        agreement: Agreement,
+        call: Call,
+        difference: Difference,
+        repeats: Repeats = Repeats(),
+    ) -> None:
+        """Name a call as the first that is wrong, or makes a NaN."""
+        tensors = call.tensors
+
+        self.report.agreement = agreement
+        self.report.divergent_call = DivergentCall(
+            operator=call.name,
+            module=self.module,
+            direction=self.direction,
+            dtype=units.dtype_name(tensors[0].dtype) if tensors else "",
+            shapes=tuple(tuple(tensor.shape) for tensor in tensors),
+            difference=difference,
+            wrong_calls=repeats.wrong,
+            right_calls=repeats.right,
+        )
+
+
+def _computes_nothing(call: Call) -> bool:
+    """Return True for views, and for memory that is not written yet."""
+    return call.operator.is_view or call.short_name.startswith(UNWRITTEN)
+
+
+def _is_random(call: Call) -> bool:
+    """Return True if a call draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in call.operator.tags and not drops_nothing(call)
+
+
+def _asks_for_infinity(call: Call) -> bool:
+    """Return True if a number among the arguments is infinite or NaN, as for a mask."""
+    leaves = tree_leaves((call.args, call.kwargs))
+    return any(isinstance(leaf, float) and not math.isfinite(leaf) for leaf in leaves)
+
+
+def _has_infinity(value: Any) -> bool:
+    return any_element(value, torch.isinf)
+
+
+def _has_nan(value: Any) -> bool:
+    return any_element(value, torch.isnan)
+
+
+def _address(value: Any) -> int:
+    """Return where a tensor's memory begins; what has no such memory goes by its identity."""
+    is_strided = isinstance(value, Tensor) and value.layout == torch.strided
+    return value.untyped_storage().data_ptr() if is_strided else id(value)

@@ -1,0 +1,270 @@
+"""A model's forward pass, backward pass and step on a device, and the error of each of its layers."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from metallab import units
+from metallab.pytorch.copies import copied, mapped, tensors_in
+from metallab.pytorch.dispatch import watching
+from metallab.pytorch.divergence.calls import is_floating, to_float64
+from metallab.pytorch.divergence.differences import NotCompared, Reason
+from metallab.pytorch.divergence.report import LayerError
+
+if TYPE_CHECKING:
+    from metallab.pytorch.divergence.comparer import OperatorComparer
+
+NO_ERROR_OF_ZEROS = 1e-6
+"""What is 0 on the CPU may be so far off without an infinite relative error."""
+CPU_ERRORS = (RuntimeError, TypeError)
+"""PyTorch's errors where the CPU has no kernel, or a model mixes in float32 of its own."""
+
+
+@dataclass
+class RecordedLayer:
+    """What one call of a layer without layers inside computed, on the CPU."""
+
+    name: str
+    """As ``named_modules`` names it; its class if it is the model itself."""
+    output: Tensor | None = None
+    """The first floating tensor of its output."""
+    gradient: Tensor | None = None
+    """That of the loss by ``output``."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What is computed on each device: a forward pass, a backward pass and a step."""
+
+    model: nn.Module
+    inputs: Sequence[Any] | dict[str, Any]
+    loss: Callable[[Any], Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
+
+    def compare(
+        self, device: Any, comparer: OperatorComparer, record: bool = True
+    ) -> list[RecordedLayer]:
+        """Compute all of it on a copy of the model, and compare each operator.
+
+        Parameters
+        ----------
+        device
+            A device of PyTorch.
+        comparer
+            Sees each operator.
+        record
+            Whether to return the layers.
+
+        Returns
+        -------
+        list of RecordedLayer
+            One for each call of a layer, in the order of the forward pass.
+        """
+        model = copied(self.model).to(device)
+        inputs = self._inputs_on(device)
+        layers = _record_layers(model) if record else []
+        optimizer = self.optimizer(model.parameters()) if self.optimizer else None
+
+        with comparer.modules, watching(comparer.see):
+            loss = self._value(model, inputs)
+            comparer.direction = "backward"
+            backward(loss)
+
+            if optimizer is not None:
+                comparer.direction = "step"
+                self._step(optimizer, model, inputs)
+        return layers
+
+    def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
+        """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
+        model = copied(self.model).to("cpu")
+        inputs = self._inputs_on("cpu", to_float64 if in_float64 else None)
+        if in_float64:
+            for tensor in (*model.parameters(), *model.buffers()):
+                tensor.data = to_float64(tensor.data)
+
+        layers = _record_layers(model)
+        backward(self._value(model, inputs))
+        return layers
+
+    def _inputs_on(self, device: Any, change: Callable[[Tensor], Tensor] | None = None) -> Any:
+        """Return a copy of the inputs on a device, each tensor changed."""
+
+        def move(tensor: Tensor) -> Tensor:
+            there = move_to(tensor.detach(), device)
+            if change is not None:
+                there = change(there)
+            return there.requires_grad_(tensor.requires_grad)
+
+        return mapped(move, self.inputs)
+
+    def _value(self, model: nn.Module, inputs: Any) -> Tensor:
+        """Return the loss of a copy of the model."""
+        output = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+        return self.loss(output)
+
+    def _step(self, optimizer: torch.optim.Optimizer, model: nn.Module, inputs: Any) -> None:
+        """Take a step, with a function that computes the loss again where an optimizer needs one, as LBFGS does."""
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = self._value(model, inputs)
+            backward(loss)
+            return loss
+
+        parameter = inspect.signature(optimizer.step).parameters.get("closure")
+        needs_closure = parameter is not None and parameter.default is parameter.empty
+        if needs_closure:
+            optimizer.step(closure)
+        else:
+            optimizer.step()
+
+
+def move_to(tensor: Tensor, device: Any) -> Tensor:
+    """Return a tensor on a device, at the same offset in its memory, which `Tensor.to` forgets."""
+    there = tensor.to(device)
+    offset = tensor.storage_offset()
+    if there.storage_offset() == offset or not there.numel():
+        return there
+
+    sizes = zip(there.shape, there.stride(), strict=True)
+    last = sum((count - 1) * stride for count, stride in sizes)
+    storage = there.new_zeros(offset + last + 1)
+    return storage.as_strided(there.shape, there.stride(), offset).copy_(there)
+
+
+def backward(loss: Tensor) -> None:
+    """Compute the gradients of a loss, if it has any: a model without weights may have none."""
+    if loss.requires_grad:
+        loss.backward()
+
+
+def mean_square(output: Any) -> Tensor:
+    """Return a loss for a model that has none of its own.
+
+    Parameters
+    ----------
+    output
+        What a model returned: tensors, however deep they lie.
+
+    Returns
+    -------
+    Tensor
+        A number: the sum of the mean squares of all floating and complex tensors; 0 if there are none.
+    """
+    floating = [tensor for tensor in tensors_in(output) if is_floating(tensor)]
+    if not floating:
+        return torch.zeros(())
+
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in floating]
+    return sum(tensor.square().mean() for tensor in real)
+
+
+def compute_layer_errors(
+    run: TrainingRun, on_device: Sequence[RecordedLayer]
+) -> tuple[LayerError, ...] | NotCompared:
+    """Return the error of each layer, or why it is not known.
+
+    Parameters
+    ----------
+    run
+        Is computed on the CPU twice: in float64, and in the model's dtype.
+    on_device
+        The layers as the device computed them.
+    """
+    try:
+        exact = run.record_on_cpu(in_float64=True)
+    except CPU_ERRORS as error:
+        return NotCompared(Reason.CPU_RAISES, units.first_line(error))
+
+    names = _list_names(on_device)
+    try:
+        own = run.record_on_cpu()
+    except CPU_ERRORS:  # the CPU has no kernel in this dtype
+        own = [RecordedLayer(name) for name in names]
+
+    if _list_names(exact) != names or _list_names(own) != names:
+        return NotCompared(Reason.OTHER_LAYERS)
+    return tuple(map(_compute_layer_error, exact, on_device, own))
+
+
+def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
+    """Return the largest difference over the root mean square of the right values.
+
+    Parameters
+    ----------
+    exact, result
+        Tensors of one shape.
+
+    Returns
+    -------
+    float
+        Infinite where one is NaN or infinite and the other is not; NaN if one is missing, empty or of another shape.
+    """
+    if exact is None or result is None or not exact.numel() or exact.shape != result.shape:
+        return math.nan
+
+    exact, result = to_float64(exact), to_float64(result)
+    is_same = (exact == result) | (exact.isnan() & result.isnan())
+    difference = (exact - result).abs().masked_fill(is_same, 0.0).max().item()
+    if math.isnan(difference):
+        return math.inf
+
+    finite = exact[exact.isfinite()].abs()
+    size = finite.square().mean().sqrt().item() if finite.numel() else 0.0
+    if size:
+        return difference / size
+    return math.inf if difference > NO_ERROR_OF_ZEROS else difference
+
+
+def _list_names(layers: Sequence[RecordedLayer]) -> list[str]:
+    return [layer.name for layer in layers]
+
+
+def _record_layers(model: nn.Module) -> list[RecordedLayer]:
+    """Return a list that each layer of a model, once it has run, adds what it computed to."""
+    recorded: list[RecordedLayer] = []
+    for name, module in model.named_modules():
+        if not any(module.children()):
+            module.register_forward_hook(_recording_hook(name or type(module).__name__, recorded))
+    return recorded
+
+
+def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., None]:
+    """Return a forward hook that records a layer's output and the gradient by it."""
+
+    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        layer = RecordedLayer(name)
+        recorded.append(layer)
+        tensor = next(filter(is_floating, tensors_in(output)), None)
+        if tensor is None:
+            return
+
+        def record_gradient(gradient: Tensor) -> None:
+            layer.gradient = gradient.detach().cpu()
+
+        layer.output = tensor.detach().cpu()
+        if tensor.requires_grad:
+            tensor.register_hook(record_gradient)
+
+    return hook
+
+
+def _compute_layer_error(
+    exact: RecordedLayer, on_device: RecordedLayer, own: RecordedLayer
+) -> LayerError:
+    """Return the errors of a layer on the device, and on the CPU in the model's dtype."""
+    return LayerError(
+        module=on_device.name,
+        forward=relative_error(exact.output, on_device.output),
+        backward=relative_error(exact.gradient, on_device.gradient),
+        forward_cpu=relative_error(exact.output, own.output),
+        backward_cpu=relative_error(exact.gradient, own.gradient),
+    )

@@ -1,0 +1,277 @@
+"""Make a wrong call smaller while a device computes it wrongly, and find what the fault needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from metallab.outcomes import Agreement
+from metallab.pytorch.divergence.calls import Call
+from metallab.pytorch.divergence.conditions import (
+    Condition,
+    MinElements,
+    MinSize,
+    NoElements,
+    NonzeroOffset,
+    NotContiguous,
+    NotFloat32,
+    View,
+)
+from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.program import write_program
+
+SEEDS = 3
+"""A condition has to hold with the random numbers of so many seeds."""
+LARGE = 16
+"""The smallest size that counts as a condition."""
+
+
+def minimize(
+    call: Call, device: torch.device, until: float = math.inf
+) -> tuple[tuple[Condition, ...], str]:
+    """Return the conditions of a wrong call, and a program that shows it.
+
+    Parameters
+    ----------
+    call
+        With a `Layout` in place of each tensor.
+    device
+        The one that computes it wrongly.
+    until
+        When to stop, in seconds of `time.monotonic`.
+
+    Returns
+    -------
+    conditions : tuple of Condition
+        What the fault needs: each was seen on both sides, wrong with it and right without it.
+    program : str
+        At most 20 lines; empty, as are the conditions, if random numbers do not show the fault.
+    """
+    oracle = _Oracle(device, until)
+    wrong = _draw_random_numbers(call, oracle)
+    if wrong is None:
+        return (), ""
+
+    wrong = _simplify(wrong, oracle)
+    wrong = _flatten(wrong, oracle)
+    for size in _list_sizes(wrong, at_least=2):
+        wrong = _resize(wrong, size, _smallest_wrong(wrong, size, oracle))
+    return _find_conditions(wrong, oracle), write_program(wrong, str(device))
+
+
+@dataclass(frozen=True)
+class _Oracle:
+    """Tells whether a device computes a call wrongly, until a time of `time.monotonic`."""
+
+    device: torch.device
+    until: float
+
+    def outcome(self, call: Call, seed: int = 0) -> Agreement:
+        """Run a call's program: ``differs``, ``agrees``, or ``refused`` if it does not run or time is over."""
+        if time.monotonic() >= self.until:
+            return "refused"
+
+        on_cpu = _run_program(call, "cpu", seed)
+        if on_cpu != "agrees":
+            return "refused"
+        return _run_program(call, str(self.device), seed)
+
+    def is_wrong(self, call: Call) -> bool:
+        """Return True if the device computes a call wrongly with the first seed."""
+        return self.outcome(call) == "differs"
+
+    def separates(self, wrong: Call, right: Call) -> bool:
+        """Return True if one is wrong and the other right, with all seeds."""
+        return all(
+            self.outcome(wrong, seed) == "differs" and self.outcome(right, seed) == "agrees"
+            for seed in range(SEEDS)
+        )
+
+
+def _run_program(call: Call, device: str, seed: int) -> Agreement:
+    """Run a call's program: ``refused`` for sizes that do not fit, or an argument that has no source text."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            exec(write_program(call, device, seed), {})
+        except AssertionError:
+            return "differs"
+        except Exception:  # noqa: BLE001 - whatever PyTorch raises
+            return "refused"
+    return "agrees"
+
+
+# ---- smaller calls ---------------------------------------------------------------------------------------------------
+
+
+def _draw_random_numbers(call: Call, oracle: _Oracle) -> Call | None:
+    """Return the call with numbers from a distribution that shows the fault; None if neither does."""
+    uniform = call.replace(Layout, lambda layout: dataclasses.replace(layout, distribution="rand"))
+    normal = call.replace(Layout, lambda layout: dataclasses.replace(layout, distribution="randn"))
+    return next(filter(oracle.is_wrong, (uniform, normal)), None)
+
+
+def _simplify(wrong: Call, oracle: _Oracle) -> Call:
+    """Leave out properties as long as the call stays wrong."""
+    while True:
+        simpler = [*_with_short_lists(wrong), *(other for _, other in _without_conditions(wrong))]
+        still_wrong = next(filter(oracle.is_wrong, simpler), None)
+        if still_wrong is None:
+            return wrong
+        wrong = still_wrong
+
+
+def _flatten(wrong: Call, oracle: _Oracle) -> Call:
+    """Return an elementwise call with vectors, if it is wrong with vectors, rows and columns alike."""
+    shape = wrong.tensors[0].shape
+    is_elementwise = all(layout.shape == shape and layout.is_contiguous for layout in wrong.tensors)
+    if not is_elementwise or len(shape) < 2:
+        return wrong
+
+    shapes = _vector_row_column(wrong, math.prod(shape))
+    return shapes[0] if all(map(oracle.is_wrong, shapes)) else wrong
+
+
+def _smallest_wrong(wrong: Call, size: int, oracle: _Oracle) -> int:
+    """Return the smallest number, by bisection, that in place of ``size`` leaves the call wrong."""
+    right, smallest = 0, size
+    while smallest - right > 1:
+        is_first = right == 0 and smallest == size
+        middle = 1 if is_first else (right + smallest) // 2
+        if oracle.is_wrong(_resize(wrong, size, middle)):
+            smallest = middle
+        else:
+            right = middle
+    return smallest
+
+
+def _with_short_lists(call: Call) -> Iterator[Call]:
+    """Yield calls with one tensor in place of each list."""
+    lists = [value for value in call.arguments.values() if isinstance(value, list | tuple)]
+    longest = max(map(len, lists), default=0)
+
+    for number in range(longest):
+        args = tuple(_shorten(value, number) for value in call.args)
+        kwargs = {name: _shorten(value, number) for name, value in call.kwargs.items()}
+        shorter = Call(call.operator, args, kwargs)
+        if 0 < len(shorter.tensors) < len(call.tensors):
+            yield shorter
+
+
+def _shorten(value: Any, number: int) -> Any:
+    """Return a list of tensors with one of them, and any other argument as it is."""
+    is_list = isinstance(value, list | tuple) and len(value) > 1 and isinstance(value[0], Layout)
+    return list(value[number : number + 1]) if is_list else value
+
+
+# ---- conditions ------------------------------------------------------------------------------------------------------
+
+
+def _find_conditions(wrong: Call, oracle: _Oracle) -> tuple[Condition, ...]:
+    """Return what the fault of a call needs, as seen on both sides."""
+    conditions = [
+        condition
+        for condition, other in _without_conditions(wrong)
+        if oracle.separates(wrong, other)
+    ]
+    for condition, pairs in _limits(wrong):
+        if all(oracle.separates(reaching, below) for reaching, below in pairs):
+            conditions.append(condition)
+    return tuple(conditions)
+
+
+def _without_conditions(call: Call) -> Iterator[tuple[Condition, Call]]:
+    """Yield simpler calls, each with the condition that it lacks."""
+    in_float32 = call.replace(Layout, _in_float32)
+    if in_float32 != call:
+        yield NotFloat32(), in_float32
+
+    with_elements = call.replace(Layout, _with_elements)
+    if with_elements != call:
+        yield NoElements(), with_elements
+
+    for index, (name, layout) in enumerate(call.named_tensors):
+        for condition, simpler in _simpler_layouts(name, layout):
+            if simpler != layout:
+                yield condition, _replace_layout(call, index, simpler)
+
+
+def _simpler_layouts(name: str, layout: Layout) -> Iterator[tuple[Condition, Layout]]:
+    """Yield simpler layouts of an argument, which may be the same, each with the condition that it lacks."""
+    order = tuple(range(len(layout.shape)))
+    yield NotContiguous(name, View.EXPANDED), dataclasses.replace(layout, expanded=())
+    yield NotContiguous(name, View.GAPS), dataclasses.replace(layout, has_gaps=False)
+    yield NotContiguous(name, View.PERMUTED), dataclasses.replace(layout, order=order)
+
+    is_odd = layout.offset % 2 == 1
+    offset = 2 if is_odd else 0
+    yield NonzeroOffset(name, is_odd), dataclasses.replace(layout, offset=offset)
+
+
+def _limits(call: Call) -> Iterator[tuple[Condition, list[tuple[Call, Call]]]]:
+    """Yield sizes that may be conditions, with calls that reach them and calls one below."""
+    sizes = _list_sizes(call, at_least=LARGE)
+    if sizes and {layout.shape for layout in call.tensors} == {(sizes[0],)}:
+        count = sizes[0]
+        reaching = _vector_row_column(call, count)
+        below = _vector_row_column(call, count - 1)
+        yield MinElements(count), list(zip(reaching, below, strict=True))
+        return
+
+    for size in sizes:
+        named = call.named_tensors
+        name, shape = next((name, each.shape) for name, each in named if size in each.shape)
+        dimensions = tuple(d for d, n in enumerate(shape) if n == size)
+        yield MinSize(name, dimensions, size), [(call, _resize(call, size, size - 1))]
+
+
+# ---- calls with other layouts ----------------------------------------------------------------------------------------
+
+
+def _list_sizes(call: Call, at_least: int) -> list[int]:
+    """Return the sizes of all dimensions, each once, the largest first."""
+    sizes = {size for layout in call.tensors for size in layout.shape if size >= at_least}
+    return sorted(sizes, reverse=True)
+
+
+def _vector_row_column(call: Call, count: int) -> list[Call]:
+    """Return the call with contiguous tensors of so many elements, as a vector, a row and a column."""
+    return [_reshape(call, shape) for shape in ((count,), (1, count), (count, 1))]
+
+
+def _reshape(call: Call, shape: tuple[int, ...]) -> Call:
+    order = tuple(range(len(shape)))
+    return call.replace(
+        Layout, lambda layout: dataclasses.replace(layout, shape=shape, order=order)
+    )
+
+
+def _resize(call: Call, old: int, new: int) -> Call:
+    """Return the call with another size in place of one, wherever that is."""
+
+    def resize(layout: Layout) -> Layout:
+        shape = tuple(new if size == old else size for size in layout.shape)
+        return dataclasses.replace(layout, shape=shape)
+
+    return call.replace(Layout, resize)
+
+
+def _replace_layout(call: Call, index: int, replacement: Layout) -> Call:
+    """Return the call with another layout of one tensor."""
+    count = itertools.count()
+    return call.replace(Layout, lambda layout: replacement if next(count) == index else layout)
+
+
+def _in_float32(layout: Layout) -> Layout:
+    is_half = layout.dtype in (torch.float16, torch.bfloat16)
+    return dataclasses.replace(layout, dtype=torch.float32) if is_half else layout
+
+
+def _with_elements(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, shape=tuple(size or 1 for size in layout.shape))

@@ -1,0 +1,125 @@
+"""A call of an operator as a program for a bug report."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from metallab import checks
+from metallab.pytorch.divergence.calls import REFERENCES, Call, Placeholder
+from metallab.pytorch.divergence.layouts import Layout
+
+
+def write_program(call: Call, device: str, seed: int = 0) -> str:
+    """Return a program that asserts that a device agrees with the CPU in float64.
+
+    Parameters
+    ----------
+    call
+        With a `Layout` in place of each tensor.
+    device
+        As PyTorch names it, ``"mps"``.
+    seed
+        Of the random numbers.
+
+    Returns
+    -------
+    str
+        At most 20 lines, which need nothing but PyTorch. It ends with an AssertionError if the device is wrong.
+    """
+    names = _name_parameters(call)
+    unused_names = iter(names)
+    returned = _write_results(call.replace(Layout, lambda _: Placeholder(next(unused_names))))
+
+    sources = _write_arguments(call.tensors)
+    function = f"torch.ops.{call.operator}"
+    reference = REFERENCES.get(call.name, function)
+
+    dtypes = (tensor.dtype for tensor in call.tensors)
+    dtype = next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
+    relative = checks.tolerance(dtype).relative
+
+    lines = [
+        "import torch",
+        "",
+        f"torch.manual_seed({seed})",
+        f'device = "{device}"',
+        "tensors = [",
+        *(f"    {source}," for source in sources),
+        "]",
+        "",
+        f"def run(operator, {', '.join(names)}):",
+        f"    return {returned}",
+        "",
+        "exact = [x.cpu().double() if x.is_floating_point() else x.cpu() for x in tensors]",
+        f"right = run({reference}, *exact)",
+        f"result = run({function}, *tensors)",
+        "for a, b in zip(right, result):",
+        f"    rtol, a, b = {relative:g}, a.double(), b.cpu().double()",
+        "    torch.testing.assert_close(b, a, rtol=rtol, atol=rtol * a.abs().nanmean().item() + 1e-6, equal_nan=True)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _name_parameters(call: Call) -> list[str]:
+    """Return a name for each tensor: its argument's, with a number if the argument is a list."""
+    names = [name for name, _ in call.named_tensors]
+    return [
+        f"{name}{number}" if names.count(name) > 1 else name for number, name in enumerate(names)
+    ]
+
+
+def _write_arguments(layouts: Sequence[Layout]) -> list[str]:
+    """Return expressions for tensors, one for those in a row that are alike."""
+    sources = []
+    for source, group in itertools.groupby(layout.source for layout in layouts):
+        count = len(list(group))
+        sources.append(source if count == 1 else f"*({source} for _ in range({count}))")
+    return sources
+
+
+def _write_results(call: Call) -> str:
+    """Return the expression for a list of the results of a call, which has names in place of tensors."""
+    positional, by_name = _split_arguments(call)
+    settings = ", ".join(f"{name}={_write_value(value)}" for name, value in by_name.items())
+    lines = [", ".join(map(_write_value, positional)), settings]
+    arguments = ",\n        ".join(filter(None, lines))
+
+    written = [leaf for name, leaf in call.named_tensors if name in call.written_arguments]
+    if written:
+        return f"(operator({arguments}), {', '.join(written)})[1:]"
+
+    types = [str(part.type) for part in call.operator._schema.returns]
+    if types == ["Tensor"]:
+        return f"[operator({arguments})]"
+    if types == ["number"]:
+        return f"[torch.tensor(operator({arguments}))]"
+    # None: gradients that nothing asked for
+    return f"[x for x in operator({arguments}) if x is not None]"
+
+
+def _split_arguments(call: Call) -> tuple[tuple, dict[str, Any]]:
+    """Return the arguments that are written by position, up to the last tensor, and those by name."""
+    if call.name in REFERENCES:  # whose arguments may have other names
+        return call.args, call.kwargs
+
+    count = len(call.args)
+    while count and not _has_tensor(call.args[count - 1]):
+        count -= 1
+    return call.args[:count], dict([*call.arguments.items()][count:])
+
+
+def _has_tensor(argument: Any) -> bool:
+    return any(isinstance(leaf, Placeholder) for leaf in tree_leaves(argument))
+
+
+def _write_value(value: Any) -> str:
+    """Return an argument as source code."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(list(value)) if isinstance(value, list | tuple) else repr(value)

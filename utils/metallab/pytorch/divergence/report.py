@@ -1,0 +1,246 @@
+"""What a search for the first wrong operator has found."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from metallab.outcomes import Agreement
+from metallab.pytorch.divergence import wording
+from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
+from metallab.pytorch.divergence.differences import Difference, NotCompared
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Direction = Literal["forward", "backward", "step"]
+"""Where an operator was called; ``step`` is the optimizer's."""
+SMALLEST_DRAWN = 1e-17
+"""An error of 0 is drawn here: the axis is logarithmic."""
+MOST_LABELS = 16
+"""With more layers not each has its name below the axis, and names are turned."""
+
+
+class Outcome(StrEnum):
+    """What a search ended with."""
+
+    AGREES = "agrees"
+    WRONG_KERNEL = "wrong kernel"
+    """A call was wrong each time that it was made with the same numbers."""
+    INTERMITTENT = "intermittent"
+    """A call was wrong, and with the same numbers right later."""
+    NAN = "NaN"
+    """A NaN appears, in the same dtype on the CPU as well."""
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """The error of a layer without layers inside, against the CPU in float64, over the root mean square."""
+
+    module: str
+    """As ``named_modules`` names it."""
+    forward: float
+    """The error of its output on the device; NaN without floating elements."""
+    backward: float
+    """The error of the gradient by its output; NaN if there is none."""
+    forward_cpu: float
+    """As ``forward``, of the CPU in the model's dtype: rounding. NaN without such a kernel."""
+    backward_cpu: float
+    """As ``backward``, of the CPU in the model's dtype."""
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Where an operator is called."""
+
+    operator: str
+    """``aten::convolution``."""
+    module: str
+    """The innermost module that calls it; empty for the model itself."""
+    direction: Direction
+
+    def __str__(self) -> str:
+        return wording.call_site(self)
+
+
+@dataclass(frozen=True)
+class RandomOperator:
+    """An operator that draws random numbers, which are not compared."""
+
+    operator: str
+    """``aten::native_dropout``."""
+    module: str
+    """The innermost module that calls it; empty for the model itself."""
+
+    def __str__(self) -> str:
+        return wording.random_operator(self)
+
+
+@dataclass(frozen=True)
+class DivergentCall:
+    """The first call that is wrong, or makes a NaN."""
+
+    operator: str
+    """``aten::convolution``."""
+    module: str
+    """The innermost module that called it, as ``named_modules`` names it; empty for the model itself."""
+    direction: Direction
+    dtype: str
+    """The dtype of the first tensor that it was given, ``float32``."""
+    shapes: tuple[tuple[int, ...], ...]
+    """The shapes of all tensors that it was given."""
+    difference: Difference
+    """How its result differs."""
+    wrong_calls: int = 1
+    """How many times it was wrong with the same numbers."""
+    right_calls: int = 0
+    """How many times it was right with the same numbers, when it was made again."""
+
+    @property
+    def is_intermittent(self) -> bool:
+        """Whether the same call was right, too."""
+        return self.right_calls > 0
+
+
+@dataclass
+class Report:
+    """What `metallab.pytorch.divergence.find` has found; as text all of it, in a notebook as a table."""
+
+    agreement: Agreement
+    """Whether the device and the CPU agree."""
+    device: str
+    """The device's label."""
+    compared: int = 0
+    """How many calls of operators were compared."""
+    largest: float = 0.0
+    """The largest difference of those that agree, relative to the root mean square: rounding."""
+    divergent_call: DivergentCall | None = None
+    """The first call that is wrong, or makes a NaN; None if there is none."""
+    conditions: tuple[Condition, ...] = ()
+    """What the fault needs: a layout, a number of elements. ``str`` of each is its words."""
+    program: str = ""
+    """At most 20 lines that end with an AssertionError; empty if random numbers do not show the fault."""
+    layers: tuple[LayerError, ...] = ()
+    """The error of each layer; empty if they were not asked for, or could not be compared."""
+    random: tuple[RandomOperator, ...] = ()
+    """Random operators, with their modules."""
+    not_compared: dict[str, NotCompared] = field(default_factory=dict)
+    """Operators that were not compared, with the reason."""
+    layers_not_compared: NotCompared | None = None
+    """Why the errors of layers are not known, though they were asked for."""
+    skipped: int = 0
+    """Calls that were not compared because the time was over."""
+    infinity: CallSite | None = None
+    """The call that made the first infinity, or the one that a NaN comes from."""
+
+    @property
+    def kind(self) -> Outcome:
+        """What the search ended with; prints as ``agrees``, ``wrong kernel``, ``intermittent`` or ``NaN``."""
+        if self.divergent_call is None:
+            return Outcome.AGREES
+        if self.agreement != "differs":
+            return Outcome.NAN
+        if self.divergent_call.is_intermittent:
+            return Outcome.INTERMITTENT
+        return Outcome.WRONG_KERNEL
+
+    @property
+    def fix(self) -> Fix:
+        """What to put in the wrong operator's place, or to do about one that is wrong at times."""
+        if self.kind is Outcome.INTERMITTENT:
+            return Fix(FixKind.LESS_WORK)
+        first = self.divergent_call
+        return choose_fix(self.conditions, is_step=first is not None and first.direction == "step")
+
+    @property
+    def advice(self) -> str:
+        """The words of `fix`."""
+        return str(self.fix)
+
+    @property
+    def headline(self) -> str:
+        """The report in one sentence."""
+        return wording.headline(self)
+
+    def __str__(self) -> str:
+        lines = [f"  {name}: {text}" for name, text in wording.rows(self)]
+        return "\n".join([self.headline, *lines])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        colour = "#009e73" if self.divergent_call is None else "#d55e00"
+        style = f"border-left:.4em solid {colour};padding:.5em 1em"
+
+        cell = '<td style="text-align:left">'
+        rows = "".join(
+            f"<tr>{cell}{name}</td>{cell}{html.escape(text)}</td></tr>"
+            for name, text in wording.rows(self)
+        )
+        return (
+            f'<div style="{style}"><b>{html.escape(self.headline)}</b><table>{rows}</table></div>'
+        )
+
+    def draw(self) -> Figure:
+        """Draw the error of each layer, forward and backward, beside rounding on the CPU.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The errors are relative to the root mean square. A dotted line stands at the layer of the first wrong call.
+        """
+        import matplotlib.pyplot as plt
+
+        from metallab import plots
+
+        with plt.rc_context(plots.STYLE):
+            figure, (forward, backward) = plt.subplots(
+                2, 1, figsize=(7.5, 4.6), sharex=True, sharey=True
+            )
+            self._draw_errors(forward, "forward")
+            self._draw_errors(backward, "backward")
+            forward.legend(fontsize=8)
+            self._label_layers(backward)
+
+            title = "The error of each layer, against the CPU in float64"
+            plots.title(figure, title, [self.device])
+
+        ending = "no operator is wrong"
+        if self.divergent_call is not None:
+            ending = f"the first wrong operator is {self.divergent_call.operator}"
+        described = f"error of {len(self.layers)} layers, forward and backward; {ending}"
+        return plots.described(figure, described)
+
+    def _draw_errors(self, axes: Axes, direction: Literal["forward", "backward"]) -> None:
+        """Draw the errors of one direction, with a line at the first wrong call if it has that direction."""
+        from metallab import plots
+
+        for key, label, style, colour in (
+            (direction, "device", "o-", plots.RED),
+            (f"{direction}_cpu", "rounding on a CPU", "s--", plots.BLUE),
+        ):
+            errors = [max(getattr(layer, key), SMALLEST_DRAWN) for layer in self.layers]
+            axes.plot(range(len(errors)), errors, style, color=colour, label=label, markersize=5)
+
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{direction}: error\nover RMS")
+
+        first = self.divergent_call
+        names = [layer.module for layer in self.layers]
+        if first is not None and first.direction == direction and first.module in names:
+            axes.axvline(names.index(first.module), color=plots.GREY, linestyle=":", zorder=0)
+            axes.set_title(f"first wrong: {first.operator} in {first.module}", fontsize=9)
+
+    def _label_layers(self, axes: Axes) -> None:
+        """Write the names of layers below an axis."""
+        names = [layer.module for layer in self.layers]
+        step = max(1, len(names) // MOST_LABELS)
+        positions = range(0, len(names), step)
+        if step > 1:
+            axes.set_xticks(positions, names[::step], rotation=60, ha="right")
+        else:
+            axes.set_xticks(positions, names)
+        axes.set_xlabel("layer, in the order of the forward pass")

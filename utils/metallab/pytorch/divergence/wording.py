@@ -1,0 +1,268 @@
+"""The sentences about a divergence: whatever shows a `Report` takes them from here.
+
+The classes of this package hold numbers and kinds; the functions of this module turn them into text. Their ``str`` and
+their text properties call these functions, and nothing reads the text back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metallab import units
+
+if TYPE_CHECKING:
+    import torch
+
+    from metallab.pytorch.divergence.conditions import (
+        Fix,
+        MinElements,
+        MinSize,
+        NonzeroOffset,
+        NotContiguous,
+    )
+    from metallab.pytorch.divergence.differences import (
+        NotCompared,
+        Number,
+        StrayWrite,
+        WrongKind,
+        WrongOrder,
+        WrongPositions,
+        WrongShare,
+        WrongValues,
+        WrongWrite,
+    )
+    from metallab.pytorch.divergence.report import CallSite, DivergentCall, RandomOperator, Report
+
+ABORTED_CALLS = "https://github.com/pytorch/pytorch/pull/193571"
+"""The report that PyTorch does not notice when macOS aborts a GPU job."""
+
+PHRASES = {
+    # what a fault needs
+    "not float32": "not in float32",
+    "no elements": "a tensor without elements",
+    "not contiguous": "{argument} is not contiguous ({view})",
+    "expanded": "an expanded view",
+    "gaps": "a view with gaps",
+    "permuted": "a permuted view",
+    "offset": "{argument} begins at an offset in its storage",
+    "odd offset": "{argument} begins at an odd offset in its storage",
+    "elements": "{count} elements or more",
+    "size": "{sizes} of {size} or more",
+    # what to do
+    "fix: less work": "give the GPU less work at a time, such as smaller batches, close what else uses it, "
+    "and run again",
+    "fix: float32": "compute it in float32",
+    "fix: skip empty": "leave it out where there is nothing to compute",
+    "fix: fewer elements": "give it fewer elements at a time, or compute it on the CPU",
+    "fix: contiguous weights": "make the weights contiguous before training, "
+    "weight.data = weight.data.contiguous()",
+    "fix: copy arguments": "give it {argument}.{method}() in place of {argument}",
+    "fix: other operators": "compute it on the CPU, or write it with other operators",
+    # how a result is wrong
+    "wrong values": "{count} of {total} values differ too much, {place}{value} for {right}; {cause}",
+    "not equal": "they must be equal",
+    "not finite": "infinite or NaN on one side only",
+    "not rounding": "{error:.3g} apart, and rounding explains at most {allowed:.3g}",
+    "scaled": "what is kept is scaled wrongly",
+    "wrong kind": "It is {kind}, not {right}.",
+    "wrong positions": "{count} of {total} positions point at other values, or are there twice.",
+    "wrong order": "{count} of {total} positions break the order of equal values.",
+    "positions outside": "Positions lie outside of what they point into.",
+    "wrong share": "It keeps {kept:.3g} of the values, not {right:.3g}.",
+    "wrong write": "What it writes to {argument}: {difference}",
+    "stray write": "It changes the memory of {argument} where it has nothing to write (elements: {count}).",
+    "new NaN": "Its inputs have none.",
+    # why something was not compared
+    "unordered": "its results are in no order",
+    "other count": "{on_device} results, and {on_cpu} on the CPU",
+    "integers": "whole numbers beside its values",
+    "not strided": "a sparse or nested tensor",
+    "CPU raises": "{message}",
+    "other layers": "the CPU went through other layers",
+    # where
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "step": "the optimizer's step",
+    # the report
+    "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
+    "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
+    "origin of NaN": " Its infinity comes from {infinity}.",
+    "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
+    "macOS may have aborted the call, which PyTorch does not notice ({aborted_calls}), or threads race.",
+    "wrong kernel": "WRONG KERNEL: {where}, on {device}.",
+    "needs": " The fault needs: {conditions}.",
+    "rounding": "up to {largest:.1e} of the root mean square",
+    "first infinity": "first in {infinity}",
+    "random": "{operator}: devices draw numbers of their own",
+}
+
+
+# ---- what a fault needs, and what to do ------------------------------------------------------------------------------
+
+
+def not_contiguous(condition: NotContiguous) -> str:
+    """Return that an argument is not contiguous, and why."""
+    view = PHRASES[condition.view]
+    return PHRASES["not contiguous"].format(argument=condition.argument, view=view)
+
+
+def nonzero_offset(condition: NonzeroOffset) -> str:
+    """Return that an argument begins at an offset."""
+    phrase = PHRASES["odd offset" if condition.is_odd else "offset"]
+    return phrase.format(argument=condition.argument)
+
+
+def min_elements(condition: MinElements) -> str:
+    """Return from how many elements on a fault occurs."""
+    return PHRASES["elements"].format(count=condition.count)
+
+
+def min_size(condition: MinSize) -> str:
+    """Return from which size on a fault occurs, ``self.shape[0] of 1024 or more``."""
+    sizes = [f"{condition.argument}.shape[{d}]" for d in condition.dimensions]
+    return PHRASES["size"].format(sizes=" and ".join(sizes), size=condition.size)
+
+
+def fix(fix: Fix) -> str:
+    """Return what to do about a fault, one advice for each argument that is to be copied."""
+    phrase = PHRASES[f"fix: {fix.kind}"]
+    if not fix.copies:
+        return phrase
+    return "; ".join(phrase.format(argument=name, method=method) for name, method in fix.copies)
+
+
+# ---- how a result is wrong, and why it was not compared --------------------------------------------------------------
+
+
+def wrong_values(difference: WrongValues) -> str:
+    """Return how many values differ, one of them, and why they count as wrong."""
+    cause = PHRASES[difference.cause].format(error=difference.error, allowed=difference.allowed)
+    is_floating = isinstance(difference.right, float | complex)
+    return PHRASES["wrong values"].format(
+        count=difference.count,
+        total=difference.total,
+        place=f"at {difference.position}: " if difference.position else "",
+        value=_number(difference.value, is_floating),
+        right=_number(difference.right, is_floating),
+        cause=cause,
+    )
+
+
+def wrong_kind(difference: WrongKind) -> str:
+    """Return the dtype and the shape of a result, and those that it should have."""
+    return PHRASES["wrong kind"].format(
+        kind=_kind(difference.dtype, difference.shape),
+        right=_kind(difference.right_dtype, difference.right_shape),
+    )
+
+
+def wrong_positions(difference: WrongPositions) -> str:
+    """Return how many positions are wrong."""
+    return PHRASES["wrong positions"].format(count=difference.count, total=difference.total)
+
+
+def wrong_order(difference: WrongOrder) -> str:
+    """Return how many positions break the order of equal values."""
+    return PHRASES["wrong order"].format(count=difference.count, total=difference.total)
+
+
+def wrong_share(difference: WrongShare) -> str:
+    """Return which share dropout keeps."""
+    return PHRASES["wrong share"].format(kept=difference.kept, right=difference.right)
+
+
+def wrong_write(difference: WrongWrite) -> str:
+    """Return how an argument that is written to is wrong."""
+    return PHRASES["wrong write"].format(
+        argument=difference.argument, difference=difference.difference
+    )
+
+
+def stray_write(difference: StrayWrite) -> str:
+    """Return where memory changes that is not to be written."""
+    return PHRASES["stray write"].format(argument=difference.argument, count=difference.count)
+
+
+def not_compared(why: NotCompared) -> str:
+    """Return why something was not compared."""
+    on_device, on_cpu = why.counts or (0, 0)
+    return PHRASES[why.reason].format(message=why.message, on_device=on_device, on_cpu=on_cpu)
+
+
+def _number(value: Number, is_floating: bool) -> str:
+    return f"{value:.6g}" if is_floating else f"{value}"
+
+
+def _kind(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{units.dtype_name(dtype)} of shape {shape}"
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def call_site(site: CallSite) -> str:
+    """Return where an operator is called, ``aten::mul in 0, the forward pass``."""
+    return f"{site.operator} in {site.module or 'the model itself'}, {PHRASES[site.direction]}"
+
+
+def random_operator(random: RandomOperator) -> str:
+    """Return an operator with its module."""
+    return f"{random.operator} in {random.module or 'the model'}"
+
+
+def headline(report: Report) -> str:
+    """Return the report in one sentence, or two."""
+    first = report.divergent_call
+    if first is None:
+        calls = report.compared + report.skipped
+        return PHRASES["agrees"].format(device=report.device, compared=report.compared, calls=calls)
+
+    where = _where(first)
+    if report.kind == "NaN":
+        sentence = PHRASES["NaN"].format(where=where, dtype=first.dtype)
+        if report.infinity is not None:
+            sentence += PHRASES["origin of NaN"].format(infinity=report.infinity)
+        return sentence
+
+    if report.kind == "intermittent":
+        return PHRASES["intermittent"].format(
+            where=where,
+            device=report.device,
+            wrong=first.wrong_calls,
+            calls=first.wrong_calls + first.right_calls,
+            aborted_calls=ABORTED_CALLS,
+        )
+
+    sentence = PHRASES["wrong kernel"].format(where=where, device=report.device)
+    if report.conditions:
+        conditions = "; ".join(map(str, report.conditions))
+        sentence += PHRASES["needs"].format(conditions=conditions)
+    return sentence
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """Return what stands below the headline: a name and a text each."""
+    rows = []
+    if first := report.divergent_call:
+        shapes = ", ".join(map(str, first.shapes))
+        rows.append(("given", f"{first.dtype}, {shapes}"))
+        rows.append(("result", str(first.difference)))
+
+    if report.agreement == "differs":
+        rows.append(("what to do", report.advice))
+    else:
+        rows.append(("rounding", PHRASES["rounding"].format(largest=report.largest)))
+    if report.infinity is not None and report.kind != "NaN":
+        rows.append(("infinity", PHRASES["first infinity"].format(infinity=report.infinity)))
+
+    rows += [("random", PHRASES["random"].format(operator=each)) for each in report.random]
+    rows += [("not compared", f"{name}: {why}") for name, why in report.not_compared.items()]
+    if report.layers_not_compared is not None:
+        rows.append(("not compared", f"layers: {report.layers_not_compared}"))
+    return rows
+
+
+def _where(first: DivergentCall) -> str:
+    """Return where the first wrong call is made; nothing of the module if that is the model itself."""
+    module = f"{first.module}, " if first.module else ""
+    return f"{first.operator} in {module}{PHRASES[first.direction]}"
