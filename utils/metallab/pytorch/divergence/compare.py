@@ -316,12 +316,11 @@ class _ResultComparer:
     def _count_wrong_positions(self, exact: Tensor, value: Tensor) -> int:
         """Return how many positions point at other values, or are there twice; 0 if these are no positions."""
         call = self.reference.before
-        meant = _values_at(call, exact)
-        if meant is None:
+        if not _returns_positions(call):
             self.not_compared = NotCompared(Reason.INTEGERS)
             return 0
 
-        wrong = int((~_equal(_values_at(call, value), meant)).sum())
+        wrong = int((~_equal(_values_at(call, value), _values_at(call, exact))).sum())
         if call.short_name in UNIQUE_POSITIONS:
             dim = call.settings["dim"]
             wrong += int((value.sort(dim).values.diff(dim=dim) == 0).sum())
@@ -538,14 +537,19 @@ def _is_same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and (torch.equal(a, b) or bool(_equal(a, b).all()))
 
 
-def _values_at(call: Call, positions: Tensor) -> Tensor | None:
-    """Return the values at positions in the first argument; None if the operator returns no positions."""
+def _returns_positions(call: Call) -> bool:
+    """Return True if the integers that an operator returns are positions in its first argument."""
+    if "max_pool" in call.short_name:
+        return True
+    return call.short_name in POSITION_OPERATORS and call.tensors[0].dim() > 0
+
+
+def _values_at(call: Call, positions: Tensor) -> Tensor:
+    """Return the values at positions in the first argument of an operator that `_returns_positions`."""
     x = call.tensors[0]
     if "max_pool" in call.short_name:
         first_flat = -3 if "3d" in call.short_name else -2
         return x.flatten(first_flat).gather(-1, positions.flatten(first_flat))
-    if call.short_name not in POSITION_OPERATORS or not x.dim():
-        return None
 
     dim = call.settings.get("dim")
     if dim is None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from metallab import units
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.outcomes import Agreement
 from metallab.pytorch.dispatch import CallingModules
 from metallab.pytorch.divergence.calls import Call
@@ -74,7 +74,7 @@ class OperatorComparer:
         When it was made, by `time.monotonic`.
     """
 
-    def __init__(self, on: Device, seconds: float) -> None:
+    def __init__(self, on: PyTorchDevice, seconds: float) -> None:
         self.on = on
         self.seconds = seconds
         self.began = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.divergence.calls import is_floating
 from metallab.pytorch.divergence.comparer import OperatorComparer
@@ -26,7 +26,7 @@ def find(
     loss: Callable[[Any], Tensor] | None = None,
     *,
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
-    on: Device,
+    on: PyTorchDevice,
     seconds: float = math.inf,
     layers: bool = True,
 ) -> Report:
@@ -100,7 +100,7 @@ def find(
     return dataclasses.replace(report, layers=errors)
 
 
-def _check_dtypes(model: nn.Module, inputs: Any, on: Device) -> None:
+def _check_dtypes(model: nn.Module, inputs: Any, on: PyTorchDevice) -> None:
     """Raise ValueError if a model and its inputs have no floating tensor, or one that the device cannot have."""
     tensors = (*model.parameters(), *tensors_in(inputs))
     dtypes = {tensor.dtype for tensor in tensors if is_floating(tensor)}

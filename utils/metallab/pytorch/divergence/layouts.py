@@ -33,13 +33,15 @@ class Layout:
     def of(tensor: Tensor) -> Layout:
         """Return the layout of a tensor."""
         shape = tuple(tensor.shape)
-        offset = tensor.storage_offset()
+        offset = int(tensor.storage_offset())
         dimensions = tuple(range(tensor.dim()))
         if tensor.is_contiguous() or not tensor.numel():
             return Layout(shape, dimensions, False, offset, tensor.dtype)
 
         expanded = tuple(d for d in dimensions if tensor.stride(d) == 0 and shape[d] > 1)
-        order = tuple(sorted(dimensions, key=lambda d: -(tensor.stride(d) or math.inf)))
+        # an expanded dimension, whose stride is 0, counts as the outermost
+        strides = [stride or math.inf for stride in tensor.stride()]
+        order = tuple(sorted(dimensions, key=strides.__getitem__, reverse=True))
 
         one_of_each = tuple(slice(0, 1) if d in expanded else slice(None) for d in dimensions)
         has_gaps = not tensor[one_of_each].permute(order).is_contiguous()

@@ -131,7 +131,7 @@ def _table(verdicts: dict[str, divergence.Report], not_run: dict[str, str]) -> T
             w,
             v.compared + v.skipped,
             v.compared,
-            v.kind if v.compared else "not compared",
+            str(v.kind) if v.compared else "not compared",
             f"{v.largest:.1e}",
         )
         for w, v in verdicts.items()
