@@ -56,8 +56,8 @@ def environment(torch: str, python: str) -> Path:
 
     uv = [sys.executable, "-m", "uv"]
     interpreter = folder / "bin" / "python"
-    called([*uv, "venv", "--clear", "--no-project", "--python", python, folder])
-    called([*uv, "pip", "install", "--python", interpreter, f"torch=={torch}", *WANTED])
+    run_uv([*uv, "venv", "--clear", "--no-project", "--python", python, folder])
+    run_uv([*uv, "pip", "install", "--python", interpreter, f"torch=={torch}", *WANTED])
 
     (packages,) = folder.glob("lib/python*/site-packages")
     sources = [str(paths.ROOT / source) for source in SOURCES]
@@ -68,7 +68,7 @@ def environment(torch: str, python: str) -> Path:
     return folder
 
 
-def called(command: list[str | Path]) -> None:
+def run_uv(command: list[str | Path]) -> None:
     """Run a command of uv; NotInstalled, with its last line, if it fails."""
     done = subprocess.run([*map(str, command), "--quiet"], stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:

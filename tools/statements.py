@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import random
 import re
 import sys
@@ -124,65 +125,79 @@ def statements(text: str, place: str) -> Iterator[Statement]:
         sentences = list(_sentences(tokens))
         if is_heading:
             heading = " ".join(sentence.text for sentence in sentences)
-            continue
+        else:
+            yield from _statements_of(sentences, place, heading)
 
-        around = [source for each in sentences for source in each.sources_for_the_paragraph()]
-        for sentence in sentences:
-            if _OF_APPLES.search(sentence.text):
-                known = sentence.sources() or around
-                yield Statement(place, heading, sentence.text, ", ".join(dict.fromkeys(known)))
+
+def _statements_of(sentences: Sequence[_Sentence], place: str, heading: str) -> Iterator[Statement]:
+    """Yield the sentences of a paragraph that name a thing of Apple's."""
+    around = [source for each in sentences for source in each.sources_for_the_paragraph()]
+
+    for sentence in sentences:
+        if _OF_APPLES.search(sentence.text):
+            known = sentence.sources() or around
+            yield Statement(place, heading, sentence.text, ", ".join(dict.fromkeys(known)))
 
 
 def _paragraphs(text: str) -> Iterator[tuple[bool, list[Token]]]:
     """Yield whether it is a heading, and the inline tokens, of each paragraph, item, heading and row of a table."""
-    row: list[Token] | None = None
-    is_heading = False
+    is_heading, is_row = False, False
+    row: list[Token] = []
+
     for token in MarkdownIt("commonmark").enable("table").parse(text):
-        if token.type == "heading_open":
-            is_heading = True
-        elif token.type == "heading_close":
-            is_heading = False
-        elif token.type == "tr_open":
-            row = []
-        elif token.type == "tr_close" and row is not None:
-            yield False, row
-            row = None
-        elif token.type == "inline":
-            inline = token.children or []
-            if row is None:
-                yield is_heading, inline
-            else:
+        match token.type:
+            case "heading_open" | "heading_close":
+                is_heading = token.type == "heading_open"
+            case "tr_open":
+                is_row, row = True, []
+            case "tr_close":
+                yield False, row
+                is_row = False
+            case "inline" if not is_row:
+                yield is_heading, token.children or []
+            case "inline":
                 separator = [Token("text", "", 0, content=" | ")] if row else []
-                row += [*separator, *inline]
+                row += [*separator, *(token.children or [])]
 
 
 def _sentences(tokens: Sequence[Token]) -> Iterator[_Sentence]:
     """Yield the sentences of a paragraph."""
-    # Where a link or a mark begins in the text, so that each can be given to its sentence.
-    text, found, emphasis = "", [], None
-    for token in tokens:
-        if token.type == "link_open":
-            found.append((len(text), "link", str(token.attrs["href"])))
-        elif token.type == "em_open":
-            emphasis = len(text)
-        elif token.type == "em_close" and emphasis is not None:
-            word = text[emphasis:].strip().rstrip(".,:;").lower()
-            if word in MARKS:
-                found.append((emphasis, "mark", word))
-            emphasis = None
-        elif token.type in ("softbreak", "hardbreak"):
-            text += " "
-        elif token.type in ("text", "code_inline"):
-            text += token.content
+    text, links, marks = _flatten(tokens)
+    is_table = " | " in text
+    ends = [] if is_table else [match.end() for match in _END.finditer(text)]
 
-    start = 0
-    ends = [match.end() for match in _END.finditer(text)] if " | " not in text else []
-    for end in [*ends, len(text)]:
-        own = [(kind, what) for at, kind, what in found if start <= at < end]
-        links = tuple(what for kind, what in own if kind == "link")
-        marks = tuple(what for kind, what in own if kind == "mark")
-        yield _Sentence(" ".join(text[start:end].split()), links, marks)
-        start = end
+    for start, end in itertools.pairwise([0, *ends, len(text)]):
+        own_links = tuple(link for at, link in links if start <= at < end)
+        own_marks = tuple(mark for at, mark in marks if start <= at < end)
+        yield _Sentence(" ".join(text[start:end].split()), own_links, own_marks)
+
+
+_Places = list[tuple[int, str]]
+"""Where something begins in a text, and what it is."""
+
+
+def _flatten(tokens: Sequence[Token]) -> tuple[str, _Places, _Places]:
+    """Return the text of a paragraph, its links and its marks."""
+    text = ""
+    links: _Places = []
+    marks: _Places = []
+    emphasis: int | None = None
+
+    for token in tokens:
+        match token.type:
+            case "link_open":
+                links.append((len(text), str(token.attrs["href"])))
+            case "em_open":
+                emphasis = len(text)
+            case "em_close" if emphasis is not None:
+                word = text[emphasis:].strip().rstrip(".,:;").lower()
+                marks += [(emphasis, word)] if word in MARKS else []
+                emphasis = None
+            case "softbreak" | "hardbreak":
+                text += " "
+            case "text" | "code_inline":
+                text += token.content
+    return text, links, marks
 
 
 def no_claims() -> list[str]:

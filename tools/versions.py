@@ -92,7 +92,7 @@ def rows(project: str, locks: dict[str, str]) -> list[Row]:
             name = canonicalize_name(requirement.name)
             if not is_pinned(requirement) and (name not in ASKED_FOR or name in elsewhere):
                 continue
-            version = locked(requirement, locks[lock])
+            version = find_version(requirement, locks[lock])
             found.setdefault((name, environment, version), []).append((requirement, reasons[text]))
 
     return [row(*key, named) for key, named in found.items()]
@@ -139,7 +139,7 @@ def is_pinned(requirement: Requirement) -> bool:
     return any(each.operator in PINNING for each in requirement.specifier)
 
 
-def locked(requirement: Requirement, lock: str) -> str:
+def find_version(requirement: Requirement, lock: str) -> str:
     """Return the version that a lock has of what is required; several, with commas, where it differs by Python."""
     name = canonicalize_name(requirement.name)
     versions = re.findall(rf"^{re.escape(name)}==([\w.+]+)", lock, re.MULTILINE)
@@ -170,6 +170,7 @@ def ask(packages: list[str]) -> dict[str, str]:
     command += ["--no-deps", "--only-binary=:all:", "--quiet", "--no-header", "--no-annotate"]
     command += ["--no-python-downloads", f"--python={sys.executable}"]
     command += [f"--python-version={NEWEST_PYTHON}", "--python-platform=aarch64-apple-darwin"]
+
     done = subprocess.run(
         command,
         cwd=paths.ROOT,
@@ -178,6 +179,7 @@ def ask(packages: list[str]) -> dict[str, str]:
         capture_output=True,
         text=True,
     )
+
     if done.returncode != 0:
         raise NotAnswered(done.stderr.strip() or "uv failed without a word")
     return dict(re.findall(r"^([\w.-]+)==([\w.+]+)", done.stdout, re.MULTILINE))
@@ -214,12 +216,12 @@ def table(listed: list[Row], newest: dict[str, Newest]) -> str:
         version = each.version if each.exact else f"{each.version} (lock)"
         seen = newest[each.package]
         package = f"[{each.package}](https://pypi.org/project/{each.package}/)"
-        cells = [package, where, version, linked(each.why), seen.version, seen.day]
+        cells = [package, where, version, link_issues(each.why), seen.version, seen.day]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def linked(why: str) -> str:
+def link_issues(why: str) -> str:
     """Return a reason whose issues, such as keras#21668, are links."""
 
     def link(issue: re.Match) -> str:
@@ -228,7 +230,7 @@ def linked(why: str) -> str:
     return re.sub(rf"\b({'|'.join(REPOSITORIES)})#(\d+)", link, why)
 
 
-def replaced(page: str, written: str) -> str:
+def replace_table(page: str, written: str) -> str:
     """Return the text of a page with another table between the two marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -261,7 +263,8 @@ def main(given: list[str] | None = None) -> int:
 
     listed, newest = current_rows(), load_newest()
     known = list(dict.fromkeys(each.package for each in listed))
-    wanted = [] if wish.offline else [canonicalize_name(name) for name in wish.package] or known
+    named: list[str] = [canonicalize_name(name) for name in wish.package]
+    wanted = [] if wish.offline else named or known
     if unknown := set(wanted) - set(known):
         print(f"The table has no row of {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
@@ -285,7 +288,7 @@ def main(given: list[str] | None = None) -> int:
         return 2
 
     save_newest(newest)
-    PAGE.write_text(replaced(PAGE.read_text("utf-8"), table(listed, newest)), encoding="utf-8")
+    PAGE.write_text(replace_table(PAGE.read_text("utf-8"), table(listed, newest)), encoding="utf-8")
     print(f"{len(listed)} rows in {PAGE.relative_to(paths.ROOT)}")
     return 0
 

@@ -703,7 +703,7 @@ def test_a_tensor_with_a_gradient_is_copied() -> None:
 
     weight = torch.ones(2, requires_grad=True)
     result = {"loss": weight * 2, "all": (weight + 1, np.zeros(2))}
-    copied = inspections.copied(result)
+    copied = inspections.copy_result(result)
     with torch.no_grad():
         result["loss"].zero_()
         result["all"][0].zero_()
@@ -711,7 +711,7 @@ def test_a_tensor_with_a_gradient_is_copied() -> None:
     assert copied["loss"].tolist() == [2, 2]
     assert [copied["all"][0].tolist(), copied["all"][1].tolist()] == [[2, 2], [0, 0]]
     generator = (number for number in range(3))
-    assert inspections.copied(generator) is generator
+    assert inspections.copy_result(generator) is generator
 
 
 def test_settings_hold_for_their_variant_only() -> None:

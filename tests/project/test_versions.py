@@ -77,7 +77,7 @@ def checkout(monkeypatch, tmp_path):
 def test_the_table_is_what_the_locks_and_the_reasons_make():
     page = versions.PAGE.read_text(encoding="utf-8")
 
-    assert versions.replaced(page, versions.table(ROWS, NEWEST)) == page, f"{ANEW} --offline"
+    assert versions.replace_table(page, versions.table(ROWS, NEWEST)) == page, f"{ANEW} --offline"
 
 
 def test_every_pin_has_a_row():
@@ -136,7 +136,7 @@ def test_several_pins_of_a_package_have_their_reasons_together():
     (why,) = {row.why for row in versions.rows(PROJECT, LOCKS) if row.package == "numpy"}
 
     assert why == "all that a takes; with 2.4 b fails (keras#1)"
-    assert "[keras#1](https://github.com/keras-team/keras/issues/1)" in versions.linked(why)
+    assert "[keras#1](https://github.com/keras-team/keras/issues/1)" in versions.link_issues(why)
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def read_page(path: Path) -> Page:
     """Return what a notebook says of itself. CourseError if it does not."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     told: dict[str, Any] = notebook["metadata"].get("metallab", {}).get("course", {})
+
     try:
         return Page(
             name=path.stem,
@@ -207,30 +208,43 @@ def _heading(notebook: dict[str, Any]) -> str:
 def _check(pages: Sequence[Page]) -> None:
     """Raise CourseError where pages do not fit together."""
     leading = {page.number for page in pages if page.merge is None}
-    digits = {part.digit for part in PARTS}
-    names = {route.name for route in ROUTES}
-
     for page in pages:
-        if len(page.number) != 2 or page.number[0] not in digits:
+        _check_page(page)
+        _check_order(page, leading)
+
+
+def _check_page(page: Page) -> None:
+    """Raise CourseError where a page's number, paths or minutes cannot be."""
+    digits = {part.digit for part in PARTS}
+    if len(page.number) != 2 or page.number[0] not in digits:
+        raise CourseError(
+            f"{page.file}: a number is two digits, the first that of a part: {sorted(digits)}"
+        )
+
+    names = {route.name for route in ROUTES}
+    if unknown := set(page.routes) - names:
+        raise CourseError(f"{page.file} is on {sorted(unknown)}: routes are {sorted(names)}")
+
+    if not 0 <= page.exercises <= page.minutes:
+        raise CourseError(f"{page.file}: exercises are a part of the minutes")
+
+
+def _check_order(page: Page, leading: set[str]) -> None:
+    """Raise CourseError where a page comes after one that it cannot come after."""
+    for number in page.after:
+        if number not in leading or number >= page.number:
             raise CourseError(
-                f"{page.file}: a number is two digits, the first that of a part: {sorted(digits)}"
+                f"{page.file} comes after {number}: name a page that is there, has a smaller number, and is not to "
+                "be merged into another"
             )
-        for number in page.after:
-            if number not in leading or number >= page.number:
-                raise CourseError(
-                    f"{page.file} comes after {number}: name a page that is there, has a smaller number, and is not to "
-                    "be merged into another"
-                )
-        if unknown := set(page.routes) - names:
-            raise CourseError(f"{page.file} is on {sorted(unknown)}: routes are {sorted(names)}")
-        if not 0 <= page.exercises <= page.minutes:
-            raise CourseError(f"{page.file}: exercises are a part of the minutes")
 
 
 def group(pages: Sequence[Page]) -> list[tuple[Part, list[Page]]]:
     """Return the parts that have pages, each with its pages."""
-    grouped = [(part, [page for page in pages if page.number[0] == part.digit]) for part in PARTS]
-    return [(part, members) for part, members in grouped if members]
+    members: dict[str, list[Page]] = {}
+    for page in pages:
+        members.setdefault(page.number[0], []).append(page)
+    return [(part, members[part.digit]) for part in PARTS if part.digit in members]
 
 
 def on_route(pages: Sequence[Page], route: Route) -> list[Page]:

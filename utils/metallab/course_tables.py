@@ -45,6 +45,7 @@ def readme(text: str, pages: Sequence[Page]) -> str:
     """Return README with its tables of pages; the links to executed pages stay, which `make show` writes."""
     ran = dict(re.findall(r"\(notebooks/([\w.]+)\)( \(\[as it ran\]\([^)]*\)\))", text))
     parts = []
+
     for part, members in course.group(pages):
         rows = [
             f"| {page.number} | [{page.short_title}](notebooks/{page.file}){ran.get(page.file, '')} | {page.minutes} | "
@@ -55,6 +56,7 @@ def readme(text: str, pages: Sequence[Page]) -> str:
         parts.append(
             "\n".join([head, "", "| | page | min | its question |", "|---|---|---|---|", *rows])
         )
+
     counted = re.sub(
         r"^\d+ notebooks", f"{len(pages)} notebooks", text, count=1, flags=re.MULTILINE
     )
@@ -98,7 +100,7 @@ def _route(route: Route, members: Sequence[Page]) -> str:
 def page_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page]) -> None:
     """Write the lines *You need* and *Next* into a notebook. NoPlace if it has no cell for one of them."""
     title = notebook.cells[0]
-    title.source = _with_paragraph(title.source, "*You need ", needed(page, pages), at=2)
+    title.source = _with_paragraph(title.source, "*You need ", describe_needs(page, pages), at=2)
 
     recaps = [
         cell
@@ -110,30 +112,32 @@ def page_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page
             f"{page.file}: one cell has a paragraph that begins with **Next**, and {len(recaps)} do"
         )
     (recap,) = recaps
-    recap.source = _with_paragraph(recap.source, "**Next**: ", neighbours(page, pages), at=None)
+    recap.source = _with_paragraph(
+        recap.source, "**Next**: ", link_neighbours(page, pages), at=None
+    )
 
 
-def needed(page: Page, pages: Sequence[Page]) -> str:
+def describe_needs(page: Page, pages: Sequence[Page]) -> str:
     """Return the sentences on what a page takes for granted, and how long it takes."""
     by_number = {each.number: each for each in pages}
     before = [_link(by_number[number]) for number in page.after]
-    first = f"You need {_listed(before)}." if before else "You need no other page."
+    first = f"You need {_join(before)}." if before else "You need no other page."
 
     reading = page.minutes - page.exercises
     plan = f"Plan {reading} minutes"
     if page.exercises:
         plan += f", and {page.exercises} for the exercises"
-    return _wrapped(f"*{first} {plan}.*")
+    return _wrap(f"*{first} {plan}.*")
 
 
-def neighbours(page: Page, pages: Sequence[Page]) -> str:
+def link_neighbours(page: Page, pages: Sequence[Page]) -> str:
     """Return the links to the pages before and after."""
     at = [each.number for each in pages].index(page.number)
     following = _link(pages[at + 1]) if at + 1 < len(pages) else "[all pages](../README.md#pages)"
     line = f"**Next**: {following}."
     if at > 0:
         line += f" **Previous**: {_link(pages[at - 1])}."
-    return _wrapped(line)
+    return _wrap(line)
 
 
 def _with_paragraph(text: str, beginning: str, paragraph: str, at: int | None) -> str:
@@ -153,13 +157,13 @@ def _link(page: Page) -> str:
     return f"[{page.short_title}]({page.file})"
 
 
-def _listed(links: Sequence[str]) -> str:
+def _join(links: Sequence[str]) -> str:
     """Return links with commas, and an *and* before the last."""
     *first, last = links
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     """Return a paragraph in lines; a link is broken between its words at most."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
@@ -167,7 +171,7 @@ def _wrapped(text: str) -> str:
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-def made(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
+def render(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
     """Yield each file that is made, wholly or in part, with its text."""
     writers: dict[str, Callable[[str, Sequence[Page]], str]] = {
         "README.md": readme,
@@ -210,14 +214,16 @@ def main(given: list[str] | None = None) -> int:
 
 def stale() -> list[Path]:
     """Return the files that are not as they would be written. CourseError or NoPlace if they cannot be."""
-    return [path for path, text in made(course.read()) if path.read_text(encoding="utf-8") != text]
+    return [
+        path for path, text in render(course.read()) if path.read_text(encoding="utf-8") != text
+    ]
 
 
 def write() -> list[Path]:
     """Write what has changed, and return those files. CourseError or NoPlace if they cannot be."""
     changed = [
         (path, text)
-        for path, text in made(course.read())
+        for path, text in render(course.read())
         if path.read_text(encoding="utf-8") != text
     ]
     for path, text in changed:

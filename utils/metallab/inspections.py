@@ -75,7 +75,7 @@ class Inspections:
     ) -> None:
         self.baseline, self.judges = baseline, judges
         self.clock, self.rng = clock, rng
-        self.reference = copied(first_results[baseline]) if judges else None
+        self.reference = copy_result(first_results[baseline]) if judges else None
         """The baseline's first result, which later calls cannot change."""
         self.right_values = _right_values(first_results) if judges else {}
         """Some values of each variant's first result, where they can be compared on its device."""
@@ -100,25 +100,25 @@ class Inspections:
         self.round += 1
         self.seconds_of_round = 0.0
 
-        passed = self._passed()
+        passed = self._seconds_passed()
         has_time = self.seconds_beyond <= INSPECTION * passed
         is_later = self.round > self.certain_round and passed >= self.next_time and has_time
         self.is_due = bool(self.judges) and (self.round == self.certain_round or is_later)
 
     def prepare(self, overwrite_freed: Callable[[], None]) -> None:
         """Make sure that the result of the call to be inspected is its own, and not left over in its memory."""
-        with self._counted():
+        with self._count_time():
             overwrite_freed()
 
     def compare(self, variant: str, result: Any) -> None:
         """Compare what the last timed call of a variant returned, before another call can write over it."""
-        with self._counted():
+        with self._count_time():
             is_right = variant in self.right_values and _has_values(
                 result, self.right_values[variant]
             )
 
         if not is_right:
-            with self._counted():
+            with self._count_time():
                 self._judge(variant, result)
         elif self.round == self.certain_round:
             self._judge(variant, result)  # all values; not counted, since no later round does it
@@ -131,13 +131,13 @@ class Inspections:
         if self.round != self.certain_round:
             self.seconds_beyond += self.seconds_of_round
         distance = self.seconds_of_round / INSPECTION * self.rng.uniform(0.5, 1.5)
-        self.next_time = self._passed() + distance
+        self.next_time = self._seconds_passed() + distance
 
-    def _passed(self) -> float:
+    def _seconds_passed(self) -> float:
         return (self.clock() - self.began) / 1e9
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _count_time(self) -> Iterator[None]:
         """Add the time of what is done inside to that of the round."""
         start = self.clock()
         yield
@@ -236,7 +236,7 @@ def leaves(result: Any) -> Iterator[Any]:
         yield result
 
 
-def copied(result: Any) -> Any:
+def copy_result(result: Any) -> Any:
     """Return a copy that later calls cannot change, or the result if it cannot be copied."""
     try:
         tensors = [

@@ -68,7 +68,7 @@ class MissingTool:
         told: dict[str, str | bool] = {"what": self.what, "mend": self.fix}
         return told | ({"optional": True} if self.optional else {})
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         style = "border-left:.4em solid #d55e00;padding:.5em 1em"
         fix = f"To fix it: <code>{html.escape(self.fix)}</code>"
         shown = f'<div style="{style}"><b>Not run</b>: {html.escape(self.what)}.<br>{fix}</div>'
@@ -179,6 +179,10 @@ _not_run: list[tuple[int, Mapping[str, Any]]] = []
 """What this page has not run so far: the number of the cell, as it was run, and what is told of it under `MIME`."""
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Tool:
     """Something besides Python packages that a cell may need, and a machine may lack."""
@@ -186,7 +190,7 @@ class Tool:
     name: str
     is_here: Callable[[], bool]
     fix: Callable[[], str]
-    may_be_absent: Callable[[], bool] = lambda: False
+    may_be_absent: Callable[[], bool] = _never
     """Whether a page is no failure without it on this machine, be it run strictly: of `OPTIONAL` tools alone."""
 
     @property

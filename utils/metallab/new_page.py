@@ -6,8 +6,9 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from nbformat import read, v4, writes
+from nbformat import NotebookNode, read, v4, writes
 
 from metallab import course, course_tables, paths
 
@@ -39,37 +40,43 @@ saved = records.save("{name}", measured, on=lab, headline=headline)
 print("Measurements, with this machine's description:", saved.name)"""
 
 
-def cells(name: str, title: str) -> list:
-    """The cells of the page: result, exercises with stub, solution, check and wrong answer, recap, file of results."""
-    made = [
-        v4.new_markdown_cell(
-            f"# {title}\n\nWhich question is answered? What does one have at the end?", id="title"
-        ),
+def cells(name: str, title: str) -> list[NotebookNode]:
+    """Return the cells of the page: result, exercises, recap, file of results."""
+    promise = f"# {title}\n\nWhich question is answered? What does one have at the end?"
+    recap = "## Recap\n\n- What to remember.\n\n**Next**: to be written."
+
+    return [
+        v4.new_markdown_cell(promise, id="title"),
         v4.new_code_cell(SETUP, id="setup"),
         v4.new_code_cell(RESULT, id="result"),
         v4.new_markdown_cell("## What goes wrong\n\nShow it happening.", id="wrong"),
         v4.new_markdown_cell("## On your own\n\nReplace the `...`.", id="own"),
+        *exercise_cells(1),
+        *exercise_cells(2),
+        v4.new_markdown_cell(recap, id="recap"),
+        v4.new_code_cell(SAVE.format(name=name), id="save"),
     ]
-    for number in (1, 2):
-        stub, right, wrong = (
-            f"def double{number}(n):\n    return {value}" for value in ("...", "2 * n", "n + 2")
-        )
-        made += [
-            v4.new_code_cell(stub, id=f"exercise-{number}", metadata={"tags": ["exercise"]}),
-            v4.new_code_cell(
-                f"# a solution\n{right}", id=f"solution-{number}", metadata={"tags": ["solution"]}
-            ),
-            v4.new_code_cell(CHECK.format(number=number), id=f"check-{number}"),
-            v4.new_code_cell(wrong, id=f"wrong-{number}", metadata={"tags": ["wrong"]}),
-        ]
-    recap = v4.new_markdown_cell(
-        "## Recap\n\n- What to remember.\n\n**Next**: to be written.", id="recap"
-    )
-    return [*made, recap, v4.new_code_cell(SAVE.format(name=name), id="save")]
 
 
-def description() -> dict:
-    """What the page says of itself, to be filled in; see `metallab.course`."""
+def exercise_cells(number: int) -> list[NotebookNode]:
+    """Return the cells of an exercise: stub, solution, check and wrong answer."""
+    define = f"def double{number}(n):\n    return "
+    check = CHECK.format(number=number)
+
+    return [
+        _cell("exercise", number, f"{define}..."),
+        _cell("solution", number, f"# a solution\n{define}2 * n"),
+        v4.new_code_cell(check, id=f"check-{number}"),
+        _cell("wrong", number, f"{define}n + 2"),
+    ]
+
+
+def _cell(tag: str, number: int, code: str) -> NotebookNode:
+    return v4.new_code_cell(code, id=f"{tag}-{number}", metadata={"tags": [tag]})
+
+
+def description() -> dict[str, Any]:
+    """Return what the page says of itself, to be filled in; see `metallab.course`."""
     return {
         "question": "Which question does this page answer?",
         "minutes": 40,
@@ -119,7 +126,7 @@ def _add_paragraph(before: str, number: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 2 if the notebook cannot be made."""
+    """Return 0; 2 if the notebook cannot be made."""
     parser = argparse.ArgumentParser(
         prog="python -m metallab.new_page", description=__doc__.splitlines()[0]
     )

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from metallab import units
 
@@ -80,6 +80,12 @@ _REFUSAL = (
 )
 
 
+Processor = Literal["GPU", "CPU", "Neural Engine", ""]
+Waited = Literal["yes", "no", "unknown"]
+Basis = Literal["measured", "listed", "assumed", ""]
+Verdict = Literal["impossible", "says something else"]
+
+
 @dataclass(frozen=True)
 class Entry:
     """One measurement by the owner of a Mac."""
@@ -88,7 +94,7 @@ class Entry:
     """Such as ``matrix product``; each that there is stands in `topics`."""
     chip: str
     """Such as ``M2 Max``."""
-    processor: Literal["GPU", "CPU", "Neural Engine", ""]
+    processor: Processor
     """What computed; empty where the framework chose, and nobody says what."""
     gpu_cores: int | None
     memory_gb: int | None
@@ -101,7 +107,7 @@ class Entry:
     """The format of the numbers; ``4 bits`` and the like for language models."""
     size: str
     quantity: Reported
-    waited: Literal["yes", "no", "unknown"]
+    waited: Waited
     """Whether the clock was stopped after the GPU had ended."""
     spread: str
     """What is said of repeats; empty where nothing is."""
@@ -134,7 +140,7 @@ class Chip:
     """Of the fastest memory that it is sold with, in bytes per second."""
     clock: float | None
     """The highest of the GPU, in Hz, as one source has it; others may say more (`published`)."""
-    clock_basis: Literal["measured", "listed", "assumed", ""]
+    clock_basis: Basis
     """Whether the source shows how it measured the clock, lists it without a method, or took it from another chip."""
     published: float | None
     """Float32 in FLOP/s with the most cores, as one table gives it without saying how."""
@@ -179,7 +185,7 @@ class Figure:
     repeats: int | None
     """Calls of each kind, where that is the fault."""
     check: Check
-    verdict: Literal["impossible", "says something else"]
+    verdict: Verdict
     cause: str
     source: str
     """What kind of place it stood in; no address, since these are about mistakes and not about people."""
@@ -222,20 +228,25 @@ def measurements(
     >>> for entry in measurements("M1 Pro", dtype="bfloat16"):
     ...     print(entry.quantity, entry.where)
     """
-    entries = list(_entries())
+    wanted: dict[str, str] = {}
     if chip is not None:
-        chip = chip.removeprefix("Apple ")
-        _require(chip, {each.name for each in chips()}, "chip")
-        entries = [entry for entry in entries if entry.chip == chip]
+        wanted["chip"] = chip.removeprefix("Apple ")
+        _require(wanted["chip"], {each.name for each in chips()}, "chip")
     if topic is not None:
+        wanted["topic"] = topic
         _require(topic, set(topics()), "topic")
-        entries = [entry for entry in entries if entry.topic == topic]
-
-    if what is not None:
-        entries = [entry for entry in entries if what.lower() in entry.what.lower()]
     if dtype is not None:
-        entries = [entry for entry in entries if entry.dtype == units.dtype_name(dtype)]
-    return entries
+        wanted["dtype"] = units.dtype_name(dtype)
+
+    part = (what or "").lower()
+    return [
+        entry for entry in _entries() if part in entry.what.lower() and _has_values(entry, wanted)
+    ]
+
+
+def _has_values(entry: Entry, wanted: Mapping[str, str]) -> bool:
+    """Return whether the fields that are named hold these values."""
+    return all(getattr(entry, field) == value for field, value in wanted.items())
 
 
 def topics() -> list[str]:
@@ -304,7 +315,7 @@ def _entry(row: dict[str, str]) -> Entry:
     return Entry(
         topic=row["topic"],
         chip=row["chip"],
-        processor=row["processor"],
+        processor=_choose(row["processor"], Processor),
         gpu_cores=_whole(row["gpu_cores"]),
         memory_gb=_whole(row["memory_gb"]),
         macos=row["macos"],
@@ -314,7 +325,7 @@ def _entry(row: dict[str, str]) -> Entry:
         dtype=row["dtype"],
         size=row["size"],
         quantity=Reported(float(row["value"]), row["unit"], row["address"]),
-        waited=row["waited"],
+        waited=_choose(row["waited"], Waited),
         spread=row["spread"],
         date=row["date"],
         licence=row["licence"],
@@ -332,13 +343,14 @@ def _chip(row: dict[str, str]) -> Chip:
         for column, cell in row.items()
         if column.endswith("_source")
     }
+
     return Chip(
         name=row["chip"],
         gpu_cores=tuple(map(int, row["gpu_cores"].split())),
         memory_gb=tuple(map(int, row["memory_gb"].split())),
         bandwidth=bandwidth and bandwidth * 1e9,
         clock=clock and clock * 1e9,
-        clock_basis=row["clock_basis"],
+        clock_basis=_choose(row["clock_basis"], Basis),
         published=published and published * 1e12,
         family=row["family"],
         has_matrix_units={"yes": True, "no": False, "": None}[row["matrix_units"]],
@@ -358,12 +370,19 @@ def _figure(row: dict[str, str]) -> Figure:
         other_source=row["other_source"],
         repeats=_whole(row["repeats"]),
         check=Check(row["check"]),
-        verdict=row["verdict"],
+        verdict=_choose(row["verdict"], Verdict),
         cause=row["cause"],
         source=row["source"],
         date=row["date"],
         sure=Sure(row["sure"]),
     )
+
+
+def _choose(cell: str, words: Any) -> Any:
+    """Return a cell that holds one of the words of a Literal."""
+    if cell not in get_args(words):
+        raise ValueError(f"{cell!r} is none of {', '.join(get_args(words))}: {REMEDY}")
+    return cell
 
 
 def _number(cell: str) -> float | None:

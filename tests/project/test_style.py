@@ -1,0 +1,320 @@
+"""How code reads here, where no linter knows the shape: CONTRIBUTING.md, "How code reads", explains each rule.
+
+`DONE` lists what holds all rules, and a rule may list more. What is listed stays so; what is not, is still to be written
+anew. The list of mypy is in pyproject.toml, and so are the exceptions of ruff and complexipy.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from metallab import paths
+
+LONG = 15
+"""Lines from which on a function wants paragraphs."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+# ---- shapes: each yields the lines where it stands ---------------------------------------------------------------
+
+
+def find_long_blocks(source: str) -> Iterator[int]:
+    """Yield functions of `LONG` lines or more without a blank line, docstring aside.
+
+    One statement is one paragraph, however many fields it names.
+    """
+    lines = source.splitlines()
+
+    for function in _functions(source):
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        if not body or (len(body) == 1 and isinstance(body[0], ast.Return | ast.Expr)):
+            continue
+
+        written = lines[body[0].lineno - 1 : function.end_lineno]
+        if len(written) >= LONG and all(line.strip() for line in written):
+            yield function.lineno
+
+
+def find_multiplied_texts(source: str) -> Iterator[int]:
+    """Yield texts and lists that are multiplied by a truth value."""
+    for node in _nodes(source, ast.BinOp):
+        if not isinstance(node.op, ast.Mult):
+            continue
+
+        either = [(node.left, node.right), (node.right, node.left)]
+        if any(_is_sequence(one) and _may_be_truth(other) for one, other in either):
+            yield node.lineno
+
+
+def _is_sequence(node: ast.expr) -> bool:
+    """Say whether it is a text of two characters or more, or a list; one character is a ruler."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and len(node.value) > 1
+    return isinstance(node, ast.JoinedStr | ast.List)
+
+
+def _may_be_truth(node: ast.expr) -> bool:
+    """Say whether it may be a truth value: anything but a number or a calculation with one."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "bool"
+    return isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp | ast.Name | ast.Attribute)
+
+
+def find_named_lambdas(source: str) -> Iterator[int]:
+    """Yield lambdas that get a name; those in a pair, or behind :=, ruff does not see."""
+    for node in _nodes(source, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        value = node.value
+        values = value.elts if isinstance(value, ast.Tuple) else [value]
+        if any(isinstance(each, ast.Lambda) for each in values):
+            yield node.lineno
+
+
+def find_splatted_dicts(source: str) -> Iterator[int]:
+    """Yield calls with ``**name`` where the same function filled a dictionary of that name."""
+    for function in _functions(source):
+        filled = set(_names_of_dicts(function))
+        calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+
+        for call in calls:
+            splatted = (each.value for each in call.keywords if each.arg is None)
+            if any(isinstance(value, ast.Name) and value.id in filled for value in splatted):
+                yield call.lineno
+
+
+def _names_of_dicts(function: Function) -> Iterator[str]:
+    """Yield the names to which a dictionary is assigned, or merged with ``|=``."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
+            targets = [node.target]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        else:
+            continue
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def find_nested_conditions(source: str) -> Iterator[int]:
+    """Yield conditional expressions with another one as a branch."""
+    for node in _nodes(source, ast.IfExp):
+        if isinstance(node.body, ast.IfExp) or isinstance(node.orelse, ast.IfExp):
+            yield node.lineno
+
+
+def find_nested_comprehensions(source: str) -> Iterator[int]:
+    """Yield comprehensions that hold another one."""
+    for node in _nodes(source, Comprehension):
+        inner = (each for each in ast.walk(node) if each is not node)
+        if any(isinstance(each, Comprehension) for each in inner):
+            yield node.lineno
+
+
+PARTICIPLE = re.compile(r"(?:ed|wn|ound|ade|ept|aid|old|ung|unk|itten|iven)$")
+OTHERS = {
+    *("add", "bound", "embed", "feed", "fold", "hold", "need", "round", "seed", "unfold"),
+    "markdown",
+}
+"""What ends like a participle and is a verb, or a noun."""
+
+
+def find_participles(source: str) -> Iterator[int]:
+    """Yield functions whose name begins with a past participle; a property is named like a value."""
+    for function in _functions(source):
+        first, *_ = function.name.strip("_").split("_")
+        if function.name.startswith("__") or first in OTHERS or not PARTICIPLE.search(first):
+            continue
+
+        decorators = " ".join(map(ast.unparse, function.decorator_list))
+        if "property" not in decorators and "fixture" not in decorators:
+            yield function.lineno
+
+
+def _functions(source: str) -> Iterator[Function]:
+    return _nodes(source, Function)
+
+
+def _nodes(source: str, kinds: type) -> Iterator:
+    """Yield the nodes of some kinds, in the order of a walk through the tree."""
+    return (node for node in ast.walk(_parse(source)) if isinstance(node, kinds))
+
+
+@functools.cache
+def _parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+# ---- documentation of what others call ---------------------------------------------------------------------------
+
+
+SECTION = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def find_undocumented(path: Path) -> Iterator[str]:
+    """Yield public functions of two parameters or more whose docstring leaves one of them out.
+
+    Asked are those that a page calls and those that a package exports.
+    """
+    module = _module_name(path)
+    asked = _called_by_pages() | _exported_by_packages()
+
+    for node in _parse(path.read_text("utf-8")).body:
+        is_public = isinstance(node, Function) and not node.name.startswith("_")
+        if not is_public or f"{module}.{node.name}" not in asked:
+            continue
+
+        names = _parameters(node)
+        if len(names) < 2:
+            continue
+        section = SECTION.search(ast.get_docstring(node) or "")
+        documented = set(re.findall(r"\w+", _unindented(section[1]))) if section else set()
+        if missing := [name for name in names if name not in documented]:
+            yield f"{node.name}: {', '.join(missing)}"
+
+
+def _parameters(function: Function) -> list[str]:
+    """Return the names of all parameters."""
+    given = function.args
+    several = [each for each in (given.vararg, given.kwarg) if each is not None]
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, *several)]
+
+
+def _unindented(text: str) -> str:
+    """Return the lines that begin at the margin, which name parameters."""
+    return "\n".join(line for line in text.splitlines() if line[:1].strip())
+
+
+def _module_name(path: Path) -> str:
+    """Return the dotted name of a module of metallab: ``metallab.pytorch.trace``."""
+    parts = path.relative_to(paths.ROOT).with_suffix("").parts
+    return ".".join(parts[1:]).removesuffix(".__init__")
+
+
+@functools.cache
+def _called_by_pages() -> frozenset[str]:
+    """Return the dotted names of all that cells of pages call."""
+    return frozenset(
+        name
+        for page in sorted(paths.NOTEBOOKS.glob("*.ipynb"))
+        for name in _calls(_code(page), package="")
+    )
+
+
+@functools.cache
+def _exported_by_packages() -> frozenset[str]:
+    """Return the dotted names of what the ``__init__`` of a package imports from its modules, or defines."""
+    exported: set[str] = set()
+    for path in sorted((paths.ROOT / "utils" / "metallab").rglob("__init__.py")):
+        tree, package = _parse(path.read_text("utf-8")), _module_name(path)
+        exported |= set(_imports(tree, package).values())
+        exported |= {f"{package}.{each.name}" for each in tree.body if isinstance(each, Function)}
+    return frozenset(exported)
+
+
+def _code(page: Path) -> ast.Module:
+    """Return the code of a notebook; a cell that another program reads is left out."""
+    module = ast.Module([], [])
+    for cell in json.loads(page.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            continue
+        if text.startswith("%%isolated"):
+            text = text.partition("\n")[2]
+        with contextlib.suppress(SyntaxError):  # other magic
+            module.body += ast.parse(text).body
+    return module
+
+
+def _calls(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the dotted names of what is called, by the names under which it was imported."""
+    imported = _imports(tree, package)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            first, _, rest = ast.unparse(node.func).partition(".")
+            if first in imported:
+                yield f"{imported[first]}.{rest}".rstrip(".")
+
+
+def _imports(tree: ast.Module, package: str) -> dict[str, str]:
+    """Return what each imported name stands for: ``{"timing": "metallab.timing"}``."""
+    meant = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                whole = each.name if each.asname else each.name.partition(".")[0]
+                meant[each.asname or whole] = whole
+        elif isinstance(node, ast.ImportFrom):
+            origin = ".".join(filter(None, [package if node.level else "", node.module]))
+            for each in node.names:
+                meant[each.asname or each.name] = f"{origin}.{each.name}"
+    return meant
+
+
+# ---- what is done ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A shape that is not written any more, and where it is not."""
+
+    find: Callable[[str], Iterator[int]]
+    advice: str
+    done: tuple[str, ...] = ()
+    """Files and folders, beside `DONE`, that hold it."""
+    but: tuple[str, ...] = ()
+    """Of the modules in these folders, those that are still to be written anew."""
+
+
+DONE = (
+    "tools",
+    "utils/metallab/reported",
+)
+"""Files and folders, relative to the checkout, that hold every rule."""
+
+ALL = ("book", "classroom", "data/weights", "metalsim/src", "tools", "utils")
+
+RULES = {}
+
+
+def modules(listed: Sequence[str]) -> set[Path]:
+    """Return the modules of files and folders."""
+    found: set[Path] = set()
+    for each in listed:
+        path = paths.ROOT / each
+        assert path.exists(), f"{each} is listed and not there: take its line out, or name its heir"
+        found |= set(path.rglob("*.py")) if path.is_dir() else {path}
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_is_done_has_no_such_shape(rule):
+    held = modules(DONE) | modules(rule.done) - modules(rule.but)
+
+    wrong = [
+        f"{path.relative_to(paths.ROOT)}:{line}"
+        for path in sorted(held)
+        for line in rule.find(path.read_text("utf-8"))
+    ]
+    assert not wrong, f"{rule.advice} (CONTRIBUTING.md, How code reads)"
+
+
+def test_what_pages_call_and_packages_export_has_its_parameters_explained():
+    held = {path for path in modules(DONE) if "metallab" in path.parts}
+
+    missing = {
+        str(path.relative_to(paths.ROOT)): listed
+        for path in sorted(held)
+        if (listed := list(find_undocumented(path)))
+    }
+    assert missing == {}, "give them a numpydoc section Parameters, with shapes, dtypes and units"
