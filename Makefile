@@ -281,10 +281,13 @@ page: setup ### begin a new notebook: make page NAME=15_do_this
 course: setup ### write what is made from the pages' own descriptions: tables, paths, links between pages
 	$(BIN)/python -m metallab.course_tables
 
-lint: setup ### check style and common mistakes
+# How code reads beyond that: tests/project/test_style.py.
+lint: setup ### check style, types and common mistakes
 	$(BIN)/ruff check --quiet $(SRC) notebooks
 	$(BIN)/ruff check --quiet --select E501 --line-length 88 notebooks
 	$(BIN)/ruff format --quiet --check $(SRC)
+	$(BIN)/complexipy --quiet --failed
+	@$(BIN)/mypy --no-error-summary
 
 # Running a page writes its outputs into it, and what Jupyter says of the kernel's language.
 LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mimetype nbconvert_exporter pygments_lexer version)

@@ -1,7 +1,7 @@
 """How code reads here, where no linter knows the shape: CONTRIBUTING.md, "How code reads", explains each rule.
 
-`DONE` lists what holds all rules, and a rule may list more. What is listed stays so; what is not, is still to be written
-anew. The list of mypy is in pyproject.toml, and so are the exceptions of ruff and complexipy.
+style.toml lists what holds all rules, or some: that stays so, and the rest is still to be written anew. The list of
+mypy is in pyproject.toml, and so are the exceptions of ruff and complexipy.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import contextlib
 import functools
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from metallab import paths
+
+DONE = tomllib.loads(Path(__file__).with_name("style.toml").read_text("utf-8"))
 
 LONG = 15
 """Lines from which on a function wants paragraphs."""
@@ -266,25 +266,111 @@ def _imports(tree: ast.Module, package: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A shape that is not written any more, and where it is not."""
+    """A shape that is not written any more."""
 
     find: Callable[[str], Iterator[int]]
+    wrong: str
+    right: str
     advice: str
-    done: tuple[str, ...] = ()
-    """Files and folders, beside `DONE`, that hold it."""
-    but: tuple[str, ...] = ()
-    """Of the modules in these folders, those that are still to be written anew."""
 
 
-DONE = (
-    "tools",
-    "utils/metallab/reported",
-)
-"""Files and folders, relative to the checkout, that hold every rule."""
+RULES = {
+    "long_blocks": Rule(
+        find_long_blocks,
+        wrong="def load():\n" + "    step()\n" * LONG,
+        right="def load():\n" + "    step()\n" * (LONG - 2) + "\n    step()\n",
+        advice="put a blank line between what comes in, what is computed and what goes out",
+    ),
+    "multiplied_texts": Rule(
+        find_multiplied_texts,
+        wrong="text = summary + ' see below' * (left > 0)",
+        right="line = '-' * width + 'ab' * 3",
+        advice="write an if that adds the text",
+    ),
+    "named_lambdas": Rule(
+        find_named_lambdas,
+        wrong="first, second = lambda: 1, lambda: 2",
+        right="rows.sort(key=lambda row: row.name)",
+        advice="write a function with a name",
+    ),
+    "splatted_dicts": Rule(
+        find_splatted_dicts,
+        wrong="def save():\n    about = {'role': 1}\n    return Record(**about)",
+        right="def save(about):\n    return Record(**about)",
+        advice="name each field in the call",
+    ),
+    "nested_conditions": Rule(
+        find_nested_conditions,
+        wrong="status = 'a' if x else 'b' if y else 'c'",
+        right="status = 'a' if x else 'b'",
+        advice="write a function with early returns, or a table",
+    ),
+    "nested_comprehensions": Rule(
+        find_nested_comprehensions,
+        wrong="rows = [[f(x) for x in row] for row in table]",
+        right="rows = [f(x) for row in table for x in row]",
+        advice="write a loop, or a function for the inner one",
+    ),
+    "participles": Rule(
+        find_participles,
+        wrong="def loaded(path): ...",
+        right="def load(path): ...\n@property\ndef loaded(self): ...",
+        advice="name a function by its verb",
+    ),
+}
 
-ALL = ("book", "classroom", "data/weights", "metalsim/src", "tools", "utils")
 
-RULES = {}
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_finds_its_shape_and_nothing_else(rule):
+    assert len(list(rule.find(rule.wrong))) == 1
+    assert list(rule.find(rule.right)) == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_done_has_no_such_shape(name):
+    rule = RULES[name]
+
+    wrong = [
+        f"{path.relative_to(paths.ROOT)}:{line}"
+        for path in sorted(held(name))
+        for line in rule.find(path.read_text("utf-8"))
+    ]
+    assert not wrong, f"{rule.advice} (CONTRIBUTING.md, How code reads)"
+
+
+def test_what_pages_call_and_packages_export_has_its_parameters_explained():
+    missing = {
+        str(path.relative_to(paths.ROOT)): listed
+        for path in sorted(held("undocumented"))
+        if "metallab" in path.parts and (listed := list(find_undocumented(path)))
+    }
+    assert missing == {}, "give them a numpydoc section Parameters, with shapes, dtypes and units"
+
+
+def test_a_parameter_that_a_docstring_leaves_out_is_found(tmp_path, monkeypatch):
+    (tmp_path / "utils" / "metallab").mkdir(parents=True)
+    module = tmp_path / "utils" / "metallab" / "plots.py"
+    docstring = '"""Draw.\n\n    Parameters\n    ----------\n    figure\n        Of words.\n    """'
+    text = f"def {{}}(figure, words):\n    {docstring}\n"
+    module.write_text(text.format("described") + text.format("_private") + text.format("uncalled"))
+
+    called = _called_by_pages()
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert "metallab.plots.described" in called
+    assert list(find_undocumented(module)) == ["described: words"]
+
+
+def test_what_holds_every_rule_has_its_types_and_complexity_checked():
+    tools = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+
+    assert modules(DONE["every"]) <= modules(tools["mypy"]["files"])
+    assert not modules(DONE["every"]) & modules(tools["complexipy"]["exclude"])
+
+
+def held(rule: str) -> set[Path]:
+    """Return the modules that hold a rule."""
+    listed = DONE[rule]
+    return modules(DONE["every"]) | modules(listed["done"]) - modules(listed.get("but", []))
 
 
 def modules(listed: Sequence[str]) -> set[Path]:
@@ -292,29 +378,6 @@ def modules(listed: Sequence[str]) -> set[Path]:
     found: set[Path] = set()
     for each in listed:
         path = paths.ROOT / each
-        assert path.exists(), f"{each} is listed and not there: take its line out, or name its heir"
+        assert path.exists(), f"{each} is listed and not there: take it out, or name its heir"
         found |= set(path.rglob("*.py")) if path.is_dir() else {path}
     return found
-
-
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_what_is_done_has_no_such_shape(rule):
-    held = modules(DONE) | modules(rule.done) - modules(rule.but)
-
-    wrong = [
-        f"{path.relative_to(paths.ROOT)}:{line}"
-        for path in sorted(held)
-        for line in rule.find(path.read_text("utf-8"))
-    ]
-    assert not wrong, f"{rule.advice} (CONTRIBUTING.md, How code reads)"
-
-
-def test_what_pages_call_and_packages_export_has_its_parameters_explained():
-    held = {path for path in modules(DONE) if "metallab" in path.parts}
-
-    missing = {
-        str(path.relative_to(paths.ROOT)): listed
-        for path in sorted(held)
-        if (listed := list(find_undocumented(path)))
-    }
-    assert missing == {}, "give them a numpydoc section Parameters, with shapes, dtypes and units"
