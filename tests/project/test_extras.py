@@ -290,6 +290,8 @@ USES = {
     "dev": Use(
         (
             ("ruff", "check", "--select", "F", "test_own.py"),
+            ("mypy", "test_own.py"),
+            ("complexipy", "test_own.py"),
             ("python", "-m", "pytest", "-n", "1", "test_own.py"),
             ("nbstripout", "page.ipynb"),
             ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", "--version"),
