@@ -13,40 +13,51 @@ import nbformat
 
 from metallab import paths
 
+ROLES = {"exercise", "solution", "check"}
+"""What the id of a cell begins with."""
+
 
 def tidy(pages: Path, answers: Path) -> None:
     """Number the exercises of all pages, and move their wrong answers into the file ``answers``."""
-    known = re.findall(
+    listed = re.findall(
         r"^== .*?(?=^== |\Z)", answers.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
+
     for path in sorted(pages.glob("[0-9]*.ipynb")):
-        page, number, kept, moved = (
-            nbformat.reads(text := path.read_text(encoding="utf-8"), 4),
-            0,
-            [],
-            [],
-        )
-        for cell in page.cells:
-            tags = {*cell.metadata.get("tags", [])} | (
-                {"check"} if "checks.exercise(" in cell.source else set()
-            )
-            number += "exercise" in tags
-            if "wrong" in tags:
-                moved.append(f"== {path.stem} {number}\n{cell.source.strip()}\n")
-                continue
-            kept.append(cell)
-            if (
-                cell.cell_type == "code"
-                and number
-                and (role := tags & {"exercise", "solution", "check"})
-            ):
-                cell.id = f"{role.pop()}-{number}"
-        if moved:
-            known = sorted([*known, *moved], key=lambda each: each.split("\n", 1)[0])
-            paths.write_atomically(answers, "".join(known))
-        page.cells = kept
-        if text != (written := nbformat.writes(page) + "\n"):
+        text = path.read_text(encoding="utf-8")
+        page = nbformat.reads(text, 4)
+
+        if moved := _tidy_page(page, path.stem):
+            listed = sorted([*listed, *moved], key=lambda each: each.split("\n", 1)[0])
+            paths.write_atomically(answers, "".join(listed))
+
+        written = nbformat.writes(page) + "\n"
+        if written != text:
             paths.write_atomically(path, written)
+
+
+def _tidy_page(page: nbformat.NotebookNode, name: str) -> list[str]:
+    """Number the exercises of a page, and take out its wrong answers; return those."""
+    number = 0
+    stay: list[nbformat.NotebookNode] = []
+    moved: list[str] = []
+
+    for cell in page.cells:
+        tags = set(cell.metadata.get("tags", []))
+        if "checks.exercise(" in cell.source:
+            tags.add("check")
+        number += "exercise" in tags
+
+        if "wrong" in tags:
+            moved.append(f"== {name} {number}\n{cell.source.strip()}\n")
+            continue
+        stay.append(cell)
+        role = tags & ROLES
+        if cell.cell_type == "code" and number and role:
+            cell.id = f"{role.pop()}-{number}"
+
+    page.cells = stay
+    return moved
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 def current() -> Mode:
-    """``"full"`` or ``"fast"``, from ``METALLAB_MODE``; ValueError on anything else."""
+    """Return ``"full"`` or ``"fast"``, from ``METALLAB_MODE``; ValueError on anything else."""
     mode = os.environ.get("METALLAB_MODE") or "full"
     if mode not in MODES:
         raise ValueError(
@@ -36,5 +36,16 @@ def is_strict() -> bool:
 
 
 def by_mode(*, full: T, fast: T) -> T:
-    """The value for this run's mode: ``size = by_mode(full=4096, fast=256)``."""
+    """Return the value for this run's mode: ``size = by_mode(full=4096, fast=256)``.
+
+    Parameters
+    ----------
+    full, fast
+        The values for either mode, of any type.
+
+    Raises
+    ------
+    ValueError
+        ``METALLAB_MODE`` is neither.
+    """
     return full if current() == "full" else fast

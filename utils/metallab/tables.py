@@ -20,7 +20,8 @@ class Table:
         ``note`` stands below the table, and alone where there are no rows.
         """
         self.note = note
-        self.headings, self.rows = list(headings), [[str(value) for value in row] for row in rows]
+        self.headings = list(headings)
+        self.rows = [list(map(str, row)) for row in rows]
         if any(len(row) != len(self.headings) for row in self.rows):
             raise ValueError(
                 f"each row of this table needs {len(self.headings)} values: {', '.join(self.headings)}"
@@ -39,10 +40,7 @@ class Table:
         import pandas as pd
 
         frame = pd.DataFrame(self.rows, columns=self.headings)
-        left = [
-            {"selector": "th, td", "props": "text-align: left"}
-        ]  # notebooks align right, as suits numbers
-        return (
-            frame.style.hide(axis="index").format(escape="html").set_table_styles(left).to_html()
-            + note
-        )
+        # notebooks align right, as suits numbers
+        left = [{"selector": "th, td", "props": "text-align: left"}]
+        style = frame.style.hide(axis="index").format(escape="html").set_table_styles(left)
+        return style.to_html() + note

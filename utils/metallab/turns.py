@@ -45,11 +45,12 @@ def turn() -> Iterator[None]:
     if not folder:
         yield
         return
+
     with _one_thread:
         if _HELD in os.environ:
             yield
             return
-        with _acquired(Path(folder)):
+        with _acquire(Path(folder)):
             os.environ[_HELD] = str(os.getpid())
             try:
                 yield
@@ -57,15 +58,18 @@ def turn() -> Iterator[None]:
                 del os.environ[_HELD]
 
 
-def _acquired(folder: Path) -> contextlib.AbstractContextManager:
+def _acquire(folder: Path) -> contextlib.AbstractContextManager:
+    """Wait for the lock of a folder, and return what gives it back."""
     from filelock import FileLock, Timeout  # in a class; measuring alone does without
 
     if not folder.is_dir():
         raise NotADirectoryError(
             f"{VARIABLE} names {folder}, which is no folder: make it, or unset the variable"
         )
-    path, arrived = folder / "turn.lock", time.time()
+    path = folder / "turn.lock"
+    arrived = time.time()
     lock = FileLock(path, mode=0o666)  # other accounts take turns too
+
     try:
         held = lock.acquire(blocking=False)
     except Timeout:
@@ -79,5 +83,6 @@ def _acquired(folder: Path) -> contextlib.AbstractContextManager:
                 f"one measurement has kept its turn for more than {LIMIT / 60:.0f} min: ask who measures, or the "
                 "teacher, to restart that kernel or server, then run this cell again"
             ) from None
+
     os.utime(path)  # when this turn began
     return held

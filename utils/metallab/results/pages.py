@@ -42,7 +42,12 @@ def read_notebook(path: Path) -> NotebookNode:
 def words(value: Any) -> Iterator[str]:
     """Every text of an output, or of a list of them, but for pictures."""
     found: list[str] = []
-    _with_words(value, lambda text: found.append(text) or text)
+
+    def keep(text: str) -> str:
+        found.append(text)
+        return text
+
+    _with_words(value, keep)
     yield from found
 
 
@@ -68,7 +73,8 @@ def headings(text: str) -> list[str]:
     import mistune
 
     parse = mistune.create_markdown(renderer=None)
-    found = [token for token in _tokens(parse(text)) if token["type"] == "heading"]
+    tokens: Any = parse(text)  # with no renderer, which its type does not say
+    found = [token for token in _tokens(tokens) if token["type"] == "heading"]
     return [_words_of(heading) for heading in found]
 
 
