@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +15,8 @@ from metallab import inspections, timing
 
 RIGHT, LEFT_AS_IT_WAS = 1.0, 0.0
 SECONDS_OF_A_CALL = 0.01
+LOOK_IN_CALLS = 0.2
+"""What a quick comparison of a result with the first one takes here: so not every round can be inspected."""
 
 
 class Aborting:
@@ -62,7 +67,7 @@ class Parity:
     def __call__(self, reference: float, result: float) -> bool:
         self.calls += 1
         self.clock.now += round(self.seconds * 1e9)
-        return abs(reference - result) < 0.1
+        return bool((np.abs(reference - result) < 0.5).all())
 
 
 class Watched(inspections.Inspections):
@@ -84,75 +89,125 @@ def _watched(monkeypatch):
     monkeypatch.setattr(timing, "Inspections", Watched)
 
 
-def compare(
-    aborting: str = "",
-    *,
-    parity_seconds: float = 0.0001,
-    seed: int = 0,
-    rounding: bool = False,
-    rounds: int = 60,
-) -> tuple[timing.Comparison, Parity, FakeClock]:
-    """Compare two functions, one of which is aborted in a fifth of the rounds: two calls are made in each.
-
-    With ``rounding`` each result differs a little from that of the call before.
-    """
-    clock = FakeClock()
-    parity = Parity(clock, parity_seconds)
-    span = {
-        name: (rounds - 10, rounds - 10 + 2 * rounds // 5) if name == aborting else (0, -1)
-        for name in ("base", "other")
-    }
-    variants: dict[str, Callable[[], float]] = {
-        name: Aborting(clock, *calls) for name, calls in span.items()
-    }
-
-    def rounded(fn: Aborting) -> Callable[[], float]:
-        return lambda: fn() * (1 + 1e-9 * fn.calls)
-
-    compared = timing.compare(
-        {name: rounded(fn) for name, fn in variants.items()} if rounding else variants,
-        on=timing.Host(),
-        baseline="base",
-        parity=parity,
-        budget=timing.Budget(min_samples=rounds, max_samples=rounds),
-        seed=seed,
-        clock=clock,
-    )
-    return compared, parity, clock
-
-
-@pytest.mark.parametrize("parity_in_calls", [0.01, 0.2, 1.0, 10.0])
-@pytest.mark.parametrize("aborting", ["base", "other"])
-def test_an_abort_of_a_fifth_of_the_rounds_is_found_in_19_of_20(aborting, parity_in_calls):
-    """However long the parity check takes, since a quick comparison goes before it."""
-    seconds = parity_in_calls * SECONDS_OF_A_CALL
-    answers = [
-        compare(aborting, parity_seconds=seconds, seed=seed)[0].answers["other"]
-        for seed in range(20)
-    ]
-    found = [answer for answer in answers if answer.reason is timing.Reason.OUTPUTS_DIFFER]
-    assert len(found) >= 19
-    assert all("in round " in answer.withheld.detail for answer in found)
-
-
-def slow_values(clock: FakeClock, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the quick comparison take some time, too."""
+@contextlib.contextmanager
+def looks_taking(seconds: float, clock: FakeClock) -> Iterator[None]:
+    """Let the quick comparison of a result take some time on a fake clock."""
     values_of = inspections._values_of
 
     def slow(result):
         clock.now += round(seconds * 1e9)
         return values_of(result)
 
-    monkeypatch.setattr(inspections, "_values_of", slow)
+    with mock.patch.object(inspections, "_values_of", slow):
+        yield
 
 
-def compare_long(
-    monkeypatch: pytest.MonkeyPatch, look_in_calls: float, seed: int = 0, rounds: int = 400
-) -> list[int]:
+def compare(
+    aborting: str = "",
+    *,
+    parity_seconds: float = 0.0001,
+    seed: int = 0,
+    noise: float = 0.0,
+    rounds: int = 60,
+    array_of: Callable[[Any], Any] = lambda value: value,
+) -> tuple[timing.Comparison, Parity, FakeClock]:
+    """Compare two functions, one of which is aborted in a fifth of the rounds: two calls are made in each.
+
+    With ``noise`` the values of each result differ by about so much from those of other calls. ``array_of`` makes a
+    result from a number or an array.
+    """
+    clock = FakeClock()
+    parity = Parity(clock, parity_seconds)
+    rng = np.random.default_rng(seed)
+    span = {
+        name: (rounds - 10, rounds - 10 + 2 * rounds // 5) if name == aborting else (0, -1)
+        for name in ("base", "other")
+    }
+
+    def returning_arrays(fn: Aborting) -> Callable[[], Any]:
+        if not noise:
+            return lambda: array_of(fn())
+        return lambda: array_of(fn() * (1 + noise * rng.uniform(-1, 1, 100)))
+
+    with looks_taking(LOOK_IN_CALLS * SECONDS_OF_A_CALL, clock):
+        compared = timing.compare(
+            {name: returning_arrays(Aborting(clock, *calls)) for name, calls in span.items()},
+            on=timing.Host(),
+            baseline="base",
+            parity=parity,
+            budget=timing.Budget(min_samples=rounds, max_samples=rounds),
+            seed=seed,
+            clock=clock,
+        )
+    return compared, parity, clock
+
+
+def find_aborts(aborting: str, **how: Any) -> list[timing.Withheld]:
+    """Return what was said of 20 comparisons, each with another seed, whose abort was found."""
+    answers = [compare(aborting, seed=seed, **how)[0].answers["other"] for seed in range(20)]
+    return [
+        answer.withheld
+        for answer in answers
+        if answer.withheld is not None and answer.reason is timing.Reason.OUTPUTS_DIFFER
+    ]
+
+
+SLOW_PARITY = 30 * SECONDS_OF_A_CALL
+"""One look with it takes more than 3 % of the time of 60 rounds."""
+
+
+@pytest.mark.parametrize("parity_in_calls", [0.01, 0.2, 1.0, 30.0])
+@pytest.mark.parametrize("noise", [0.0, 1e-6], ids=["equal results", "rounded in another way"])
+@pytest.mark.parametrize("aborting", ["base", "other"])
+def test_an_abort_of_a_fifth_of_the_rounds_is_found_in_19_of_20(aborting, noise, parity_in_calls):
+    """However long the parity check takes, since a quick comparison goes before it."""
+    seconds = parity_in_calls * SECONDS_OF_A_CALL
+    found = find_aborts(aborting, parity_seconds=seconds, noise=noise)
+    assert len(found) >= 19
+    assert all("in round " in withheld.detail for withheld in found)
+
+
+def torch_array(value: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.ones(100) * torch.as_tensor(value, dtype=torch.float32)
+
+
+def jax_array(value: Any) -> Any:
+    return pytest.importorskip("jax.numpy").full(100, value, "float32")
+
+
+def tensorflow_array(value: Any) -> Any:
+    tensorflow = pytest.importorskip("tensorflow")
+    return tensorflow.ones(100) * tensorflow.convert_to_tensor(value, "float32")
+
+
+def mlx_array(value: Any) -> Any:
+    mlx = pytest.importorskip("mlx.core")
+    return mlx.ones(100) * mlx.array(value)
+
+
+LIBRARIES = [
+    pytest.param(lambda value: np.full(100, value, np.float32), id="NumPy"),
+    pytest.param(torch_array, id="PyTorch"),
+    pytest.param(jax_array, id="JAX"),
+    pytest.param(tensorflow_array, id="TensorFlow"),
+    pytest.param(mlx_array, id="MLX"),
+]
+
+
+@pytest.mark.parametrize("array_of", LIBRARIES)
+@pytest.mark.parametrize("noise", [0.0, 1e-4], ids=["equal results", "rounded in another way"])
+@pytest.mark.parametrize("aborting", ["base", "other"])
+def test_an_abort_is_found_among_arrays_of_any_library(aborting, noise, array_of):
+    """They are compared where they are, and the parity check is asked where they differ by more than rounding."""
+    found = find_aborts(aborting, parity_seconds=SLOW_PARITY, noise=noise, array_of=array_of)
+    assert len(found) >= 19
+
+
+def compare_long(look_in_calls: float, seed: int = 0, rounds: int = 400) -> list[int]:
     """Return which rounds were inspected, where a look at each result takes so many calls' time."""
     Watched.rounds, clock = [], FakeClock()
-    with monkeypatch.context() as patched:
-        slow_values(clock, look_in_calls * SECONDS_OF_A_CALL, patched)
+    with looks_taking(look_in_calls * SECONDS_OF_A_CALL, clock):
         timing.compare(
             {name: Aborting(clock) for name in ("base", "other")},
             on=timing.Host(),
@@ -166,40 +221,49 @@ def compare_long(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rounds_are_inspected_from_the_beginning_to_the_end(seed, monkeypatch):
+def test_rounds_are_inspected_from_the_beginning_to_the_end(seed):
     """Two looks of 1.5 calls take 3 % of 25 rounds, of four calls each; so at least every 40th is inspected."""
-    rounds = compare_long(monkeypatch, look_in_calls=1.5, seed=seed)
+    rounds = compare_long(look_in_calls=1.5, seed=seed)
     distances = np.diff([0, *rounds, 400])
     assert distances.max() <= 40
     assert len(set(distances[1:-1])) > 1, "none is hidden in a cycle"
 
 
 @pytest.mark.parametrize("look_in_calls", [0.01, 0.1, 1.0, 30.0, 1000.0])
-def test_looks_take_three_per_cent_of_the_time_beyond_the_first_one(look_in_calls, monkeypatch):
-    rounds = compare_long(monkeypatch, look_in_calls)
+def test_looks_take_three_per_cent_of_the_time_beyond_the_first_one(look_in_calls):
+    rounds = compare_long(look_in_calls)
     later = len(rounds) - 1
     calls = 2 * later * look_in_calls
     assert calls <= inspections.INSPECTION * (4 * 400 + calls) + 2 * look_in_calls
     assert rounds[0] == Watched.certain
 
 
-def test_a_result_that_is_rounded_in_another_way_is_judged_by_the_parity_check():
-    compared, parity, _ = compare(rounding=True)
+EXACT_CALLS = 1 + 2 + 2
+"""Of the parity check: for the first result, for those of the round that is inspected in any case, and for the last."""
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6], ids=["equal results", "rounded in another way"])
+def test_the_parity_check_is_not_asked_where_results_are_near(noise):
+    compared, parity, _ = compare(noise=noise)
     assert compared.answers["other"].ratio is not None
-    assert parity.calls > 20
-    exact_calls = compare()[1].calls
-    assert exact_calls == 1 + 2 + 2, "the first result, those of the certain round, and the last"
+    assert parity.calls == EXACT_CALLS
+    assert len(Watched.rounds) > 10
 
 
-def test_an_abort_among_rounded_results_is_found():
-    answers = [compare("other", rounding=True, seed=seed)[0].answers["other"] for seed in range(20)]
-    assert sum(answer.reason is timing.Reason.OUTPUTS_DIFFER for answer in answers) >= 19
+def test_results_that_are_far_apart_each_time_are_judged_by_the_parity_check():
+    compared, parity, _ = compare(noise=0.2)
+    assert compared.answers["other"].ratio is not None
+    assert parity.calls > 2 * EXACT_CALLS
+
+
+def test_an_abort_among_results_that_are_far_apart_is_found_where_the_parity_check_is_quick():
+    assert len(find_aborts("other", noise=0.2)) >= 19
 
 
 def test_a_parity_check_that_is_needed_each_time_takes_three_per_cent_as_well():
-    _, parity, clock = compare(rounding=True, parity_seconds=0.1)
-    later = (parity.calls - (1 + 2 + 2)) * 0.1
-    assert later <= inspections.INSPECTION * clock.now / 1e9 + 2 * 0.1
+    _, parity, clock = compare(noise=0.2, parity_seconds=0.1, rounds=400)
+    later = (parity.calls - EXACT_CALLS) * 0.1
+    assert 0 < later <= inspections.INSPECTION * clock.now / 1e9 + 2 * 0.1
 
 
 @pytest.mark.parametrize(("overwrites", "found"), [(True, range(19, 21)), (False, [0])])
@@ -213,15 +277,16 @@ def test_an_aborted_call_does_not_return_the_right_result_of_an_earlier_one(
     for seed in range(20):
         clock, device = FakeClock(), Reusing()
         fn = device.writing(Aborting(clock, 100, 147))
-        compared = timing.compare(
-            {"base": fn, "other": fn},
-            on=device,
-            baseline="base",
-            parity=lambda reference, result: bool((reference == result).all()),
-            budget=timing.Budget(min_samples=60, max_samples=60),
-            seed=seed,
-            clock=clock,
-        )
+        with looks_taking(LOOK_IN_CALLS * SECONDS_OF_A_CALL, clock):
+            compared = timing.compare(
+                {"base": fn, "other": fn},
+                on=device,
+                baseline="base",
+                parity=Parity(clock, SLOW_PARITY),
+                budget=timing.Budget(min_samples=60, max_samples=60),
+                seed=seed,
+                clock=clock,
+            )
         differing += compared.answers["other"].reason is timing.Reason.OUTPUTS_DIFFER
     assert differing in found
 
@@ -259,12 +324,12 @@ def test_an_abort_that_lasts_to_the_end_names_its_round_as_well():
 def test_functions_that_are_right_throughout_are_compared():
     compared, _, _ = compare()
     assert compared.answers["other"].ratio is not None
-    assert len(Watched.rounds) > 20
+    assert len(Watched.rounds) > 10
 
 
 def test_one_round_is_inspected_however_long_it_takes():
-    _, parity, _ = compare(rounding=True, parity_seconds=100.0)
-    assert parity.calls == 1 + 2 + 2, "the first result, those of one round, and the last ones"
+    _, parity, _ = compare(noise=0.2, parity_seconds=100.0)
+    assert parity.calls == EXACT_CALLS
     assert Watched.rounds == [Watched.certain]
 
 
@@ -300,6 +365,19 @@ def test_a_result_is_looked_at_before_another_function_writes_over_it():
     assert compared.refused == {}
 
 
+def known_of(result: Any) -> Any:
+    """Return what is known of right results after the first one."""
+    return inspections._right_values({"a": result})["a"]
+
+
+def includes(known: Any, result: Any) -> bool:
+    return known.includes(inspections._values_or_none(result))
+
+
+def learn(known: Any, result: Any) -> bool:
+    return known.learn(inspections._values_or_none(result))
+
+
 @pytest.mark.parametrize(
     "result",
     [
@@ -310,9 +388,9 @@ def test_a_result_is_looked_at_before_another_function_writes_over_it():
     ],
 )
 def test_values_of_a_result_are_kept(result):
-    (values,) = inspections._right_values({"a": result()}).values()
-    assert inspections._has_values(result(), values)
-    assert not inspections._has_values("something else", values)
+    known = known_of(result())
+    assert includes(known, result())
+    assert not includes(known, "something else")
 
 
 @pytest.mark.parametrize(
@@ -330,36 +408,70 @@ def test_what_cannot_be_compared_quickly_is_left_to_the_parity_check(result):
 def test_the_last_part_of_an_array_that_was_not_written_is_seen():
     """An abort ends a kernel before its last thread groups have run."""
     size = 10**7
-    values = inspections._right_values({"a": np.ones(size)})["a"]
+    known = known_of(np.ones(size))
     result = np.ones(size)
-    assert inspections._has_values(result, values)
+    assert includes(known, result)
     result[-size // 1000 :] = 0
-    assert not inspections._has_values(result, values)
+    assert not includes(known, result)
 
 
 @pytest.mark.parametrize("changed", ["shape", "dtype", "value", "length"])
 def test_other_values_are_not_the_right_ones(changed):
-    values = inspections._right_values({"a": [np.ones((2, 3))]})["a"]
+    known = known_of([np.ones((2, 3))])
     others = {
         "shape": [np.ones((3, 2))],
         "dtype": [np.ones((2, 3), np.float32)],
         "value": [np.ones((2, 3)) + 1e-12],
         "length": [np.ones((2, 3))] * 2,
     }
-    assert not inspections._has_values(others[changed], values)
+    assert not includes(known, others[changed])
 
 
-@pytest.mark.parametrize("library", ["torch", "jax.numpy", "tensorflow"])
+@pytest.mark.parametrize("library", ["torch", "jax.numpy", "tensorflow", "mlx.core"])
 def test_arrays_of_any_library_are_compared_where_they_are(library):
     module = pytest.importorskip(library)
     ones, twos = module.ones((300, 300)), module.ones((300, 300)) + module.ones((300, 300))
-    values = inspections._right_values({"a": ones})["a"]
-    assert inspections._has_values(module.ones((300, 300)), values)
-    assert not inspections._has_values(twos, values)
+    known = known_of(ones)
+    assert includes(known, module.ones((300, 300)))
+    assert not includes(known, twos)
 
 
 def test_values_are_copied_from_a_memory_that_is_written_again():
     array = np.ones(10)
-    values = inspections._right_values({"a": array})["a"]
+    known = known_of(array)
     array[:] = 2
-    assert not inspections._has_values(array, values)
+    assert not includes(known, array)
+
+
+def test_results_as_near_as_an_accepted_one_are_like_it_and_others_are_not():
+    right = np.array([1.0, 2.0, 3.0])
+    known = known_of(right)
+    assert not includes(known, right + 1e-6)
+    assert learn(known, right + 1e-6)
+    assert includes(known, right - 2e-6)
+    assert not includes(known, right + 1e-4)
+    assert not includes(known, np.full(3, np.nan))
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        pytest.param(np.array([1.0, 2.5]), id="far away"),
+        pytest.param(np.array([1.0, np.nan]), id="not a number"),
+        pytest.param(np.array([1.0, 2.0, 3.0]), id="shape"),
+        pytest.param(np.array([1.0, 2.0], np.float32), id="dtype"),
+        pytest.param([np.array([1.0, 2.0]), 3.0], id="parts"),
+        pytest.param(object(), id="object"),
+    ],
+)
+def test_nothing_is_learned_from_a_result_that_is_not_near(accepted):
+    known = known_of(np.array([1.0, 2.0]))
+    assert not learn(known, accepted)
+    assert known.distances == [0.0]
+
+
+def test_nothing_is_learned_from_whole_numbers():
+    """255 and 0 in uint8 are 1 apart by subtraction."""
+    known = known_of(np.full(100, 255, np.uint8))
+    assert not learn(known, np.array([254] + [255] * 99, np.uint8))
+    assert not includes(known, np.zeros(100, np.uint8))

@@ -11,6 +11,8 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = __name__ == "__main__"
@@ -26,7 +28,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from metallab import checks, device, timing  # noqa: E402
+from metallab import checks, device, inspections, timing  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.doctor import right, subject  # noqa: E402
 from metallab.pytorch.doctor.asking import Limits  # noqa: E402
@@ -59,7 +61,11 @@ def aborted(calls: range):
 
 
 class Ticking:
-    """A clock on which each call takes 10 ms, whatever this machine does meanwhile."""
+    """A clock on which each call takes 10 ms, whatever this machine does meanwhile.
+
+    A quick comparison of a result with the first takes 2 ms, so that there is no time for one in every round, and the
+    parity check 300 ms: one look with it takes more than a comparison of 60 rounds may spend.
+    """
 
     now = 0
 
@@ -70,17 +76,28 @@ class Ticking:
         self.now += 10_000_000
         return a @ b
 
+    def look(self, result: Any) -> list[Any]:
+        self.now += 2_000_000
+        return VALUES_OF(result)
+
+    def parity(self, reference: torch.Tensor, result: torch.Tensor) -> None:
+        self.now += 300_000_000
+        checks.assert_close(result, reference, "float32")
+
+
+VALUES_OF = inspections._values_of
+
 
 def compared(calls: range, seed: int) -> timing.Answer:
     """Compare a product with itself in 60 rounds, on the simulated GPU."""
     lab, clock = device.pick(), Ticking()
     a, b = torch.ones(16, 4096, device="mps"), torch.ones(4096, 16, device="mps")
-    with aborted(calls):
+    with aborted(calls), mock.patch.object(inspections, "_values_of", clock.look):
         comparison = timing.compare(
             {"mine": lambda: clock.product(a, b), "theirs": lambda: clock.product(a, b)},
             on=lab,
             baseline="theirs",
-            parity=lambda reference, result: checks.assert_close(result, reference, "float32"),
+            parity=clock.parity,
             budget=timing.Budget(min_samples=60, max_samples=60, warmup_calls=2),
             seed=seed,
             clock=clock,

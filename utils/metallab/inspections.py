@@ -12,11 +12,12 @@ import contextlib
 import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from metallab import wording
+from metallab import units, wording
 from metallab.verdicts import (
     FEWEST_PAIRS,
     ParityCheck,
@@ -30,6 +31,15 @@ INSPECTION = 0.03
 
 SAMPLED = 2**16
 """Values of an array that are compared in a look beyond the first one, about; of a smaller array all."""
+
+NEAR = 0.01
+"""How far a result that the parity check accepted may be from the variant's first one, as a share of the mean size of
+its values, to become a measure for later ones. Sums that are added in another order each time differ by far less, and
+random numbers, or what lay in the memory, by more."""
+
+AS_NEAR = 4
+"""A later result is taken for a right one if no value is so many times as far away as in those that were accepted: the
+largest of a few differences varies itself."""
 
 KEPT_BYTES = 2**28
 """Bytes of results that are held at a time for a look, or for a row of calls, at most."""
@@ -46,6 +56,12 @@ class Inspections:
     is first compared with the variant's own first one, which was found right: value by value, on the device, at
     `SAMPLED` places spread evenly over each array. Only where they differ is the parity check asked, and then it alone
     decides: a function that rounds in another order each time is none that was aborted.
+
+    Of such a function every result differs. So where the parity check accepts one that is near the first (`NEAR`), its
+    distance is remembered, and results that are about as near (`AS_NEAR`) need no parity check any more. There remain
+    functions whose results are far apart each time, such as random numbers. Theirs are judged by the parity check
+    alone, as often as `INSPECTION` permits: if it is slow, that is once, and an abort after it that has ended before
+    the last call is not seen.
 
     Parameters
     ----------
@@ -78,7 +94,7 @@ class Inspections:
         self.reference = copy_result(first_results[baseline]) if judges else None
         """The baseline's first result, which later calls cannot change."""
         self.right_values = _right_values(first_results) if judges else {}
-        """Some values of each variant's first result, where they can be compared on its device."""
+        """Of each variant whose results can be compared on its device: what is known of right ones."""
         self.refused: dict[str, Withheld] = {}
         self.differed_in: dict[str, int] = {}
         """The round in which each of these was found."""
@@ -87,79 +103,129 @@ class Inspections:
         """The number of the round that is taken now, counted from 1."""
         self.certain_round = rng.randint(1, min(FEWEST_PAIRS, certain))
         self.is_due = False
-        self.next_time = 0.0
-        """The seconds after which another round is inspected."""
-        self.seconds_of_round = 0.0
-        """Spent on looking in the round that is taken now."""
-        self.seconds_beyond = 0.0
-        """Spent on looking in all rounds but the certain one."""
+        self.next_round = 0.0
+        """The round from which on another one is inspected."""
+        self.usual_seconds = 0.0
+        """What a round took on average, up to the last one that was inspected, without looking."""
+        self.seconds_of_look = 0.0
+        """What looking at the results of a round takes, as far as the next look will take it again."""
+        self.seconds_looking = 0.0
+        """Spent on looking in all rounds."""
+        self.seconds_of_certain_look = 0.0
         self.began = clock()
 
     def begin_round(self) -> None:
         """Decide whether the round that begins is inspected."""
+        if self.round == 0:
+            self.began = self.clock()
         self.round += 1
-        self.seconds_of_round = 0.0
+        self.seconds_of_look = 0.0
 
-        passed = self._seconds_passed()
-        has_time = self.seconds_beyond <= INSPECTION * passed
-        is_later = self.round > self.certain_round and passed >= self.next_time and has_time
+        # rounds are counted, and not seconds: those of aborted calls take next to none
+        seconds_beyond = self.seconds_looking - self.seconds_of_certain_look
+        has_time = seconds_beyond <= INSPECTION * self.usual_seconds * self.round
+        is_later = self.round > self.certain_round and self.round >= self.next_round and has_time
         self.is_due = bool(self.judges) and (self.round == self.certain_round or is_later)
 
     def prepare(self, overwrite_freed: Callable[[], None]) -> None:
         """Make sure that the result of the call to be inspected is its own, and not left over in its memory."""
-        with self._count_time():
-            overwrite_freed()
+        start = self.clock()
+        overwrite_freed()
+        seconds = self._seconds_since(start)
+        self.seconds_looking += seconds
+        self.seconds_of_look += seconds
 
     def compare(self, variant: str, result: Any) -> None:
         """Compare what the last timed call of a variant returned, before another call can write over it."""
-        with self._count_time():
-            is_right = variant in self.right_values and _has_values(
-                result, self.right_values[variant]
-            )
+        start = self.clock()
+        known = self.right_values.get(variant)
+        values = _values_or_none(result) if known is not None else None
+        is_known = known is not None and known.includes(values)
+        quick_seconds = self._seconds_since(start)
 
-        if not is_right:
-            with self._count_time():
-                self._judge(variant, result)
-        elif self.round == self.certain_round:
-            self._judge(variant, result)  # all values; not counted, since no later round does it
+        if not is_known or self.round == self.certain_round:
+            is_accepted = self._judge(variant, result)
+            if not is_known and is_accepted and known is not None:
+                is_known = known.learn(values)
+
+        seconds = self._seconds_since(start)
+        self.seconds_looking += seconds
+        self.seconds_of_look += quick_seconds if is_known else seconds
 
     def end_round(self) -> None:
         """Draw when to look again."""
         if not self.is_due:
             return
 
-        if self.round != self.certain_round:
-            self.seconds_beyond += self.seconds_of_round
-        distance = self.seconds_of_round / INSPECTION * self.rng.uniform(0.5, 1.5)
-        self.next_time = self._seconds_passed() + distance
+        if self.round == self.certain_round:
+            self.seconds_of_certain_look = self.seconds_looking
+        seconds = self._seconds_since(self.began) - self.seconds_looking
+        self.usual_seconds = max(seconds / self.round, 1e-9)
+        distance = self.seconds_of_look / INSPECTION / self.usual_seconds
+        self.next_round = self.round + distance * self.rng.uniform(0.5, 1.5)
 
-    def _seconds_passed(self) -> float:
-        return (self.clock() - self.began) / 1e9
+    def _seconds_since(self, start: int) -> float:
+        return (self.clock() - start) / 1e9
 
-    @contextlib.contextmanager
-    def _count_time(self) -> Iterator[None]:
-        """Add the time of what is done inside to that of the round."""
-        start = self.clock()
-        yield
-        self.seconds_of_round += (self.clock() - start) / 1e9
+    def _judge(self, variant: str, result: Any) -> bool:
+        """Ask the variant's parity check, or, of the baseline's result, that of each variant.
 
-    def _judge(self, variant: str, result: Any) -> None:
-        """Ask the variant's parity check, or, of the baseline's result, that of each variant."""
+        Return whether one was asked and all that were accept the result.
+        """
         judged = self.judges if variant == self.baseline else [variant]
-        for key in judged:
-            if key not in self.judges or key in self.refused:
-                continue
+        asked = [key for key in judged if key in self.judges and key not in self.refused]
+        for key in asked:
             if difference := difference_of(self.judges[key], self.reference, result):
                 whose = f"'{variant}' itself" if variant == self.baseline else "it"
                 detail = wording.differs_in_a_round(whose, self.round, difference)
                 self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
                 self.differed_in[key] = self.round
+        return bool(asked) and not any(key in self.refused for key in asked)
 
 
 # ---- values that are quickly compared ----------------------------------------------------------------------------
 
 
-def _right_values(first_results: Mapping[str, Any]) -> dict[str, list[Any]]:
+@dataclass
+class _RightValues:
+    """Some values of a variant's first result, and how far those of other right results are from them."""
+
+    first: list[Any]
+    distances: list[float] = field(init=False)
+    """Of each part of the result: how far a value may be from the first one's."""
+
+    def __post_init__(self) -> None:
+        self.distances = [0.0] * len(self.first)
+
+    def includes(self, values: list[Any] | None) -> bool:
+        """Return whether values of a result are these, or as near as those that were accepted."""
+        if values is None or len(values) != len(self.first):
+            return False
+        try:
+            return all(map(_is_like, self.first, values, self.distances))
+        except Exception:  # noqa: BLE001 - another type than at first: the parity check knows it
+            return False
+
+    def learn(self, values: list[Any] | None) -> bool:
+        """Take values that were accepted as a measure for later ones; return whether they are near enough for that."""
+        if values is None or len(values) != len(self.first):
+            return False
+        try:
+            distances = [_distance(*parts) for parts in zip(self.first, values, strict=True)]
+        except Exception:  # noqa: BLE001 - as above
+            return False
+
+        known_distances = [distance for distance in distances if distance is not None]
+        if len(known_distances) < len(distances):
+            return False
+        self.distances = [
+            max(before, AS_NEAR * distance)
+            for before, distance in zip(self.distances, known_distances, strict=True)
+        ]
+        return self.includes(values)  # what it compiles is compiled now
+
+
+def _right_values(first_results: Mapping[str, Any]) -> dict[str, _RightValues]:
     """Return some values of each result that has them (`_values_of`), and no NaN among them.
 
     What is compiled or loaded for a comparison is so before the first round.
@@ -167,22 +233,22 @@ def _right_values(first_results: Mapping[str, Any]) -> dict[str, list[Any]]:
     found = {}
     for variant, result in first_results.items():
         with contextlib.suppress(Exception):  # a result of any type: the parity check knows it
-            values = _values_of(result)
-            if _has_values(result, values):
-                found[variant] = values
+            known = _RightValues(_values_of(result))
+            if known.includes(_values_of(result)):
+                found[variant] = known
     return found
 
 
-def _has_values(result: Any, known: list[Any]) -> bool:
-    """Return whether a result has these values, at the places where they were taken."""
+def _values_or_none(result: Any) -> list[Any] | None:
+    """Return some values of a result, or None if it has another type than can be compared quickly."""
     try:
-        return _are_equal(known, _values_of(result))
-    except Exception:  # noqa: BLE001 - another type than at first: the parity check knows it
-        return False
+        return _values_of(result)
+    except Exception:  # noqa: BLE001 - a result of any type: the parity check knows it
+        return None
 
 
 def _values_of(result: Any) -> list[Any]:
-    """Return each part that is a number or a text, and of each array its shape and evenly spaced values, copied.
+    """Return each part that is a whole number or a text, and of others shape and evenly spaced values, copied.
 
     An exception of any type is raised for anything else.
     """
@@ -190,7 +256,7 @@ def _values_of(result: Any) -> list[Any]:
 
 
 def _values_of_part(part: Any) -> Any:
-    if part is None or isinstance(part, int | float | complex | str):
+    if part is None or isinstance(part, int | str):
         return part
 
     if hasattr(part, "detach"):
@@ -205,21 +271,47 @@ def _values_of_part(part: Any) -> Any:
     return shape, values.clone() if hasattr(values, "clone") else copy.copy(values)
 
 
-def _are_equal(known: list[Any], values: list[Any]) -> bool:
-    return len(known) == len(values) and all(map(_is_equal, known, values))
-
-
-def _is_equal(known: Any, value: Any) -> bool:
-    """Compare numbers, or the shapes and values of arrays of any framework."""
+def _is_like(known: Any, value: Any, distance: float) -> bool:
+    """Compare numbers, or the shapes and values of arrays of any framework, which may be a distance apart."""
     if not isinstance(known, tuple):
         return type(known) is type(value) and known == value
-    if not isinstance(value, tuple):
+    if not _has_same_form(known, value):
         return False
 
-    (known_shape, known_values), (shape, values) = known, value
-    if known_shape != shape or known_values.dtype != values.dtype:
+    known_values, values = known[1], value[1]
+    if bool((known_values == values).all()):
+        return True
+    if distance == 0:
         return False
-    return bool((known_values == values).all())
+    with np.errstate(all="ignore"):
+        return bool((abs(values - known_values) <= distance).all())
+
+
+def _has_same_form(known: tuple, value: Any) -> bool:
+    """Return whether both are the shape and values of an array, of the same shape and dtype."""
+    if not isinstance(value, tuple):
+        return False
+    (known_shape, known_values), (shape, values) = known, value
+    return known_shape == shape and known_values.dtype == values.dtype
+
+
+def _distance(known: Any, value: Any) -> float | None:
+    """Return the largest difference of two arrays of floating numbers; None if they are not near (`NEAR`)."""
+    if not isinstance(known, tuple):
+        return 0.0 if _is_like(known, value, 0.0) else None
+    if not _has_same_form(known, value):
+        return None
+
+    known_values, values = known[1], value[1]
+    if bool((known_values == values).all()):
+        return 0.0
+    if not units.dtype_name(values.dtype).startswith(("float", "bfloat", "complex")):
+        return None  # of whole numbers without sign a difference is none
+
+    with np.errstate(all="ignore"):
+        largest = float(abs(values - known_values).max())
+        mean_size = float(abs(known_values).mean())
+    return largest if largest <= NEAR * mean_size < float("inf") else None
 
 
 # ---- results of any framework ------------------------------------------------------------------------------------
