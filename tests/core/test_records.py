@@ -588,6 +588,11 @@ HOSTILE = {
         lambda data: about(data, lambda text: text["measurement"].pop("mode")),
         "mode",
     ),
+    "unknown reason": (
+        change("comparison", {"doubt": "mood"}),
+        r"'mood', .*outputs differ, simulated, fast mode, busy machine, drifted",
+    ),
+    "reason is a list": (change("comparison", {"doubt": ["drifted"] * 999}), "doubt is"),
     "headline of four sentences": (headline(sentences=["a"] * 4), "sentences"),
     "headline's picture elsewhere": (headline(picture="../../etc/passwd.png"), "picture"),
 }

@@ -13,7 +13,7 @@ from metallab.headless import bench
 from metallab.headless.runner import Job, NotebookResult
 
 CPU = {"device": "cpu", "label": "Xeon(R) CPU, 2 threads", "simulated": False}
-STEADY = bench._fixed_work()
+STEADY = bench._time_loop()
 HERE = dataclasses.replace(machine.describe(), power_source="AC", low_power_mode=False)
 
 
@@ -69,7 +69,7 @@ def pages(monkeypatch) -> Pages:
 def run(shelf, pages, monkeypatch) -> Callable[..., int]:
     """The command; ``pages.ran`` tells what ran."""
     monkeypatch.setattr(bench, "resolve_device", lambda name: CPU | {"simulated": name == "sim"})
-    monkeypatch.setattr(bench, "_fixed_work", lambda: STEADY)
+    monkeypatch.setattr(bench, "_time_loop", lambda: STEADY)
 
     def run(*arguments: str) -> int:
         pages.ran.clear()
@@ -173,7 +173,7 @@ def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(
 
     pages.happens = one_of_two
     monkeypatch.setattr(
-        bench, "_fixed_work", lambda: dataclasses.replace(STEADY, samples=(next(times),))
+        bench, "_time_loop", lambda: dataclasses.replace(STEADY, samples=(next(times),))
     )
     assert run("--runs", "1", "--only", "01") == 0
     (path,) = shelf.glob("build/bench/*.json")

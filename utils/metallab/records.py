@@ -17,6 +17,7 @@ import io
 import json
 import math
 import re
+import reprlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -706,6 +707,7 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
         raise ValueError("it was written by another version of metallab: update, or measure again")
     timed = {"samples": process.values, "first_call": process.warmups[0][1], "block": given.loops}
     about["measurement"] = msgspec.convert(about.get("measurement"), dict[str, Any]) | timed
+    _check_reason(about.get("comparison"))
     about |= {"name": given.name, "machine": msgspec.json.decode(given.machine)}
     about["headline"] = given.headline and msgspec.json.decode(given.headline)
     read = msgspec.convert(about, Record)
@@ -719,6 +721,17 @@ def _record(metadata: Mapping[str, Any], process: _Process) -> Record:
         for part, names in known.items()
     }
     return replace(read, machine=replace(read.machine, **kept))
+
+
+def _check_reason(compared: Any) -> None:
+    """Raise a ValueError for a reason to withhold a speed-up that there is not, and say which there are."""
+    reason = compared.get("doubt") if isinstance(compared, dict) else None
+    if reason is not None and reason not in list(Reason):
+        raise ValueError(
+            f"doubt is {reprlib.repr(reason)}, which is no reason to withhold a speed-up; "
+            f"there are {', '.join(Reason)}: "
+            "correct it, or update metallab if the file is of a newer one"
+        )
 
 
 def _work(run: Record) -> tuple[Any, ...]:

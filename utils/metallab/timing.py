@@ -128,7 +128,7 @@ class Budget:
 
 
 PAGE_SENTINEL = Budget(min_seconds=0.2, max_seconds=2.0)
-"""Of the two measurements of a sentinel that a page opens."""
+"""Of the two measurements of a sentinel that a page opens, or that `make bench` makes around one."""
 
 SENTINEL_TRIES = 3
 """Such a measurement that other programs disturbed is taken again, up to so many times in all."""

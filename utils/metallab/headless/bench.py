@@ -106,10 +106,10 @@ def _run(given: argparse.Namespace) -> int:
 def _measured(page: Path, summary: Summary, device: str, mode: str, begun: str):
     """Run a page and add it to its round's summary. ValueError if code or machine changed meanwhile."""
     job = make_job(page, mode, device, out=summary.path.parent)
-    before = _fixed_work() if mode == "full" else None
+    before = _time_loop() if mode == "full" else None
     result = run_job(job)
     if before and result.status in REACHED_THE_END:
-        _note_drift(_results(summary, page.stem), timing.Sentinel(before, _fixed_work()).drift)
+        _note_drift(_results(summary, page.stem), timing.Sentinel(before, _time_loop()).drift)
     if state() != begun:
         raise ValueError(
             f"the code, a setting or the power source changed while {job.name} ran, and that run is not kept: "
@@ -151,11 +151,17 @@ def _results(summary: Summary, name: str) -> Path:
     return summary.path.parent / "results" / f"{name}.json"
 
 
-def _fixed_work() -> timing.Measurement:
-    """Time a piece of work on the CPU that is the same before and after every run."""
-    budget = timing.Budget(min_seconds=0.2, max_seconds=2.0)
+def _time_loop() -> timing.Measurement:
+    """Time a loop in Python, the same before and after every page.
+
+    A device's `fixed_work`, which watches comparisons, is a product of matrices by its framework. This process imports
+    no framework, as it would take memory and threads from the page that is measured.
+    """
     return timing.measure(
-        lambda: sum(i * i for i in range(50_000)), on=timing.Host(), name="sentinel", budget=budget
+        lambda: sum(i * i for i in range(50_000)),
+        on=timing.Host(),
+        name="sentinel",
+        budget=timing.PAGE_SENTINEL,
     )
 
 

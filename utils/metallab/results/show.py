@@ -272,13 +272,13 @@ def unlocked(described: Machine) -> list[str]:
 
 
 def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> None:
-    """Write one small record, a doubtful one if there is any, with the page's headline and its picture."""
+    """Write one small record, a disturbed one if there is any, with the page's headline and its picture."""
     alone = [
         each
         for each in measured
         if each.comparison is None or each.comparison.outcome == "baseline"
     ]
-    kept = min(alone, key=lambda each: (not _doubted(each), each.measurement.n))
+    kept = min(alone, key=lambda each: (not _is_disturbed(each), each.measurement.n))
     headline, drawn = records.headline_of(measured), target.with_suffix(".png")
     if traces := private.leaks(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
@@ -292,7 +292,7 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
     records.write(target, [replace(kept, headline=headline)])
 
 
-def _doubted(record: Record) -> bool:
+def _is_disturbed(record: Record) -> bool:
     """Return True if the machine was busy, or its speed drifted."""
     withheld = timing.why_withheld(record.measurement, drift=record.sentinel_drift)
     return withheld is not None and withheld.is_transient
@@ -402,7 +402,7 @@ def is_linked(page: Executed) -> bool:
 
 def _shortcomings(page: Executed) -> tuple[bool, int, bool]:
     """Return what speaks against a copy, the gravest first."""
-    return not is_current(page), page.entry.withheld, _doubted(page.record)
+    return not is_current(page), page.entry.withheld, _is_disturbed(page.record)
 
 
 def is_current(page: Executed) -> bool:
