@@ -9,7 +9,11 @@ PYTHON ?= python3
 ONLY   ?=
 STRICT ?=
 TORCH  ?= oldest
-strict = $(filter-out 0,$(STRICT))
+# As utils/metallab/mode.py reads METALLAB_STRICT, which holds where STRICT is not given.
+strict = $(filter 1,$(STRICT))
+ifneq ($(filter-out 0 1 no,$(STRICT))$(word 2,$(STRICT)),)
+$(error STRICT is '$(STRICT)'; set it to 1 for a strict run, or to 0)
+endif
 FOLDER ?=
 A      ?=
 B      ?=
@@ -110,10 +114,11 @@ setup: ## make .venv and install everything into it; nothing if that is done (FO
 	$(if $(COREAI),@$(MAKE) --no-print-directory $(CORE)/complete)
 
 # In front of .venv, whose PyTorch it takes: what it lacks is looked up there. It is made anew when the lock or .venv has changed.
+# Where its packages cannot be installed, `failed` says so: a strict run then does without them (utils/metallab/needs.py).
 $(CORE)/complete: lock-coreai.txt $(wildcard .venv/pyvenv.cfg)
 	rm -rf $(CORE)
 	$(UV) venv --quiet --no-project --python .venv/bin/python $(CORE)
-	$(UV) pip install --quiet --python $(CORE)/bin/python --no-deps --require-hashes -r lock-coreai.txt
+	$(UV) pip install --quiet --python $(CORE)/bin/python --no-deps --require-hashes -r lock-coreai.txt || { touch $(CORE)/failed; exit 1; }
 	for own in $(CORE)/lib/python*/site-packages; do echo "import site; site.addsitedir('$(CURDIR)/.venv/$${own#$(CORE)/}')" > $$own/main.pth; done
 	touch $@
 
@@ -147,7 +152,7 @@ hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a cla
 run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \
-	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') $(if $(strict),--strict) || status=$$?; \
+	$(BIN)/python -m metallab.headless --mode '$(MODE)' --device '$(DEVICE)' $(if $(ONLY),--only '$(ONLY)') $(if $(STRICT),--strict='$(STRICT)') || status=$$?; \
 	test $$status -eq 2 || $(BIN)/python -m metallab report || { reported=$$?; test $$status -ne 0 || status=$$reported; }; \
 	exit $$status
 

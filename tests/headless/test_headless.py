@@ -290,16 +290,41 @@ def test_the_variable_asks_for_a_strict_run_as_well(tmp_path, command, monkeypat
     lacking = make(tmp_path / "01_lacking.ipynb", *LACKING)
     monkeypatch.setenv("METALLAB_STRICT", "1")
     assert command("--mode", "fast", lacking) == 1
-    monkeypatch.setenv("METALLAB_STRICT", "0")
-    assert command("--mode", "fast", lacking) == 0
-    monkeypatch.setenv("METALLAB_STRICT", "yes")
+    assert command("--mode", "fast", "--strict=0", lacking) == 0, "the option counts"
+
+
+STRICT_WORDS = [("", False), ("0", False), ("no", False), ("1", True)]
+
+
+@pytest.mark.parametrize(("told", "is_strict"), STRICT_WORDS)
+def test_variable_and_option_take_the_same_words(monkeypatch, told, is_strict):
+    assert cli.parse([f"--strict={told}", "one.ipynb"]).strict == is_strict
+    monkeypatch.setenv("METALLAB_STRICT", told)
+    assert cli.parse(["one.ipynb"]).strict == is_strict
+
+
+def test_the_option_without_a_word_takes_no_page_for_one():
+    options = cli.parse(["--strict", "one.ipynb"])
+    assert options.strict
+    assert [path.name for path in options.paths] == ["one.ipynb"]
+
+
+@pytest.mark.parametrize("told", ["yes", "true", "O"])
+def test_another_word_is_refused_with_the_name_of_who_was_told(monkeypatch, capsys, told):
     with pytest.raises(SystemExit, match="2"):
-        command("--mode", "fast", lacking)
-    assert "METALLAB_STRICT is 'yes'; set it to 1" in capsys.readouterr().err
+        cli.parse([f"--strict={told}"])
+    assert f"--strict is '{told}'; set it to 1" in capsys.readouterr().err
+    monkeypatch.setenv("METALLAB_STRICT", told)
+    with pytest.raises(SystemExit, match="2"):
+        cli.parse([])
+    assert f"METALLAB_STRICT is '{told}'; set it to 1" in capsys.readouterr().err
 
 
 def test_a_strict_run_does_without_what_not_every_machine_can_have(tmp_path, command, capsys):
-    gap = "from metallab import needs\nneeds.incomplete('a step', 'buy it', without='coreai')"
+    gap = (
+        "from metallab import needs\nneeds.bootstrap.loads_core_ai = lambda: False\n"
+        "needs.incomplete('a step', 'buy it', without='coreai')"
+    )
     page = make(tmp_path / "01_without_core_ai.ipynb", gap, "1 + 1")
     assert command("--mode", "fast", "--strict", page) == 0
     (entry,) = entries(tmp_path / "run").values()

@@ -399,12 +399,26 @@ def test_lock_keeps_versions_and_lets_no_host_in(make):
 
 
 @pytest.mark.parametrize(
-    ("told", "strict"), [("STRICT=", False), ("STRICT=0", False), ("STRICT=1", True)]
+    ("told", "strict", "option"),
+    [
+        ("STRICT=", False, ""),
+        ("STRICT=0", False, "--strict='0'"),
+        ("STRICT=no", False, "--strict='no'"),
+        ("STRICT=1", True, "--strict='1'"),
+    ],
 )
-def test_strict_is_off_unless_it_is_asked_for(make, told, strict):
+def test_strict_is_off_unless_it_is_asked_for(make, told, strict, option):
     tests, run = (make("-n", target, told)[1] for target in ("test", "run"))
     assert ("METALLAB_TEST_STRICT=1" in tests) == strict
-    assert ("--strict" in run) == strict
+    assert option in run
+    assert ("--strict" in run) == bool(option)
+
+
+@pytest.mark.parametrize("told", ["STRICT=yes", "STRICT=1 1", "STRICT=2"])
+def test_another_word_for_strict_is_refused(make, told):
+    status, printed, _ = make("-n", "run", told)
+    assert status == 2
+    assert "STRICT is" in printed
 
 
 def test_ci_fails_where_a_command_does_and_says_which(tmp_path):

@@ -24,14 +24,32 @@ def current() -> Mode:
     return mode
 
 
-def is_strict() -> bool:
-    """Return whether a page that did not run whole is a failure: ``METALLAB_STRICT`` is 1, neither 0 nor empty.
+NOT_STRICT = ("", "0", "no")
+"""What ``METALLAB_STRICT``, ``STRICT=`` of the Makefile and ``--strict=`` may say besides 1, which is strict."""
 
-    ValueError on anything else.
+
+def is_strict() -> bool:
+    """Return whether ``METALLAB_STRICT`` asks for a strict run (`read_strict`)."""
+    return read_strict(os.environ.get("METALLAB_STRICT", ""), "METALLAB_STRICT")
+
+
+def read_strict(told: str, name: str) -> bool:
+    """Return whether a page that did not run whole is a failure: True for 1, False for 0, no and nothing.
+
+    Parameters
+    ----------
+    told
+        What was given.
+    name
+        Of the variable or option that it was given to, for the message.
+
+    Raises
+    ------
+    ValueError
+        If it is another word.
     """
-    told = os.environ.get("METALLAB_STRICT") or "0"
-    if told not in ("0", "1"):
-        raise ValueError(f"METALLAB_STRICT is {told!r}; set it to 1 for strict runs, or unset it")
+    if told != "1" and told not in NOT_STRICT:
+        raise ValueError(f"{name} is {told!r}; set it to 1 for a strict run, or to 0")
     return told == "1"
 
 

@@ -34,6 +34,7 @@ from metallab.notebook import closing_line
 from metallab.outcomes import STATUSES
 from metallab.paths import shown
 
+STRICT = "--strict"
 UNFINISHED = (
     "no result: the run ended while this notebook was running; it was killed, or could not write"
 )
@@ -197,14 +198,19 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="seconds a notebook may take",
     )
     add(
-        "--strict",
-        action="store_true",
-        help="a page that does not run whole is a failure (or METALLAB_STRICT=1)",
+        STRICT,
+        metavar="1",
+        help="a page that does not run whole is a failure, 0: it is not (default: METALLAB_STRICT, or 0)",
     )
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
-    options = parser.parse_args(argv)
+    # without a value it would take the first page for one
+    given = sys.argv[1:] if argv is None else map(str, argv)
+    options = parser.parse_args([f"{STRICT}=1" if each == STRICT else each for each in given])
     try:
-        options.strict = options.strict or modes.is_strict()
+        if options.strict is None:
+            options.strict = modes.is_strict()
+        else:
+            options.strict = modes.read_strict(options.strict, STRICT)
     except ValueError as error:
         parser.error(str(error))
     return options
