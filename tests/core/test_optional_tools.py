@@ -35,11 +35,49 @@ def test_no_page_may_be_skipped_for_want_of_what_any_machine_can_have(tool):
         needs.incomplete("a step", "buy it", without=tool)
 
 
-def test_a_page_is_skipped_without_an_optional_tool_and_says_so(without):
-    skip = {"device": [], "without": ["coreai"], "reason": "Core AI is not here"}
-    page = new_notebook(metadata={"metallab": {"skip": skip}})
+@pytest.fixture
+def core_ai(monkeypatch, tmp_path):
+    """Tells this process whether there is a wheel of Core AI, and whether its installation failed."""
+
+    def tell(*, has_wheel: bool, failed: bool) -> None:
+        mark = tmp_path / "failed"
+        if failed:
+            mark.touch()
+        monkeypatch.setattr(needs, "CORE_AI_FAILED", mark)
+        monkeypatch.setattr(needs.bootstrap, "loads_core_ai", lambda: has_wheel)
+
+    return tell
+
+
+PAGE_ABOUT_CORE_AI = {"device": ["sim"], "without": ["coreai"], "reason": "it is not simulated"}
+
+
+@pytest.mark.parametrize(
+    ("has_wheel", "failed", "why"),
+    [
+        pytest.param(False, False, "glibc 2.34", id="there is no wheel"),
+        pytest.param(True, True, "make setup COREAI=1 tries again", id="its installation failed"),
+    ],
+)
+def test_a_page_is_skipped_where_its_tool_cannot_be_had_and_says_why(
+    without, core_ai, has_wheel, failed, why
+):
+    page = new_notebook(metadata={"metallab": {"skip": PAGE_ABOUT_CORE_AI}})
     without("coreai")
-    assert notebook.skip_reason(page, "cpu") == "Core AI is not here"
+    core_ai(has_wheel=has_wheel, failed=failed)
+    assert why in notebook.skip_reason(page, "cpu")
+    assert notebook.skip_reason(page, "sim") == "it is not simulated"
+
+
+def test_a_page_is_incomplete_where_its_tool_could_be_had_and_names_the_command(without, core_ai):
+    page = new_notebook(metadata={"metallab": {"skip": PAGE_ABOUT_CORE_AI}})
+    command = needs.TOOLS["coreai"].fix()
+    without("coreai")
+    core_ai(has_wheel=True, failed=False)
+    assert notebook.skip_reason(page, "cpu") == ""
+    (lacking,) = notebook.lacking_tools(page)
+    assert not lacking.optional, "a strict run fails"
+    assert command == "make setup COREAI=1"
 
 
 @pytest.mark.parametrize("loads", [True, False])
@@ -54,10 +92,27 @@ def test_mlx_may_be_absent_only_where_set_up_cannot_install_it(without, monkeypa
     assert "MLX" in lacking.what
 
 
-def test_core_ai_may_be_absent_anywhere_since_it_is_installed_on_request():
-    assert needs.TOOLS["coreai"].may_be_absent()
-    others = needs.TOOLS.keys() - set(needs.OPTIONAL)
-    assert not any(needs.TOOLS[name].may_be_absent() for name in others)
+@pytest.mark.parametrize("name", sorted(needs.TOOLS.keys() - set(needs.OPTIONAL)))
+def test_what_any_machine_can_have_may_not_be_absent(name):
+    assert not needs.TOOLS[name].may_be_absent
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "has_wheel"),
+    [
+        pytest.param("Linux", "x86_64", "2.34", True, id="Linux"),
+        pytest.param("Linux", "x86_64", "2.31", False, id="older Linux"),
+        pytest.param("Linux", "aarch64", "2.39", False, id="Linux on ARM"),
+        pytest.param("Darwin", "arm64", "26.0", True, id="macOS 26"),
+        pytest.param("Darwin", "arm64", "15.6", False, id="macOS 15"),
+    ],
+)
+def test_core_ai_has_wheels_for_some_systems(monkeypatch, system, machine, version, has_wheel):
+    monkeypatch.setattr(needs.bootstrap.platform, "system", lambda: system)
+    monkeypatch.setattr(needs.bootstrap.platform, "machine", lambda: machine)
+    monkeypatch.setattr(needs.bootstrap.platform, "libc_ver", lambda: ("glibc", version))
+    monkeypatch.setattr(needs.bootstrap.platform, "mac_ver", lambda: (version, (), machine))
+    assert needs.bootstrap.loads_core_ai() == has_wheel
 
 
 def test_the_fix_for_mlx_is_set_up_where_its_wheel_loads(monkeypatch):

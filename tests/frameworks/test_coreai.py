@@ -13,16 +13,21 @@ from metallab import isolated, needs, notebook
 with_core_ai = pytest.mark.skipif(not needs.TOOLS["coreai"].is_here(), reason="make setup COREAI=1")
 
 
-def test_the_page_is_skipped_where_core_ai_is_not(monkeypatch, tmp_path):
+@pytest.mark.parametrize("has_wheel", [True, False])
+def test_the_page_runs_only_where_core_ai_is_wholly_installed(monkeypatch, tmp_path, has_wheel):
     page, folder = (
         notebook.read_notebook(coreai_page.PAGE),
         tmp_path / "lib" / "python" / "site-packages",
     )
     monkeypatch.setattr(needs, "CORE_AI", folder)
-    assert "make setup COREAI=1" in notebook.skip_reason(page, "cpu")
+    monkeypatch.setattr(needs, "CORE_AI_FAILED", tmp_path / "failed")
+    monkeypatch.setattr(needs.bootstrap, "loads_core_ai", lambda: has_wheel)
     folder.mkdir(parents=True)
-    assert notebook.skip_reason(page, "cpu"), "half of it"
+    (lacking,) = notebook.lacking_tools(page)
+    assert lacking.fix == "make setup COREAI=1"
+    assert bool(notebook.skip_reason(page, "cpu")) == (not has_wheel)
     (folder / "main.pth").touch()
+    assert notebook.lacking_tools(page) == []
     assert notebook.skip_reason(page, "cpu") == ""
     assert notebook.skip_reason(page, "sim")
 

@@ -90,6 +90,14 @@ def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
     assert "2 benchmarks, 6 measurements" in capsys.readouterr().out
 
 
+def test_a_page_that_lacks_its_tool_leaves_no_results_and_ends_no_bench(run, pages):
+    pages.happens = lambda job: (
+        NotebookResult("01_a", "", "incomplete") if job.name == "01_a" else None
+    )
+    assert run("--runs", "1") == 0
+    assert pages.ran == ["run-1 01_a", "run-1 02_b"]
+
+
 def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
     pages.happens = lambda job: (
         NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None

@@ -260,6 +260,18 @@ def test_one_page_is_refused_and_the_others_are_shown(run, damage, word):
     assert not (folder / "01_a.ipynb").exists()
 
 
+def test_a_page_that_lacked_its_tool_is_left_out_with_the_reason(run):
+    """As a skipped one: none of its cells ran, and it has no results."""
+    lacking = entry("01_a", status="incomplete", reason="needs Core AI", executed=0)
+    (run.folder / "results" / "01_a.json").unlink()
+    run.summary(lacking, entry("02_b"))
+    folder, refused = run.make()
+    assert refused == {}
+    assert not (folder / "01_a.ipynb").exists()
+    kept = {each.name: each for each in report.read_summary(folder).notebooks}
+    assert (kept["01_a"].status, kept["01_a"].reason) == ("skipped", "needs Core AI")
+
+
 def test_what_was_swapped_in_a_set_is_refused(run, capsys):
     change = lambda path, old, new: path.write_text(path.read_text().replace(old, new))
     for damage in (

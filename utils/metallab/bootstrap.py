@@ -272,6 +272,13 @@ def loads_mlx():
     return platform.system() == "Darwin" or numbers(platform.libc_ver()[1]) >= (2, 35)
 
 
+def loads_core_ai():
+    """Return whether there is a wheel of Core AI for this system: macOS 26, or Linux on x86-64, by its C library."""
+    if platform.system() == "Darwin":
+        return platform.machine() == "arm64" and numbers(platform.mac_ver()[0]) >= (26, 0)
+    return platform.machine() == "x86_64" and numbers(platform.libc_ver()[1]) >= (2, 34)
+
+
 def stick(folder):
     """Copy the checkout with what set-up installs on machines like this one, for Python 3.11 and 3.12."""
     environment = bring_uv()

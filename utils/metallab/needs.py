@@ -10,8 +10,8 @@ shows that in the cell. The executed notebook carries it under `MIME`, from whic
 report and the tests read it. Cells ``%%isolated --needs objective-c++`` call it by themselves.
 
 What was not run is no success for who runs pages as tests: with ``METALLAB_STRICT=1`` a page that is incomplete raises
-`NotRun` in its last cell (`close_page`), whoever executes it. Two tools are excepted where a machine cannot have them,
-or was not asked to: `OPTIONAL`.
+`NotRun` in its last cell (`close_page`), whoever executes it. Two tools are excepted where a machine cannot have them:
+`OPTIONAL`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ MIME = "application/vnd.metallab.incomplete+json"
 OPTIONAL = ("coreai", "mlx")
 """The only tools that a page may do without where it is run strictly, and that it may be skipped for.
 
-Core AI is a beta in an environment of its own, which set-up makes only where it is asked to (``COREAI=1``): it may be
-absent anywhere. MLX may where set-up cannot install it, as its wheel for Linux takes glibc 2.35; elsewhere its absence
-is a failure like any other (`Tool.may_be_absent`). A compiler, which any machine can have, is never one of them.
+They may be absent where the machine cannot have them, and `Tool.why_not_here` says why: there is no wheel of MLX or
+Core AI for every system, and Core AI, a beta, may fail to install. Where one could be had and was not installed, that
+is a failure like any other, with the command that installs it. A compiler, which any machine can have, is never one of
+them.
 """
 
 
@@ -103,7 +104,7 @@ def incomplete(what: str, fix: str, *, without: str | None = None) -> None:
         raise ValueError(
             f"a page cannot do without {without!r}: without= takes one of {', '.join(OPTIONAL)}"
         )
-    may_be_absent = without is not None and TOOLS[without].may_be_absent()
+    may_be_absent = without is not None and TOOLS[without].may_be_absent
     show(MissingTool(what, fix, optional=may_be_absent))
 
 
@@ -179,8 +180,8 @@ _not_run: list[tuple[int, Mapping[str, Any]]] = []
 """What this page has not run so far: the number of the cell, as it was run, and what is told of it under `MIME`."""
 
 
-def _never() -> bool:
-    return False
+def _no_reason() -> str:
+    return ""
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,13 @@ class Tool:
     name: str
     is_here: Callable[[], bool]
     fix: Callable[[], str]
-    may_be_absent: Callable[[], bool] = _never
-    """Whether a page is no failure without it on this machine, be it run strictly: of `OPTIONAL` tools alone."""
+    why_not_here: Callable[[], str] = _no_reason
+    """Why this machine cannot have it; empty if it can. Only `OPTIONAL` tools have such a reason."""
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether a page is no failure without it on this machine, be it run strictly."""
+        return bool(self.why_not_here())
 
     @property
     def report(self) -> MissingTool:
@@ -201,7 +207,7 @@ class Tool:
     def missed_by(self, what: str) -> MissingTool:
         """What to show where something was not run without it, such as *this page*."""
         lacking = f"{what} needs {self.name}, which this machine lacks"
-        return MissingTool(lacking, self.fix(), optional=self.may_be_absent())
+        return MissingTool(lacking, self.fix(), optional=self.may_be_absent)
 
 
 def missing(names: Iterable[str]) -> list[Tool]:
@@ -280,6 +286,22 @@ CORE_AI = (
 )
 """Where set-up installs Core AI for this Python; ``main.pth`` is written last."""
 
+CORE_AI_FAILED = paths.ROOT / ".venv-coreai" / "failed"
+"""What set-up leaves where it was asked for Core AI and could not install it."""
+
+
+def _why_no_core_ai() -> str:
+    if not bootstrap.loads_core_ai():
+        return "its wheels are for macOS 26, and for Linux on x86-64 with glibc 2.34"
+    if CORE_AI_FAILED.exists():
+        return "set-up tried to install it, and failed; make setup COREAI=1 tries again"
+    return ""
+
+
+def _why_no_mlx() -> str:
+    return "" if bootstrap.loads_mlx() else "on Linux its wheel takes glibc 2.35"
+
+
 TOOLS = {
     "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
@@ -293,7 +315,7 @@ TOOLS = {
         "Apple's Core AI",
         lambda: (CORE_AI / "main.pth").exists(),
         lambda: "make setup COREAI=1",
-        may_be_absent=lambda: True,
+        why_not_here=_why_no_core_ai,
     ),
     "coremltools": Tool(
         "Apple's coremltools", lambda: bool(importlib.util.find_spec("coremltools")), lambda: SETUP
@@ -302,7 +324,7 @@ TOOLS = {
         "Apple's MLX",
         lambda: bool(importlib.util.find_spec("mlx")),
         lambda: SETUP if bootstrap.loads_mlx() else NEWER_LINUX,
-        may_be_absent=lambda: not bootstrap.loads_mlx(),
+        why_not_here=_why_no_mlx,
     ),
 }
 """By the names that ``%%isolated --needs`` takes. An ``apple-gpu`` is needed by every cell with ``--device mps``.

@@ -77,9 +77,9 @@ def title_of(notebook) -> str:
 def skip_reason(notebook, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
-    It lists devices that cannot compute what the page is about, or in ``without`` tools that not every machine can have
-    (`needs.OPTIONAL`). Where this machine can have the tool, or without any other one, a page is no skipped one:
-    `lacking_tools`.
+    It lists devices that cannot compute what the page is about, with the ``reason``, or in ``without`` tools that not
+    every machine can have (`needs.OPTIONAL`), which have a reason of their own. Where this machine can have the tool,
+    or without any other one, a page is no skipped one: `lacking_tools`.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
@@ -94,12 +94,17 @@ def skip_reason(notebook, device: str) -> str:
                 f"without is a list of {', '.join(needs.OPTIONAL)}: name other tools in metadata.metallab.tools, "
                 "for a page that lacks them is not skipped but incomplete"
             )
-        lacks = any(tool.may_be_absent() for tool in needs.missing(optional))
+        absent = [tool for tool in needs.missing(optional) if tool.may_be_absent]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(
             f"metadata.metallab.skip wants device and reason, and may have without: {error}"
         ) from None
-    return reason if lacks or device in devices else ""
+    if device in devices:
+        return reason
+    return "; ".join(
+        f"this page needs {tool.name}, which cannot be had here: {tool.why_not_here()}"
+        for tool in absent
+    )
 
 
 def lacking_tools(notebook) -> list[needs.MissingTool]:

@@ -108,8 +108,9 @@ def _measured(page: Path, summary: Summary, device: str, mode: str, begun: str):
     job = make_job(page, mode, device, out=summary.path.parent)
     before = _time_loop() if mode == "full" else None
     result = run_job(job)
-    if before and result.status in REACHED_THE_END:
-        _note_drift(_results(summary, page.stem), timing.Sentinel(before, _time_loop()).drift)
+    results = _results(summary, page.stem)
+    if before and result.status in REACHED_THE_END and results.exists():  # not without its tool
+        _note_drift(results, timing.Sentinel(before, _time_loop()).drift)
     if state() != begun:
         raise ValueError(
             f"the code, a setting or the power source changed while {job.name} ran, and that run is not kept: "

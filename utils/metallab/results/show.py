@@ -93,7 +93,7 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     made, refused, why = {}, {}, {}
     for entry in summary.notebooks:
         try:
-            if entry.status == "skipped":
+            if entry.status == "skipped" or _lacked_its_tool(entry):
                 why[entry.name] = entry.reason
             else:
                 measured = _write_page(entry, run, summary, target)
@@ -116,6 +116,11 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
         )
     _write_summary(target, summary, shown | made, why)
     return target, refused
+
+
+def _lacked_its_tool(entry: report.Notebook) -> bool:
+    """Return whether none of a page's cells ran, since the tool that it is about was missing."""
+    return entry.status == "incomplete" and entry.executed == 0
 
 
 def _write_page(
