@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ import sys
 
 import pytest
 
-from metallab import needs, notebook
+from metallab import isolated, needs, notebook
 from metallab.notebook import not_run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")
@@ -121,12 +122,55 @@ def test_what_is_shown_is_what_the_runner_reads(capsys):
     assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo fix it: make it\n"
 
 
-@pytest.mark.parametrize(("told", "command"), [("", "c++"), (" ", "c++"), ("ccache g++", "ccache")])
-def test_the_compiler_is_looked_for_by_its_command(told, command, monkeypatch):
-    monkeypatch.setattr(needs.sys, "platform", "linux")
-    monkeypatch.setenv("CXX", told)
-    monkeypatch.setattr(needs.shutil, "which", {command: "/bin/it"}.get)
+COMPILERS = [
+    pytest.param("Linux", "", ["g++", "c++"], "g++", id="g++"),
+    pytest.param("Linux", " ", ["c++", "clang++"], "c++", id="no g++"),
+    pytest.param("Linux", "", ["clang++"], "clang++", id="clang++ alone"),
+    pytest.param("Linux", "ccache g++ -m64", ["ccache", "c++"], "ccache g++ -m64", id="CXX"),
+    pytest.param("Darwin", "", ["g++", "clang++"], "clang++", id="Mac"),
+]
+
+
+@pytest.fixture
+def machine_with(monkeypatch):
+    """Makes a machine with these programs, where ``CXX`` is told; none of a Mac's tools is asked."""
+
+    def make(system: str, told: str, programs: list[str]) -> None:
+        monkeypatch.setattr(needs.sys, "platform", "linux")
+        monkeypatch.setattr(needs.platform, "system", lambda: system)
+        monkeypatch.setenv("CXX", told)
+        monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
+
+    return make
+
+
+@pytest.mark.parametrize(("system", "told", "programs", "command"), COMPILERS)
+def test_one_compiler_is_found_and_used_by_all_of_pytorch(
+    system, told, programs, command, machine_with
+):
+    machine_with(system, told, programs)
     assert needs.has_compiler()
+    needs.use_compiler()
+    assert os.environ["CXX"] == command
+
+
+class Started(Exception):
+    """The second kernel would be started now."""
+
+
+def test_a_cell_that_needs_a_compiler_is_run_with_the_one_that_was_found(machine_with, monkeypatch):
+    def start(*_):
+        raise Started(os.environ["CXX"])
+
+    machine_with("Linux", "", ["c++"])
+    monkeypatch.setattr(isolated, "_run_in_kernel", start)
+    with pytest.raises(Started, match=r"^c\+\+$"):
+        isolated._cell(None, "--needs c++", "1 + 1")
+
+
+def test_a_compiler_that_cxx_names_and_that_is_not_here_is_missing(machine_with):
+    machine_with("Linux", "no-such-compiler", ["g++", "c++"])
+    assert not needs.has_compiler()
 
 
 @pytest.fixture

@@ -114,12 +114,23 @@ def missing():
         )
 
 
+def find_compiler():
+    """Return the command of the C++ compiler that pages use, be it here or not.
+
+    It is what ``CXX`` names, else the first of these that is on PATH. PyTorch itself has two rules where ``CXX`` is not
+    set, ``c++`` for extensions and ``g++`` for torch.compile, so `needs.use_compiler` sets it.
+    """
+    told = shlex.split(os.environ.get("CXX", ""))
+    if told:
+        return told
+    names = ["clang++"] if platform.system() == "Darwin" else ["g++", "c++", "clang++"]
+    return [next((name for name in names if shutil.which(name)), names[0])]
+
+
 def limits():
     """What pages will lack on this machine, though set-up is complete."""
     system = platform.system()
-    compiler = shlex.split(os.environ.get("CXX", "")) or [
-        "clang++" if system == "Darwin" else "g++"
-    ]
+    compiler = find_compiler()
     # macOS's stand-in for a compiler would open a window
     reason = fails(["xcode-select", "-p"]) if system == "Darwin" else None
     if reason or fails(

@@ -549,6 +549,8 @@ def _cell(shell, line: str, cell: str) -> None:
     ]
     if lacking:
         return _skip(shell, given.results, "; ".join(each.what for each in lacking), *lacking)
+    if {"c++", "objective-c++"} & set(given.needs):
+        needs.use_compiler()
     global _absent
     if given.device and _absent:
         return _skip(shell, given.results, _absent.what, _absent)

@@ -22,6 +22,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -254,14 +255,18 @@ def _has_shader_compiler() -> bool:
 
 
 def has_compiler() -> bool:
-    """Return whether there is a C++ compiler, ``CXX`` or ``c++``.
+    """Return whether there is the C++ compiler that pages use (`bootstrap.find_compiler`).
 
     A Mac without Xcode's tools has a stand-in for it, which only asks to install them; it does not count.
     """
     if sys.platform == "darwin":
         return subprocess.run(["xcode-select", "-p"], capture_output=True).returncode == 0
-    command = os.environ.get("CXX", "").split() or ["c++"]
-    return shutil.which(command[0]) is not None
+    return shutil.which(bootstrap.find_compiler()[0]) is not None
+
+
+def use_compiler() -> None:
+    """Let all of PyTorch, here and in processes started from here, take the compiler that `has_compiler` found."""
+    os.environ["CXX"] = shlex.join(bootstrap.find_compiler())
 
 
 def _packages(wanted: str) -> str:

@@ -10,8 +10,6 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 
-from metallab import paths
+from metallab import bootstrap, needs, paths
 from metallab.pytorch import kernels
 from metalsim import building
 
@@ -56,6 +54,7 @@ def load(name: str) -> Any:
         else []
     )
     folder = _folder(name, flags)
+    needs.use_compiler()
     try:
         paths.make_folder(folder.parent)
         with building.sealed(folder):
@@ -90,15 +89,9 @@ def _missing(name: str) -> str | None:
         )
     if not cpp_extension.is_ninja_available():
         return "ninja is not here. `pip install ninja`"
-    compiler = os.environ.get("CXX", "c++").split()[0]
-    if shutil.which(compiler) is None:
-        install = "xcode-select --install" if sys.platform == "darwin" else "apt-get install g++"
-        return f"there is no C++ compiler ({compiler}). `{install}`, then try again"
-    if (
-        sys.platform == "darwin"
-        and subprocess.run(["xcode-select", "-p"], capture_output=True).returncode
-    ):
-        return "Apple's command line tools are not here. `xcode-select --install`, then try again"
+    if not needs.has_compiler():
+        compiler, fix = bootstrap.find_compiler()[0], needs.TOOLS["c++"].fix()
+        return f"there is no C++ compiler ({compiler}). `{fix}`, then try again"
     return None
 
 
