@@ -47,6 +47,8 @@ DTYPES = (
 )
 """What a Mac has; the first is looked at more closely."""
 FORWARD, GRADIENTS = "forward", "gradients"
+MACOS = 15.0
+"""The oldest macOS on which PyTorch sees an Apple GPU, and what the lists are asked for, both of them."""
 
 _RUNS, _FAILS, _LEFT_OUT = "runs", "fails", "left out"
 _OTHER_NUMBERS = (
@@ -133,6 +135,7 @@ class Outcome:
 
 def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
     """All entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
+    common_mps.MACOS_VERSION = MACOS  # else it expects what older ones refuse
     wanted = set(only)
     plain = [op for op in op_db if not wanted or {op.name, op.full_name} & wanted]
     listed = common_mps.mps_ops_modifier([copy.copy(op) for op in plain])
@@ -140,7 +143,6 @@ def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
         for dtype in DTYPES:
             if getattr(torch, dtype) in op.supported_dtypes("mps"):
                 yield _forward(op, dtype, dtype != DTYPES[0])
-    common_mps.MACOS_VERSION = 15.0  # else it expects what older ones refuse
     with_gradients = common_mps.mps_ops_grad_modifier([copy.copy(op) for op in plain])
     for op, before in zip(with_gradients, plain, strict=True):
         for dtype in DTYPES:
@@ -235,19 +237,30 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
 
 def unexplained(outcomes: Iterable[Outcome], every: bool) -> list[str]:
     """What differs without a reason, and reasons that explain nothing, a line each."""
-    differing = {(o.name, o.of): o for o in outcomes if o.counts and not o.agrees}
+    differing = [o for o in outcomes if o.counts and not o.agrees]
     lines = [
         f"{o.name} {o.of} {o.dtype}: expected {o.expected}, {o.raised or 'ran'}"
-        for key, o in differing.items()
-        if key not in DIFFERENCES
+        for o in differing
+        if (o.name, o.of) not in DIFFERENCES
     ]
     lines += [
         f"{o.name} {o.of} {o.dtype}: PyTorch skips it: see why, and say so in DECIDED or LEFT_OUT"
         for o in outcomes
         if o.expected == "skipped"
     ]
-    unused = DIFFERENCES.keys() - differing if every else ()
+    unused = DIFFERENCES.keys() - {(o.name, o.of) for o in differing} if every else ()
     return lines + [f"{' '.join(key)}: agrees now, take it from DIFFERENCES" for key in unused]
+
+
+def describe_agreement(counted: Iterable[Outcome]) -> list[str]:
+    """Return how many entries agree, forward and with gradients, a line for each dtype."""
+    lines = []
+    for of in (FORWARD, GRADIENTS):
+        for dtype in DTYPES:
+            agree = [o.agrees for o in counted if (o.of, o.dtype) == (of, dtype)]
+            if agree:
+                lines.append(f"  {of} {dtype}: {sum(agree)} of {len(agree)}")
+    return lines
 
 
 def main() -> int:
@@ -261,6 +274,7 @@ def main() -> int:
     print(
         f"{sum(outcome.agrees for outcome in counted)} of {len(counted)} agree, {len(judged) - len(counted)} left out"
     )
+    print("\n".join(describe_agreement(counted)))
     wrong = unexplained(judged, every=not only)
     print("\n".join(wrong))
     return 1 if wrong or not counted else 0
