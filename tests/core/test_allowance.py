@@ -81,4 +81,4 @@ def test_comparisons_share_what_is_left(clock, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     assert part.budget(4).max_samples == timing.FAST.max_samples
     clock.now += 9
-    assert part.budget(1, full).max_seconds == allowance.SHORTEST
+    assert part.budget(1, full).max_seconds == timing.SHORTEST

@@ -11,7 +11,7 @@ import filelock
 import numpy as np
 import pytest
 
-from metallab import allowance, checks, isolated, launches
+from metallab import checks, isolated, launches
 from metallab.device import Device
 
 CLOCK = """
@@ -45,10 +45,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def measured(ways, here, rounds=2, on=CPU, within=None):
-    return launches.measure(
-        ways, here, rounds=rounds, on=on, within=within or allowance.Allowance(1e6)
-    )
+def measured(ways, here, rounds=2, on=CPU, seconds=1e6, **clock):
+    return launches.measure(ways, here, rounds=rounds, on=on, seconds=seconds, **clock)
 
 
 def test_stages_are_timed_apart(here):
@@ -77,7 +75,7 @@ def test_a_cold_cache_is_emptied_and_outputs_are_compared(here):
         measured({"warm": dataclasses.replace(cold, emptied="")}, here)
 
 
-def test_what_there_is_no_time_for_is_left_out(here, monkeypatch):
+def test_what_there_is_no_time_for_is_left_out(here, monkeypatch, capsys):
     """A launch takes 8 seconds of a clock that only they move."""
     spent, launch = [0.0], launches._launch
 
@@ -86,13 +84,12 @@ def test_what_there_is_no_time_for_is_left_out(here, monkeypatch):
         return launch(*given)
 
     monkeypatch.setattr(launches, "_launch", slow)
-    within = allowance.Allowance(20, clock=lambda: spent[0])
     spare = dataclasses.replace(WAY, spare=True)
-    made = measured({"a": WAY, "b": spare, "c": WAY, "d": spare, "e": WAY}, here, within=within)
+    ways = {"a": WAY, "b": spare, "c": WAY, "d": spare, "e": WAY}
+    made = measured(ways, here, seconds=20, clock=lambda: spent[0])
     assert {name: each.parts["load"].n for name, each in made.items()} == dict.fromkeys("abce", 1)
     assert made["a"].parts["load"].stop_reason == "1 of 2 processes"
-    assert within.left_out[0] == "d"
-    assert "rounds of launches 2" in within.left_out[1]
+    assert ": d; rounds of launches 2 (" in capsys.readouterr().out
 
 
 def test_a_crash_names_the_way(here):

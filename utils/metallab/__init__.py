@@ -5,6 +5,7 @@ Importing it is instant; the modules below import a framework only inside the fu
 """
 
 import os
+import sys
 
 # ONNX Runtime would send usage data and keep a device id in the home folder, from its import on.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -18,4 +19,30 @@ if os.environ.get("METALLAB_DEVICE") == "sim":
 
     simulation.arm()
 
-__all__ = ["by_mode"]
+__all__ = ["by_mode", "finish"]
+
+
+def finish() -> None:
+    """End a page: say what did not run, and where its results are; the last line of a notebook.
+
+    Raises
+    ------
+    NotRun
+        With ``METALLAB_STRICT=1``, if a tool is missing that is not optional. The results are written before.
+    """
+    from metallab import session
+
+    session.finish()
+
+
+def _join_notebook() -> None:
+    """Add to a notebook's kernel what `metallab.session` does; to a script, a program or a test nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if hasattr(shell, "kernel"):
+        from metallab import session
+
+        session.install(shell)
+
+
+_join_notebook()

@@ -1,6 +1,7 @@
-"""How much of a part of a page can be afforded here: measure first what a step costs, then choose how many to take.
+"""How much of a part of a tool can be afforded here: measure first what a step costs, then choose how many to take.
 
-A page knows how long a part of it may take, and not how fast the machine is. So it asks::
+A tool knows how long a part of it may take, and not how fast the machine is. Sweeps on pages ask `timing.within`, and
+comparisons take ``seconds``. What has several kinds of work asks::
 
     allowance = Allowance(20)                                  # seconds, from here on
     step_seconds = timing.measure(step, on=lab, budget=timing.FAST).median
@@ -14,8 +15,6 @@ a part takes longer than its allowance by at most the piece that it had begun, o
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -24,9 +23,6 @@ from metallab import mode, timing, units
 from metallab.timing import Budget
 
 T = TypeVar("T")
-
-SHORTEST = 0.05
-"""Seconds that a comparison gets even where nothing is left."""
 
 
 class Allowance:
@@ -37,7 +33,7 @@ class Allowance:
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        _assert_time(seconds, "an allowance")
+        timing.assert_time(seconds, "an allowance")
         self.seconds, self.clock = seconds, clock
         self.started = clock()
         self.left_out: list[str] = []
@@ -53,7 +49,7 @@ class Allowance:
 
         Fewer are noted as left out, with what one costs. ValueError if ``each`` is not a time.
         """
-        _assert_time(each, what)
+        timing.assert_time(each, what)
         count = min(wanted, int(self.left / each))
         if count < wanted:
             self.left_out.append(
@@ -89,21 +85,9 @@ class Allowance:
         get its pairs takes longer; those that come after it then get less.
         """
         full = full or (timing.FULL_COMPARISON if mode.current() == "full" else timing.FAST)
-        share = self.left / max(1, comparisons) / variants
-        seconds = min(full.max_seconds, max(SHORTEST, share))
-        return dataclasses.replace(
-            full, max_seconds=seconds, min_seconds=min(full.min_seconds, seconds)
-        )
+        return timing.shorten(full, self.left / max(1, comparisons) / variants)
 
     def __str__(self) -> str:
         if not self.left_out:
             return "Nothing was left out for time."
         return f"Left out for time ({units.seconds(self.seconds)} for this part): {'; '.join(self.left_out)}."
-
-
-def _assert_time(seconds: float, what: str) -> None:
-    """ValueError unless this is a time: neither 0 nor negative, infinite or NaN."""
-    if not 0 < seconds < math.inf:
-        raise ValueError(
-            f"{what}: {seconds} s is no time; give seconds, more than 0 (of work: measure one first)"
-        )

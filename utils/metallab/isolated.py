@@ -37,12 +37,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import mode, needs, paths, units
+from metallab import mode, needs, paths, results_made, units
 from metallab.outcomes import Ended
 from metallab.processes import (
     adopt_orphans,
@@ -252,6 +252,9 @@ def main(folder: str) -> int:
 
 def _prepare(threads: int | None) -> None:
     """Prepare the other process: limit it to one core, and arm the simulated GPU if it is requested."""
+    from metallab import session
+
+    session.save_nothing()
     adopt_orphans()
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -561,7 +564,17 @@ def _cell(shell, line: str, cell: str) -> None:
         _absent = other
         return _skip(shell, given.results, other.what, other)
     shell.user_ns |= outcome.results
+    _announce(outcome.results.values())
     _judge(outcome, given.raises)
+
+
+def _announce(values: Iterable[Any]) -> None:
+    """Let the page save what the second kernel has measured."""
+    from metallab.verdicts import Comparison, Measurement  # imports NumPy, whose import pages time
+
+    for value in values:
+        if isinstance(value, Measurement | Comparison):
+            results_made.announce(value)
 
 
 def _skip(shell, names: Sequence[str], reason: str, *missing: needs.MissingTool) -> None:

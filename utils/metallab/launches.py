@@ -16,13 +16,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from metallab import checks, device, isolated, mode, timing, turns, units
+from metallab import checks, device, isolated, mode, results_made, timing, turns, units
 from metallab.allowance import Allowance
 from metallab.timing import Measurement
 
@@ -99,7 +99,13 @@ class _Sample:
 
 
 def measure(
-    ways: Mapping[str, Way], here: Path, *, rounds: int, on: device.Device, within: Allowance
+    ways: Mapping[str, Way],
+    here: Path,
+    *,
+    rounds: int,
+    on: device.Device,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Launch]:
     """Launch each way in fresh processes, in turns.
 
@@ -114,9 +120,11 @@ def measure(
         round waits for its turn (`metallab.turns`).
     on
         The page's device; a way on another one takes that one's name.
-    within
+    seconds
         The time for all of it: the first round is made in any case, but for ways that are ``spare``. What is left out
-        is noted there.
+        is printed.
+    clock
+        Returns seconds.
 
     Raises
     ------
@@ -125,6 +133,7 @@ def measure(
     metallab.checks.Mismatch
         If two processes of a way give different answers.
     """
+    within = Allowance(seconds, clock)
     samples: dict[str, list[_Sample]] = {name: [] for name in ways}
     for number in within.items(range(1, rounds + 1), "rounds of launches"):
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
@@ -137,6 +146,9 @@ def measure(
                     del samples[name]
                 else:
                     samples[name].append(_launch(name, ways[name], here.resolve(), others))
+
+    if within.left_out:
+        print(within)
     return {name: _summary(name, ways[name], each, rounds, on) for name, each in samples.items()}
 
 
@@ -191,6 +203,8 @@ def _summary(name: str, way: Way, samples: list[_Sample], rounds: int, on: devic
         stage: Measurement(f"{name}: {stage}", samples=column, first_call=column[0], **made)
         for stage, column in columns.items()
     }
+    for part in parts.values():
+        results_made.announce(part)
     return Launch(name, parts, first.output)
 
 

@@ -1,8 +1,9 @@
 """Pictures, in one style: labelled axes with units, intervals drawn, colours that colour-blind readers can tell apart.
 
-Every function that draws returns the figure, with the device in its title and a description of it in
-``figure.get_label``, for readers who cannot see it. A notebook shows the figure as an ``<img>`` of HTML whose
-alternative text is that description (`described`). Colours are those of Okabe and Ito, *Color Universal Design*, 2008.
+Every function that draws returns the figure, with the device in its title and its numbers in words in
+``figure.get_label``, for readers who cannot see it. A notebook shows any figure as an ``<img>`` of HTML whose alternative
+text is made from its title, axes and legend (`metallab.figure_words`), and of those words. Colours are those of Okabe and
+Ito, *Color Universal Design*, 2008.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from metallab import units
+from metallab import figure_words, units
 from metallab.isolated import Skipped
 from metallab.verdicts import Answer, Comparison, Measurement
 
@@ -333,7 +334,7 @@ def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Pictur
         figure.savefig(file := io.BytesIO(), format="png", bbox_inches="tight")
         plt.close(figure)
         pictures.append(plt.imread(io.BytesIO(file.getvalue())))
-        words.append(figure.get_label() or str(value))
+        words.append(figure_words.describe_figure(figure) or str(value))
     height, width, _ = np.max([picture.shape for picture in pictures], axis=0)
     tiles = [
         np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1)
@@ -344,7 +345,7 @@ def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Pictur
         file := io.BytesIO(),
         np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]),
     )
-    return Picture(file.getvalue(), "; ".join(words))
+    return Picture(file.getvalue(), " ".join(words))
 
 
 def rows(axes: Axes, names: Sequence[str], **style: object) -> None:
@@ -409,22 +410,26 @@ def _size(value: float) -> str:
 
 
 def described(figure: Figure, words: str) -> Figure:
-    """Give a finished figure words for whoever cannot see it, and return it.
+    """Give a finished figure the numbers that it shows in words, for whoever cannot see it, and return it.
 
-    The words become the figure's label. Where a notebook shows the figure, they are its alternative text, behind its
-    title.
+    The words become the figure's label. Where a notebook shows the figure, they end its alternative text.
     """
     figure.set_label(words)
-    heading = (
-        figure.get_suptitle().replace("\n", ", ", 1).replace("\n", " ")
-    )  # what it shows, and on which devices
-    alternative = f"{heading}. {words}" if heading else words
-
     figure._repr_mimebundle_ = functools.partial(
-        _show_figure, figure, alternative
+        _show_figure, figure
     )  # IPython asks for it by this name
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
     return figure
+
+
+def alternative_text(figure: Figure) -> str:
+    """Return a figure in words: its title, axes and series, and the numbers that `described` gave it."""
+    return figure_words.describe_figure(figure) or figure_words.UNNAMED
+
+
+def show(figure: Figure) -> tuple[dict[str, str], dict[str, dict]]:
+    """Return a figure as a notebook shows it, data and metadata by MIME type, with its alternative text in both."""
+    return _show_figure(figure)
 
 
 @dataclass(frozen=True)
@@ -444,8 +449,7 @@ _FORMATS = ("image/svg+xml", "image/png", "image/jpeg")
 """What IPython may be set to draw figures as (``%config InlineBackend.figure_formats``), the sharpest first."""
 
 
-def _show_figure(figure: Figure, words: str, **_: object) -> tuple[dict[str, str], dict[str, dict]]:
-    """Return a figure as a notebook shows it: data and metadata, each by MIME type."""
+def _show_figure(figure: Figure, **_: object) -> tuple[dict[str, str], dict[str, dict]]:
     data: dict[str, str] = {}
     sizes: dict[str, dict] = {}
     for kind, draw in _find_printers(figure).items():
@@ -456,7 +460,7 @@ def _show_figure(figure: Figure, words: str, **_: object) -> tuple[dict[str, str
             data[kind] = _encode(picture) if isinstance(picture, bytes) else picture
             sizes[kind] = size
 
-    return _bundle(data, sizes, words)
+    return _bundle(data, sizes, alternative_text(figure))
 
 
 def _find_printers(figure: Figure) -> dict[str, Callable[[Figure], Any]]:

@@ -29,7 +29,7 @@ import msgspec
 import pyperf
 from msgspec import Meta
 
-from metallab import isolated, machine, mode, needs, paths, wording
+from metallab import device, figure_words, isolated, machine, mode, paths, wording
 from metallab.device import Device
 from metallab.fields import (
     SENTENCE_LIMIT,
@@ -44,6 +44,7 @@ from metallab.fields import (
     Sentence,
 )
 from metallab.outcomes import Verdict
+from metallab.verdicts import compare_samples
 from metallab.timing import (
     Answer,
     Comparison,
@@ -51,7 +52,6 @@ from metallab.timing import (
     Ratio,
     Reason,
     Withheld,
-    compare_samples,
     why_withheld,
 )
 
@@ -108,7 +108,7 @@ class Headline:
     picture: PictureName | None = None
     """The PNG beside the file of results. A page gives a figure of matplotlib, or the path of a PNG."""
     alternative_text: Line = ""
-    """The picture in words; a figure of `metallab.plots` has its own."""
+    """The picture in words; of a figure they are made (`figure_words.describe_figure`)."""
     sha256: Digest | None = None
     """Of the picture."""
 
@@ -186,7 +186,7 @@ def save(
 ) -> Path:
     """Write a lesson's results, and return the file: ``build/<mode>-<device>/results/<lesson>.json``.
 
-    A page ends with it. Where the page has left something out, this says so on the console (`needs.close_page`).
+    A program calls it; of a notebook the results are saved after each cell (`metallab.session`).
 
     Parameters
     ----------
@@ -207,17 +207,51 @@ def save(
         As `gather`, or if a value could not be read back.
     OSError
         If the file cannot be written; an earlier one is left as it was.
-    NotRun
-        With ``METALLAB_STRICT=1``, if the page has not run whole; the file is written.
     """
     records = gather(lesson, *results)
-    path = (folder or run_folder(on, records[0].measurement.mode) / "results") / f"{lesson}.json"
+    folder = folder or run_folder(on, records[0].measurement.mode) / "results"
+    return _store(folder / f"{lesson}.json", records, headline)
+
+
+def save_page(
+    lesson: str, results: Sequence[Measurement | Comparison], headline: Headline | None
+) -> Path:
+    """Write the results of a page so far, as `save`, in the folder of the device that the page picked first.
+
+    Parameters
+    ----------
+    lesson
+        The page's name.
+    results
+        What it measured; a page that picked no device ran on that of the first.
+    headline
+        What the page found, if it has found it yet.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `save`.
+    """
+    records = gather(lesson, *results)
+    first = records[0].measurement
+    if device.picked:
+        folder = run_folder(device.picked[0], first.mode)
+    else:
+        folder = paths.run_folder(first.mode, "sim" if first.simulated else first.kind)
+    return _store(folder / "results" / f"{lesson}.json", records, headline)
+
+
+def _store(path: Path, records: list[Record], headline: Headline | None) -> Path:
+    """Write records, with the headline in each of them and its picture beside the file; return the file."""
     if headline:
         kept = _with_picture_beside(path, headline)
         records = [replace(record, headline=kept) for record in records]
-    written = write(path, records)
-    needs.close_page(lesson)
-    return written
+    return write(path, records)
 
 
 def gather(lesson: str, *results: Measurement | Comparison) -> list[Record]:
@@ -322,10 +356,11 @@ def _with_picture_beside(path: Path, headline: Headline) -> Headline:
     sentences, picture = tuple(map(_shortened, headline.sentences)), headline.picture
     if picture is None or isinstance(picture, isolated.Skipped):
         return Headline(sentences)
-    words = headline.alternative_text or getattr(picture, "get_label", str)()
+    words = headline.alternative_text
     if isinstance(picture, (str, Path)):
         content = Path(picture).read_bytes()
     else:
+        words = words or figure_words.describe_figure(picture)
         picture.savefig(drawn := io.BytesIO(), format="png")
         content = drawn.getvalue()
     if not words or not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:

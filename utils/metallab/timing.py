@@ -21,13 +21,13 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, get_args
 
 import numpy as np
 import psutil
 
-from metallab import mode, turns, units
+from metallab import mode, results_made, turns, units, verdicts
 from metallab.fields import Dtype
 from metallab.inspections import KEPT_BYTES, Inspections, leaves, memory_of
 from metallab.verdicts import (  # noqa: F401 - offered here as well
@@ -48,7 +48,6 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     Size,
     Unchecked,
     Withheld,
-    compare_samples,
     crossover,
     describe_check,
     difference_of,
@@ -60,6 +59,7 @@ from metallab.verdicts import (  # noqa: F401 - offered here as well
     why_withheld,
 )
 
+T = TypeVar("T")
 Clock = Callable[[], int]
 KEEP = 2000
 """Of more than twice as many samples every n-th is kept."""
@@ -72,6 +72,9 @@ LONGEST_ROW = 20
 
 SLOW_CALL = 0.5
 """Seconds of a call from which on switching between variants (cold caches, sleeping threads) costs below 1 %."""
+
+SHORTEST = 0.05
+"""Seconds that a comparison gets even where nothing is left."""
 
 SECONDS_FOR_PAIRS = 10.0
 """Seconds for which a comparison of slow calls continues at least, to get the pairs of an interval."""
@@ -163,7 +166,23 @@ def measure(
 
     ``dtype`` (``torch.float16``, ``"float16"``) and ``size`` are only recorded. ``budget`` is `FULL`, or `FAST` in fast
     mode; ``clock`` returns nanoseconds. TypeError if ``fn`` cannot be called; ValueError for an unknown dtype.
+
+    In a notebook the result is saved after the cell (`metallab.session`).
     """
+    measured = _measure(fn, on, question, name, dtype, size, budget, clock)
+    return results_made.announce(measured)
+
+
+def _measure(
+    fn: Callable[[], Any],
+    on: DeviceLike,
+    question: Question,
+    name: str | None,
+    dtype: Any,
+    size: Size | float | None,
+    budget: Budget | None,
+    clock: Clock,
+) -> Measurement:
     budget = budget or (FULL if mode.current() == "full" else FAST)
     sampler = _Sampler(fn, on, question, clock)
     with undisturbed() as load, on.active():
@@ -191,6 +210,7 @@ def compare(
     series: str = "",
     roles: Mapping[str, str] | None = None,
     budget: Budget | None = None,
+    seconds: float | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter_ns,
 ) -> Comparison:
@@ -216,6 +236,9 @@ def compare(
         (`metallab.checks.matches` makes one); such a variant gets no speed-up. A mapping has one for each variant.
     question, budget, seed, clock
         ``latency`` or ``throughput``; `FULL_COMPARISON`, or `FAST` in fast mode; of the order; returns nanoseconds.
+    seconds
+        The time for all of it, as far as slow calls leave a choice: each variant gets its share. By default the budget
+        alone says how long.
     dtype, size, series, roles
         Only recorded: number format, of all variants or of each; amount of work; name of comparisons that differ in
         size only (``series="product, n", size=64`` makes ``product, n = 64``); what each is: ``{"cuda": "GPU"}``.
@@ -223,7 +246,10 @@ def compare(
     Raises
     ------
     KeyError, TypeError, ValueError
-        If a variant has no device or parity, or cannot be called; for a size without a series, or an unknown dtype.
+        If a variant has no device or parity, or cannot be called; for a size without a series, an unknown dtype, or
+        ``seconds`` that are not above 0.
+
+    In a notebook the result is saved after the cell (`metallab.session`).
     """
     judges = _judges(variants, baseline, parity)
     devices = _for_each(variants, on, "no device is given for {}: on= names one for each variant")
@@ -233,6 +259,9 @@ def compare(
         )
     dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
     size, budget = _size(size), budget or (FULL_COMPARISON if mode.current() == "full" else FAST)
+    if seconds is not None:
+        assert_time(seconds, "a comparison")
+        budget = shorten(budget, seconds / len(variants))
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
     rounds, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
@@ -254,7 +283,7 @@ def compare(
     }
     check = "; ".join(dict.fromkeys(map(describe_check, judges.values())))
     roles = dict(roles or {})
-    return Comparison(
+    compared = Comparison(
         name,
         question,
         baseline,
@@ -266,6 +295,85 @@ def compare(
         series,
         roles,
     )
+    return results_made.announce(compared)
+
+
+def compare_samples(
+    measurements: Mapping[str, Measurement], *, baseline: str, name: str, parity: str
+) -> Comparison:
+    """Return a comparison of samples that were taken elsewhere and are paired by position.
+
+    ``parity`` describes how outputs were compared before. ValueError for different numbers of samples.
+
+    In a notebook the result is saved after the cell (`metallab.session`).
+    """
+    compared = verdicts.compare_samples(
+        measurements, baseline=baseline, name=name, parity=parity
+    )
+    return results_made.announce(compared)
+
+
+def within(
+    seconds: float,
+    items: Iterable[T],
+    what: str = "",
+    *,
+    least: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[T]:
+    """Go through ``items`` while there is time for one more, and print which were left out for lack of it.
+
+    One more is taken to need what the one before took, so on a slow machine a sweep is shorter, and it is said. Nothing
+    is interrupted: it takes longer by what had begun, or by what ``least`` insists on.
+
+    >>> for n in timing.within(20, [64, 256, 1024], "sizes"):
+    ...     timing.measure(make(n), on=lab, name=f"{n}")
+
+    Parameters
+    ----------
+    seconds
+        The time for all of them, from the first on.
+    items
+        What is gone through, such as sizes.
+    what
+        What they are, for the line that says which were left out.
+    least
+        So many are done in any case.
+    clock
+        Returns seconds.
+
+    Raises
+    ------
+    ValueError
+        If ``seconds`` is not above 0.
+    """
+    assert_time(seconds, "a sweep")
+    waiting = list(items)
+    started = clock()
+    last = 0.0
+    for done, item in enumerate(waiting):
+        begun = clock()
+        if done >= least and last > seconds - (begun - started):
+            left_out = f"{what} {', '.join(map(str, waiting[done:]))}".lstrip()
+            took = f"the last one, {waiting[done - 1]}, took {units.seconds(last)}"
+            print(f"Left out for lack of time ({units.seconds(seconds)}): {left_out} ({took}).")
+            return
+        yield item
+        last = clock() - begun
+
+
+def shorten(budget: Budget, seconds: float) -> Budget:
+    """Return a budget that takes at most so many seconds, though never less than `SHORTEST`."""
+    most = min(budget.max_seconds, max(SHORTEST, seconds))
+    return replace(budget, max_seconds=most, min_seconds=min(budget.min_seconds, most))
+
+
+def assert_time(seconds: float, what: str) -> None:
+    """ValueError unless this is a time: neither 0 nor negative, infinite or NaN."""
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{what}: {seconds} s is no time; give seconds, more than 0 (of work: measure one first)"
+        )
 
 
 def _judges(
@@ -309,7 +417,7 @@ def sentinel(
 
     def timed() -> Measurement:
         for _ in range(SENTINEL_TRIES):
-            measured = measure(fn, on=on, name="sentinel", budget=short, clock=clock)
+            measured = _measure(fn, on, "latency", "sentinel", None, None, short, clock)
             if not measured.is_busy:
                 break
         return measured
@@ -615,7 +723,9 @@ class _Lookout:
     def look(self) -> _Look:
         """Return how long the work takes now on each device."""
         return tuple(
-            measure(self.work[name], on=device, name="sentinel", budget=LOOK, clock=self.clock)
+            _measure(
+                self.work[name], device, "latency", "sentinel", None, None, LOOK, self.clock
+            )
             for name, device in self.watched.items()
         )
 

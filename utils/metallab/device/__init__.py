@@ -17,9 +17,12 @@ from metallab.device.pytorch import PyTorchDevice
 
 __all__ = [
     "NAMES", "TITLES", "Banner", "Device", "DeviceUnavailable", "PyTorchDevice", "cpu", "first_framework", "pick",
-    "plugin", "probe",
+    "picked", "plugin", "probe",
 ]  # fmt: skip
 _FRAMEWORKS = {"torch": pytorch, "tensorflow": tensorflow, "jax": jax, "mlx": mlx}
+
+picked: list[Device] = []
+"""What `pick` has returned so far; the first is the device of a page."""
 
 
 def pick(name: str = "auto", framework: Framework = "torch") -> Device:
@@ -31,9 +34,13 @@ def pick(name: str = "auto", framework: Framework = "torch") -> Device:
     they do not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that
     was asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
     """
+    found: Device
     if _module(framework) is pytorch:
-        return pytorch.pick(name, wanted(name))
-    return plugins.pick(name, wanted(name), framework)
+        found = pytorch.pick(name, wanted(name))
+    else:
+        found = plugins.pick(name, wanted(name), framework)
+    picked.append(found)
+    return found
 
 
 def cpu(threads: int | None = None, framework: Framework = "torch") -> Device:
