@@ -1,9 +1,9 @@
 """Fast sizes beside the full ones, on the page: ``sizes = [64, 256, 1024]  # fast: [16, 32]``.
 
 A reader sees what is measured, and in the comment what a quick trial takes in its place. In a notebook ``import
-metallab`` installs `take_fast` as an input transformer of IPython where ``METALLAB_MODE`` is ``fast``; from the next cell
-on it puts the second value in the place of the first. It works wherever a kernel of Jupyter runs the page, because it
-needs nothing of whoever runs it.
+metallab`` installs `take_fast` as an input transformer of IPython where ``METALLAB_MODE`` is ``fast``; from the next
+cell on it puts the second value in the place of the first. It works wherever a kernel of Jupyter runs the page, because
+it needs nothing of whoever runs it.
 
 Such a comment counts behind an assignment and behind a keyword argument of a call that ends its line::
 
@@ -99,14 +99,15 @@ def find_fast(source: str) -> list[FastSize]:
     return _outermost(found)
 
 
-def _assigned(tree: ast.AST) -> Iterator[tuple[ast.Assign | ast.AnnAssign | ast.keyword, ast.expr]]:
+def _assigned(
+    tree: ast.AST,
+) -> Iterator[tuple[ast.Assign | ast.AnnAssign | ast.keyword, ast.expr]]:
     """Yield each assignment and each keyword argument, with its value."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            yield node, node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield node, node.value
-        elif isinstance(node, ast.keyword) and node.arg is not None:
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.keyword):
+            continue
+        is_unpacked = isinstance(node, ast.keyword) and node.arg is None  # **options
+        if node.value is not None and not is_unpacked:
             yield node, node.value
 
 

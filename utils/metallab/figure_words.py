@@ -6,6 +6,7 @@ drawn; what to see in it says the page's caption, the cell tagged ``caption`` be
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,19 +56,23 @@ def _describe_axes(axes: Axes) -> Iterator[str]:
     yield _listed("series", _series(axes))
     for bars in _bars(axes):
         yield _listed("bars", bars)
-    yield _listed("text in the picture", [text.get_text() for text in axes.texts])
+    texts = [text.get_text() for text in axes.texts]
+    yield _listed("text in the picture", [text for text in texts if not _is_number(text)])
 
 
 def _describe_axis(name: str, axis: Axis) -> str:
     """Return what an axis is: its label, whether it is logarithmic, and the names that stand at its ticks."""
-    parts = [_on_one_line(axis.get_label_text())]
+    label = _on_one_line(axis.get_label_text())
+    names = _tick_names(axis)
+    if not label and not names:
+        return ""
+
+    parts = [label] if label else []
     if axis.get_scale() == "log":
         parts.append("logarithmic")
-    names = _tick_names(axis)
     if names:
-        parts.append(f"with {_enumerated(names)}")
-    told = ", ".join(filter(None, parts))
-    return f"{name}: {told}" if parts[0] or names else ""
+        parts.append(_enumerated(names))
+    return f"{name}: {', '.join(parts)}"
 
 
 def _tick_names(axis: Axis) -> list[str]:
@@ -78,18 +83,12 @@ def _tick_names(axis: Axis) -> list[str]:
     if not isinstance(axis.get_major_locator(), FixedLocator | StrCategoryLocator):
         return []
     names = [text.get_text() for text in axis.get_ticklabels()]
-    return [name for name in names if name and not _is_number(name)]
+    return [name for name in names if not _is_number(name)]
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a tick's text is a number, as such or as a formula of matplotlib."""
-    if text.startswith("$"):
-        return True
-    try:
-        float(text.replace("\N{MINUS SIGN}", "-").rstrip("%"))
-    except ValueError:
-        return False
-    return True
+    """Return whether a text is a number, or several: as such, or as a formula of matplotlib."""
+    return re.fullmatch(r"\$.*\$|[-+\N{MINUS SIGN}\d.,e%\s]*", text) is not None
 
 
 def _series(axes: Axes) -> list[str]:

@@ -132,15 +132,17 @@ def _cells_run() -> list[str]:
     return list(shell.user_ns["In"]) if shell else []
 
 
-def close_page(page: str) -> None:
+def close_page(page: str, say: Callable[[str], object] | None = None) -> None:
     """End a page: say on the console what it has not run, or, where it is run strictly, raise.
 
-    `metallab.records.save`, with which pages end, calls it.
+    `metallab.finish`, with which pages end, calls it.
 
     Parameters
     ----------
     page
         Its name, for the message.
+    say
+        What else tells it, such as the last cell.
 
     Raises
     ------
@@ -163,6 +165,8 @@ def close_page(page: str) -> None:
     )
     if mode.is_strict() and not all(told.get("optional") for _, told in gaps):
         raise NotRun(text)
+    if say is not None:
+        say(text)
     _warn_on_console(text)
 
 

@@ -13,6 +13,9 @@ import re
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from metallab import mode
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: there metallab is installed editable, so its own file tells. Installed from a wheel there is none."""
@@ -65,9 +68,25 @@ def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:
         return file.read(most)
 
 
-def run_folder(mode: str, device: str) -> Path:
+def run_folder(of_mode: str, device: str) -> Path:
     """The folder of one run, such as ``build/full-cpu``; ``METALLAB_OUT`` names another one."""
-    return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{mode}-{device}")
+    return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{of_mode}-{device}")
+
+
+def page_folder(page: str = "", *, on: Any) -> Path:
+    """Make the folder for files that a page or a program writes, and return it: ``build/<mode>-<device>/<page>``.
+
+    Parameters
+    ----------
+    page
+        Its name; nothing for the folder that all pages of this mode and device have in common.
+    on
+        The device, as `metallab.device.pick` returns it.
+    """
+    device = "sim" if on.simulated else on.kind
+    folder = run_folder(mode.current(), device) / page
+    make_folder(folder)
+    return folder
 
 
 def make_output(folder: Path, option: str = "--out") -> None:

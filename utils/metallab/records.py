@@ -18,7 +18,6 @@ import json
 import math
 import re
 import reprlib
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -44,7 +43,6 @@ from metallab.fields import (
     Sentence,
 )
 from metallab.outcomes import Verdict
-from metallab.verdicts import compare_samples
 from metallab.timing import (
     Answer,
     Comparison,
@@ -54,6 +52,7 @@ from metallab.timing import (
     Withheld,
     why_withheld,
 )
+from metallab.verdicts import compare_samples
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -393,50 +392,6 @@ def load(path: Path | str) -> list[Record]:
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_reason(error)}") from error
     return _parse(path, text)
-
-
-def stored(lesson: str, comparison: str, variant: str = "", file: str = "nvidia_h200.json") -> str:
-    """Return a reference machine's results of one comparison in ``data/results``, in sentences that name the machine.
-
-    For a page on a machine without the device that it is about. ValueError if the file has no such comparison.
-
-    >>> print(stored("14_find_where_the_time_goes", "Softshrink MLP, batch 4096"))
-    Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: native is 20.9 times as fast as the round trip
-    (median of 2 processes, 18.2 to 23.7).
-    """
-    lines = []
-    for name, runs in by_name(load(paths.ROOT / "data" / "results" / file)).items():
-        compared = runs[0].comparison
-        wanted = (
-            name == f"{lesson}/{comparison}/{variant}"
-            if variant
-            else name.startswith(f"{lesson}/{comparison}/")
-        )
-        if not wanted or compared.outcome == "baseline":
-            continue
-        sentence = _stored_sentence(runs, compared.variant)
-        lines.append(
-            f"Measured before on an {runs[0].measurement.device}, {comparison}: {sentence}."
-        )
-    if not lines:
-        raise ValueError(
-            f"{file} has no comparison {comparison!r} of {lesson}: ask for one that it has"
-        )
-    return "\n".join(lines)
-
-
-def _stored_sentence(runs: Sequence[Record], variant: str) -> str:
-    """Return a variant's speed-up over all processes that measured it, or why there is none."""
-    usable, withheld = usable_runs(runs)
-    if withheld:
-        return str(Answer(variant, withheld))
-
-    ratio = usable[0].answer.ratio
-    medians = sorted(run.comparison.median for run in usable)
-    if len(medians) == 1:
-        return ratio.sentence("one process")
-    ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
-    return ratio.sentence(f"median of {len(medians)} processes, {ratio.ends}")
 
 
 _CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)

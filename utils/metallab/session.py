@@ -4,15 +4,16 @@ It works in any kernel of Jupyter, be it JupyterLab's, nbconvert's or that of th
 happens in the kernel:
 
 * `metallab.fast_sizes` takes what stands behind ``# fast:`` where ``METALLAB_MODE`` is ``fast``.
-* After each cell the results that `metallab.timing` made in it are written to the page's file of results. A cell that is
-  run again replaces what it made before; of two results with one name the newer is kept.
+* After each cell the results that `metallab.timing` made in it are written to the page's file of results. A cell that
+  is run again replaces what it made before; of two results with one name the newer is kept.
 * A figure of matplotlib is shown with an alternative text made from its title, axes and legend.
 * ``metallab.finish()``, the last line of a page, says what did not run and where the results are.
 
-**Which page it is** a kernel is not told. JupyterLab names the file in ``JPY_SESSION_NAME``; elsewhere it is the notebook
-in the folder of the kernel's start that holds the cells which have run. Its metadata say the rest, so that nothing of it
-stands in a cell: ``metadata.metallab.headline`` names the variables that the headline is made of, and a cell with
-``"metallab": {"saves": false}``, or of an exercise, saves nothing; a list of names there says which results are saved.
+**Which page it is** a kernel is not told. JupyterLab names the file in ``JPY_SESSION_NAME``; elsewhere it is the
+notebook in the folder of the kernel's start that holds the cells which have run. Its metadata say the rest, so that
+nothing of it stands in a cell: ``metadata.metallab.headline`` names the variables that the headline is made of, and a
+cell with ``"metallab": {"saves": false}``, or of an exercise, saves nothing; a list of names there says which results
+are saved.
 
 In a script, a program or a test nothing of this happens: `metallab.records.save` writes what it is given.
 """
@@ -95,7 +96,7 @@ def finish() -> None:
     _session.save(is_last=True)
     for line in _session.closing_lines():
         print(line)
-    needs.close_page(_session.name or "this notebook")
+    needs.close_page(_session.name or "this notebook", print)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Session:
             self.save()
 
     def save(self, is_last: bool = False) -> None:
-        """Write the page's results. What keeps it from that is said by `closing_lines`, and at once if it can be mended.
+        """Write the page's results. What keeps it from that is printed, and said by `closing_lines`.
 
         Parameters
         ----------
@@ -265,18 +266,15 @@ class Session:
         if self.written is None:
             return ["This page has no results to save."]
 
-        count = sum(len(results) for _, results in self.made.values())
         lines = [f"Saved with this machine's description: {_shown(self.written)}"]
         if mode.current() == "fast":
-            lines.append(f"Fast sizes: {count} results that only show whether the page runs.")
+            lines.append("Fast sizes: these results only show whether the page runs.")
         if self.without_headline:
             lines.append(f"Without a headline: {self.without_headline}.")
         return lines
 
 
-def chosen_results(
-    page: Page, made: Iterable[tuple[CellKey, Sequence[Result]]]
-) -> list[Result]:
+def chosen_results(page: Page, made: Iterable[tuple[CellKey, Sequence[Result]]]) -> list[Result]:
     """Return the results that a page saves: of two with one name the newer, at the older's place."""
     chosen: dict[tuple[type, str], Result] = {}
     for key, results in made:
@@ -286,10 +284,18 @@ def chosen_results(
     return list(chosen.values())
 
 
-def sentences_of(paths: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
-    """Return the sentences that a headline's paths lead to: a text, several, or what says itself in words."""
+def sentences_of(
+    paths: Iterable[str | Mapping[str, str]], namespace: Mapping[str, Any]
+) -> list[str]:
+    """Return the sentences that a headline's paths lead to: a text, several, or what says itself in words.
+
+    In the place of a path ``{"text": ...}`` is a sentence that no cell computes.
+    """
     sentences: list[str] = []
     for path in paths:
+        if isinstance(path, Mapping):
+            sentences.append(str(path["text"]))
+            continue
         value = value_of(path, namespace)
         if isinstance(value, list | tuple):
             sentences.extend(map(str, value))
@@ -327,7 +333,7 @@ def value_of(path: str, namespace: Mapping[str, Any]) -> Any:
             raise NameError(f"{path} is no name with attributes and numbers in brackets")
         try:
             value = _take_step(value, step)
-        except (AttributeError, IndexError, TypeError):
+        except (AttributeError, LookupError, TypeError):
             raise NameError(f"no cell has made {path}") from None
         place = step.end()
     return value
@@ -344,9 +350,7 @@ def _take_step(value: Any, step: re.Match[str]) -> Any:
     return value[first]
 
 
-def find_page(
-    folder: Path, namespace: Mapping[str, Any], run: Mapping[str, None]
-) -> Page | None:
+def find_page(folder: Path, namespace: Mapping[str, Any], run: Mapping[str, None]) -> Page | None:
     """Return the notebook that holds the cells which have run.
 
     Parameters
@@ -362,7 +366,7 @@ def find_page(
     -------
     Page or None
         The file that the server or the editor names; or else, of the folder's notebooks, the one that holds most of
-        the cells; of equal copies that with the shortest name. None if there is none, or if several others hold as many.
+        the cells; of equal copies that with the shortest name. None if there is none, or if others hold as many.
     """
     named = os.environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__")
     if isinstance(named, str) and (page := read_page(Path(named))):

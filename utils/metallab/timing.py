@@ -307,9 +307,7 @@ def compare_samples(
 
     In a notebook the result is saved after the cell (`metallab.session`).
     """
-    compared = verdicts.compare_samples(
-        measurements, baseline=baseline, name=name, parity=parity
-    )
+    compared = verdicts.compare_samples(measurements, baseline=baseline, name=name, parity=parity)
     return results_made.announce(compared)
 
 
@@ -723,9 +721,7 @@ class _Lookout:
     def look(self) -> _Look:
         """Return how long the work takes now on each device."""
         return tuple(
-            _measure(
-                self.work[name], device, "latency", "sentinel", None, None, LOOK, self.clock
-            )
+            _measure(self.work[name], device, "latency", "sentinel", None, None, LOOK, self.clock)
             for name, device in self.watched.items()
         )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metallab import checks, judgement, plots
+from metallab import checks, judgement, plots, results_made
 
 if TYPE_CHECKING:
     import torch
@@ -170,6 +170,7 @@ class Puzzle:
         """Run a kernel at one size. What cannot be compiled or called is raised as a verdict."""
         return Run(self, kernel or self._kernel(source), source, size)
 
+    @results_made.unheard()
     def _on_gpu(self, source: str, on: Device) -> str:
         """The kernel on a real GPU: its result at each size, and its time. `WrongAnswer` for a wrong result there."""
         import torch

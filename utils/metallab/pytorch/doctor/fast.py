@@ -7,7 +7,7 @@ from itertools import chain
 
 import torch
 
-from metallab import checks, timing, units
+from metallab import checks, results_made, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import crossover
@@ -56,6 +56,7 @@ def fast(subject: Subject, limits: Limits) -> Answer:
     )
 
 
+@results_made.unheard()
 def _task(
     subject: Subject, task: str, question: timing.Question, on: Device, seconds: float
 ) -> Part:
@@ -97,6 +98,7 @@ def _task(
     return "\n".join(sentences), [Evidence(title, text=str(compared))], not compared.withheld
 
 
+@results_made.unheard()
 def _over_batches(subject: Subject, on: Device, seconds: float) -> Part:
     """Find the batch from which on a device is faster, as time permits."""
     if not subject.scales:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from metallab import timing, units
+from metallab import results_made, timing, units
 from metallab.allowance import Allowance
 from metallab.device import Device
 from metallab.pytorch import precision
@@ -232,6 +232,7 @@ def _error(exact: Tensor, result: Tensor) -> float:
     return math.inf if math.isnan(apart) else apart / size if size else apart
 
 
+@results_made.unheard()
 def _costs(
     name: str, there: Subject, autocast: torch.autocast, ran: Format, on: Device, within: Allowance
 ) -> tuple[str, str]:
