@@ -124,10 +124,10 @@ def test_the_page_s_bits_are_those_of_the_training_script(small, text):
         load, encode = staticmethod(lambda: text), staticmethod(corpus.encode)
 
     own = cells_of(
-        "cost-score", corpus=Corpus, models={"32 bits": small}, by_mode=lambda full, fast: fast
+        "cost-score", corpus=Corpus, models={"32 bits": small}
     )
     np.testing.assert_allclose(
-        own["scores"]["32 bits"], bits_per_character(small, text.test[:1000]), rtol=1e-6
+        own["scores"]["32 bits"], bits_per_character(small, text.test[:10_000]), rtol=1e-6
     )
     low, high = own["interval"](np.array([1.0, 2.0, 3.0]))
     assert (low, high) == (pytest.approx(2 - 1.96 / 3**0.5), pytest.approx(2 + 1.96 / 3**0.5))

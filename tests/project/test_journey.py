@@ -25,18 +25,15 @@ from metallab.results import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
-from metallab import checks, records, timing
+from metallab import checks, timing
 
-lab = metallab.device.cpu()
+lab = metallab.device.pick("cpu")
 lab.banner()
 product = timing.measure(lambda: sum(range(2000)), on=timing.Host(), name="sum")
 figure, axes = plt.subplots()
 axes.bar(["sum"], [product.median])
-figure"""
-SAVE = (
-    'records.save("{name}", product, on=lab, '
-    'headline=records.Headline(["The sum was measured."], figure, "one bar"))'
-)
+plt.show()"""
+HEADLINE = {"sentences": [{"text": "The sum was measured."}], "picture": "figure"}
 
 
 def page(name: str, other: str):
@@ -58,7 +55,7 @@ def page(name: str, other: str):
             'checks.exercise("Exercise 1", double(4), lambda it: it == 8, "twice as much")',
             id="check-1",
         ),
-        new_code_cell(SAVE.format(name=name), id="save"),
+        new_code_cell("metallab.finish()", id="finish"),
     ]
     told = {
         "question": "How many?",
@@ -70,7 +67,7 @@ def page(name: str, other: str):
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return new_notebook(
         cells=cells,
-        metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"], "course": told}},
+        metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": told}},
     )
 
 

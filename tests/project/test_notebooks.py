@@ -7,6 +7,7 @@ other device, too. `headless` itself fails a notebook in which any code cell was
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ from one_page import run_notebook
 from wrong_answers import WRONG_ANSWERS
 
 from metallab import (
+    fast_sizes,
     headless,
     isolated,
     judgement,
@@ -161,6 +163,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
             ), error.evalue
     assert result.executed == result.cells > 0
     assert scope.not_shown(path.stem, ran) == []
+    assert_captions(nbformat.read(result.notebook, 4))
     untouched = [
         judgement.of_cell(cell) for name, cell in ran.items() if name.startswith("check-untouched-")
     ]
@@ -168,6 +171,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
     assert set(progress.of_page({"cells": list(ran.values())})) <= {"right", "not judged"}
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     assert all(record.measurement.mode == "fast" for record in saved)
+    assert records.headline_of(saved), "a name in metadata.metallab.headline that no cell makes"
     compared = {of.variant for record in saved if (of := record.comparison)}
     expected = {each.variant for each in notebook.expectations(page)}  # fast mode has fewer sizes
     assert expected <= compared, "a cell expects something of a variant that the page has not"
@@ -447,7 +451,7 @@ def test_is_built_as_every_page_is(path):
     ]
     assert sum(line.startswith("# ") for line in headings) == 1
     assert code[0].source.startswith("import metallab"), "metallab comes before any framework"
-    assert "records.save(" in code[-1].source, "saving the records comes last"
+    assert code[-1].source == "metallab.finish()", "the end of a page comes last"
     tagged = {
         tag: [c.id for c in code if tag in c.metadata.get("tags", [])]
         for tag in ("exercise", "solution")
@@ -456,6 +460,61 @@ def test_is_built_as_every_page_is(path):
     assert set(tagged["solution"]) == set(wrong_answers(path)), (
         "each solution has a wrong answer to try"
     )
+
+
+MACHINERY = re.compile(r"\bby_mode\b|\brecords\.|\bdescribed\b|\bAllowance\b")
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_no_machinery_stands_on_it(path):
+    lines = [
+        f"{cell.id}: {line}"
+        for cell in filter(is_code, nbformat.read(path, as_version=4).cells)
+        for line in cell.source.splitlines()
+        if MACHINERY.search(line)
+    ]
+    assert lines == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_each_fast_size_belongs_to_a_value(path):
+    """One that stands elsewhere, or in the cell that imports metallab, would be passed over in silence."""
+    first, *others = filter(is_code, nbformat.read(path, as_version=4).cells)
+    assert fast_sizes.MARK not in first.source
+    for cell in others:
+        source = TransformerManager().transform_cell(cell.source.replace("%%isolated", "# "))
+        marks = source.count(fast_sizes.MARK)
+        assert len(fast_sizes.find_fast(source)) == marks, f"{cell.id}: behind no value"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_a_caption_stands_behind_a_picture_and_says_what_to_look_for(path):
+    cells = nbformat.read(path, as_version=4).cells
+    for before, cell in itertools.pairwise(cells):
+        if "caption" in cell.metadata.get("tags", []):
+            assert before.cell_type == "code", f"{cell.id}: behind no picture"
+            assert re.search(r"\bif you see\b", cell.source, re.IGNORECASE), cell.id
+
+
+def pictures_of(cell):
+    """The alternative texts of the pictures that a cell has shown, but for those of a check."""
+    if judgement.of_cell(cell):
+        return []
+    return [
+        output.metadata.get("image/png", {}).get("alt", "")
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+
+
+def assert_captions(executed):
+    """Each picture of a page that ran has words, and its caption behind it."""
+    for cell, following in itertools.pairwise(executed.cells):
+        shown = pictures_of(cell)
+        assert all(shown), f"{cell.id} shows a picture without words"
+        if shown:
+            tags = following.metadata.get("tags", [])
+            assert "caption" in tags, f"no caption behind {cell.id}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
@@ -477,7 +536,7 @@ def run_apart(path, kind, folder, **options):
 def speed_ups_in(cell) -> list[str]:
     """The speed-ups of this run that a cell tells in words, or draws: `timing.Ratio` and pictures say them so.
 
-    Those of `records.stored` are another machine's, and begin with its name.
+    Those of `stored.comparison` are another machine's, and begin with its name.
     """
     told = [
         str(output.get(part, ""))

@@ -16,32 +16,31 @@ SETUP = """\
 import metallab.device  # before any framework: it prepares the device
 import matplotlib.pyplot as plt
 import numpy as np
-from metallab import plots, timing
+from metallab import timing
 
 lab = metallab.device.pick()  # the device that this page measures
 lab.banner()"""
 RESULT = """\
-numbers = np.random.default_rng(0).normal(size=100_000)
+count = 100_000  # fast: 1000
+numbers = np.random.default_rng(0).normal(size=count)
 measured = timing.measure(lambda: np.sort(numbers), on=timing.Host(), name="sort")
 print(measured)
 figure, axes = plt.subplots(figsize=(7.5, 3), layout="constrained")
-axes.plot(np.sort(numbers))
-plots.described(figure, "The numbers, sorted")"""
+axes.plot(np.sort(numbers), label="sorted")
+axes.set(title="A hundred thousand numbers", xlabel="place", ylabel="number")
+plt.show()"""
+CAPTION = "The numbers, sorted. If you see a line that never falls, the sort is right."
 CHECK = """\
 from metallab import checks
 
 answers = lambda: [double{number}(n) for n in (0, 1, -3)]
 checks.exercise("Exercise {number}", answers, [0, 2, -6], "twice as much")"""
-SAVE = """\
-from metallab import records
-
-headline = records.Headline([str(measured)], figure)
-saved = records.save("{name}", measured, on=lab, headline=headline)
-print("Measurements, with this machine's description:", saved.name)"""
+FINISH = "metallab.finish()"
+HEADLINE = {"sentences": ["measured"], "picture": "figure"}
 
 
-def cells(name: str, title: str) -> list[NotebookNode]:
-    """Return the cells of the page: result, exercises, recap, file of results."""
+def cells(title: str) -> list[NotebookNode]:
+    """Return the cells of the page: result, exercises, recap, end."""
     promise = f"# {title}\n\nWhich question is answered? What does one have at the end?"
     recap = "## Recap\n\n- What to remember.\n\n**Next**: to be written."
 
@@ -49,12 +48,13 @@ def cells(name: str, title: str) -> list[NotebookNode]:
         v4.new_markdown_cell(promise, id="title"),
         v4.new_code_cell(SETUP, id="setup"),
         v4.new_code_cell(RESULT, id="result"),
+        v4.new_markdown_cell(CAPTION, id="result-caption", metadata={"tags": ["caption"]}),
         v4.new_markdown_cell("## What goes wrong\n\nShow it happening.", id="wrong"),
         v4.new_markdown_cell("## On your own\n\nReplace the `...`.", id="own"),
         *exercise_cells(1),
         *exercise_cells(2),
         v4.new_markdown_cell(recap, id="recap"),
-        v4.new_code_cell(SAVE.format(name=name), id="save"),
+        v4.new_code_cell(FINISH, id="finish"),
     ]
 
 
@@ -103,8 +103,10 @@ def make(name: str) -> list[str]:
 
     before = [page for page in pages if page.name < name][-1]
     metadata = read(paths.NOTEBOOKS / before.file, 4).metadata
-    metadata = metadata | {"metallab": {"needs": ["numpy"], "course": description()}}
-    page = v4.new_notebook(cells=cells(name, title), metadata=metadata)
+    metadata = metadata | {
+        "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": description()}
+    }
+    page = v4.new_notebook(cells=cells(title), metadata=metadata)
     paths.write_atomically(file, writes(page) + "\n")
     _add_paragraph(before.number, number)
     course_tables.write()

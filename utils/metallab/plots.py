@@ -2,8 +2,8 @@
 
 Every function that draws returns the figure, with the device in its title and its numbers in words in
 ``figure.get_label``, for readers who cannot see it. A notebook shows any figure as an ``<img>`` of HTML whose
-alternative text is made from its title, axes and legend (`metallab.figure_words`), and of those words. Colours are those
-of Okabe and Ito, *Color Universal Design*, 2008.
+alternative text is made from its title, axes and legend (`metallab.figure_words`), and of those words. Colours are
+those of Okabe and Ito, *Color Universal Design*, 2008.
 """
 
 from __future__ import annotations

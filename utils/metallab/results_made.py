@@ -16,6 +16,11 @@ def listen(listener: Callable[[Any], object]) -> None:
     _listeners.append(listener)
 
 
+def forget(listener: Callable[[Any], object]) -> None:
+    """Call a function no longer."""
+    _listeners.remove(listener)
+
+
 def announce(result: T) -> T:
     """Tell the listeners of a result, and return it."""
     for listener in _listeners:

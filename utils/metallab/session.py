@@ -369,14 +369,17 @@ def find_page(folder: Path, namespace: Mapping[str, Any], run: Mapping[str, None
         the cells; of equal copies that with the shortest name. None if there is none, or if others hold as many.
     """
     named = os.environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__")
-    if isinstance(named, str) and (page := read_page(Path(named))):
-        return page
+    told = read_page(Path(named)) if isinstance(named, str) else None
+    if told is not None and told.sources.intersection(run):
+        return told  # else it may be the notebook that started this one, and left the variable
 
     pages = filter(None, map(read_page, sorted(folder.glob("*.ipynb"))))
     scored = [(len(page.sources.intersection(run)), page) for page in pages]
     most = max((score for score, _ in scored), default=0)
     best = [page for score, page in scored if score == most]
-    if most == 0 or len({page.sources for page in best}) > 1:
+    if most == 0:
+        return told  # its cells are not saved yet
+    if len({page.sources for page in best}) > 1:
         return None
     return min(best, key=lambda page: (len(page.path.name), page.path.name))
 

@@ -271,6 +271,7 @@ def kernel_environment(job: Job) -> dict[str, str]:
         "METALLAB_MODE": job.mode,
         "METALLAB_DEVICE": job.device,
         "METALLAB_OUT": job.out,
+        "JPY_SESSION_NAME": job.path,  # as JupyterLab names the notebook to its kernel
         "METALLAB_STRICT": "0",  # `finish` looks at all cells; here the last one need not raise
         "IPYTHONDIR": str(Path(job.scratch, "ipython")),
         "MATPLOTLIBRC": str(settings),
