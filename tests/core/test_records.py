@@ -22,7 +22,7 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from results_files import claim
 
-from metallab import isolated, machine, records, timing
+from metallab import isolated, machine, records, stored, timing
 from metallab.device import PyTorchDevice
 
 CPU = PyTorchDevice("cpu", "Xeon CPU, 2 threads", threads=2)

@@ -67,7 +67,10 @@ def page(name: str, other: str):
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return new_notebook(
         cells=cells,
-        metadata={"kernelspec": kernel, "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": told}},
+        metadata={
+            "kernelspec": kernel,
+            "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": told},
+        },
     )
 
 

@@ -352,12 +352,12 @@ def test_a_parameter_that_a_docstring_leaves_out_is_found(tmp_path, monkeypatch)
     module = tmp_path / "utils" / "metallab" / "plots.py"
     docstring = '"""Draw.\n\n    Parameters\n    ----------\n    figure\n        Of words.\n    """'
     text = f"def {{}}(figure, words):\n    {docstring}\n"
-    module.write_text(text.format("described") + text.format("_private") + text.format("uncalled"))
+    module.write_text(text.format("losses") + text.format("_private") + text.format("uncalled"))
 
     called = _called_by_pages()
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert "metallab.plots.described" in called
-    assert list(find_undocumented(module)) == ["described: words"]
+    assert "metallab.plots.losses" in called
+    assert list(find_undocumented(module)) == ["losses: words"]
 
 
 def test_what_holds_every_rule_has_its_types_and_complexity_checked():

@@ -84,7 +84,7 @@ def find_fast(source: str) -> list[FastSize]:
     equals = [token.end for token in tokens if token.type == tokenize.OP and token.string == "="]
     comments = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
     found: list[FastSize] = []
-    for node, value in _assigned(tree):
+    for node, value in _find_assignments(tree):
         row, end = _end_of(node, lines)
         comment = comments.get(row)
         if comment is None or not comment.string.startswith(MARK):
@@ -96,10 +96,10 @@ def find_fast(source: str) -> list[FastSize]:
         start = _start_of(value, lines)
         begin = max(place for place in equals if place <= start)
         found.append(FastSize(begin, (row, end), _read_expression(comment)))
-    return _outermost(found)
+    return _keep_outermost(found)
 
 
-def _assigned(
+def _find_assignments(
     tree: ast.AST,
 ) -> Iterator[tuple[ast.Assign | ast.AnnAssign | ast.keyword, ast.expr]]:
     """Yield each assignment and each keyword argument, with its value."""
@@ -138,7 +138,7 @@ def _read_expression(comment: tokenize.TokenInfo) -> str:
         ) from None
 
 
-def _outermost(found: list[FastSize]) -> list[FastSize]:
+def _keep_outermost(found: list[FastSize]) -> list[FastSize]:
     """Return the sizes in their order, without those that stand within another's full value."""
     kept: list[FastSize] = []
     for size in sorted(found, key=lambda size: (size.begin, [-place for place in size.end])):

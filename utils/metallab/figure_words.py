@@ -40,7 +40,7 @@ def describe_figure(figure: Figure) -> str:
     for axes in figure.axes:
         parts.extend(_describe_axes(axes))
     already = " ".join(parts)
-    parts.append(_listed("series", [text for text in legends if text not in already]))
+    parts.append(_list_names("series", [text for text in legends if text not in already]))
     sentences = [f"{part.removesuffix('.')}." for part in parts if part]
     return " ".join([*sentences, str(figure.get_label())]).strip()
 
@@ -53,11 +53,11 @@ def _describe_axes(axes: Axes) -> Iterator[str]:
     if axes.axison:
         yield _describe_axis("x axis", axes.xaxis)
         yield _describe_axis("y axis", axes.yaxis)
-    yield _listed("series", _series(axes))
+    yield _list_names("series", _series(axes))
     for bars in _bars(axes):
-        yield _listed("bars", bars)
+        yield _list_names("bars", bars)
     texts = [text.get_text() for text in axes.texts]
-    yield _listed("text in the picture", [text for text in texts if not _is_number(text)])
+    yield _list_names("text in the picture", [text for text in texts if not _is_number(text)])
 
 
 def _describe_axis(name: str, axis: Axis) -> str:
@@ -71,7 +71,7 @@ def _describe_axis(name: str, axis: Axis) -> str:
     if axis.get_scale() == "log":
         parts.append("logarithmic")
     if names:
-        parts.append(_enumerated(names))
+        parts.append(_join_names(names))
     return f"{name}: {', '.join(parts)}"
 
 
@@ -140,16 +140,16 @@ def _lengths(axes: Axes, bars: BarContainer) -> list[str]:
     return ends
 
 
-def _listed(what: str, names: Sequence[str]) -> str:
+def _list_names(what: str, names: Sequence[str]) -> str:
     """Return names behind what they are, or an empty text if there are none."""
     told = [_on_one_line(name) for name in names]
     told = [name for name in told if name]
     if not told:
         return ""
-    return f"{what}: {_enumerated(told)}"
+    return f"{what}: {_join_names(told)}"
 
 
-def _enumerated(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """Return names with commas between them, each once; of very many the number instead."""
     each = list(dict.fromkeys(names))
     if len(each) > MOST:

@@ -252,9 +252,7 @@ def main(folder: str) -> int:
 
 def _prepare(threads: int | None) -> None:
     """Prepare the other process: limit it to one core, and arm the simulated GPU if it is requested."""
-    from metallab import session
-
-    session.save_nothing()
+    results_made.forget_all()  # the first kernel saves what is sent to it
     adopt_orphans()
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from metallab.records import Headline
-    from metallab.timing import Comparison, Measurement
+    from metallab.verdicts import Comparison, Measurement
 
     Result = Measurement | Comparison
 
@@ -77,12 +77,6 @@ def _show_figure(figure: Figure) -> tuple[dict[str, str], dict[str, dict[str, An
     from metallab import plots
 
     return plots.show(figure)
-
-
-def save_nothing() -> None:
-    """Keep this kernel from saving results: it is the second one of a page, which sends them to the first."""
-    if _session is not None:
-        _session.saves = False
 
 
 def finish() -> None:
@@ -163,7 +157,6 @@ class Session:
     shell: InteractiveShell
     folder: Path
     """Where the kernel was started, in the notebook's folder; a cell may change to another one."""
-    saves: bool = True
     made: dict[str, tuple[CellKey, list[Result]]] = field(default_factory=dict)
     """What cells made, by the cell's identity, in the order of their first run."""
     run: dict[str, None] = field(default_factory=dict)
@@ -218,7 +211,7 @@ class Session:
         if self.pending:
             self.made[self.current.identity] = (self.current, list(self.pending))
             self.pending.clear()
-        if not self.made or not self.saves:
+        if not self.made:
             return
 
         page = self.page
@@ -266,7 +259,7 @@ class Session:
         if self.written is None:
             return ["This page has no results to save."]
 
-        lines = [f"Saved with this machine's description: {_shown(self.written)}"]
+        lines = [f"Saved with this machine's description: {_shorten_path(self.written)}"]
         if mode.current() == "fast":
             lines.append("Fast sizes: these results only show whether the page runs.")
         if self.without_headline:
@@ -426,7 +419,7 @@ def _without_blank_ends(source: str) -> str:
     return source.strip()
 
 
-def _shown(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """Return where a file is, from the folder that holds ``build``, so that no machine's folders stand on a page."""
     from metallab import paths
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from metallab import paths, records
 from metallab.records import Record
-from metallab.timing import Answer, Comparison
+from metallab.verdicts import Answer, Comparison
 
 RESULTS = paths.ROOT / "data" / "results"
 
@@ -68,7 +68,8 @@ def _sentence(runs: Sequence[Record], variant: str) -> str:
     assert answer is not None
     assert answer.ratio is not None  # nothing is withheld
     ratio = answer.ratio
-    medians = sorted(run.comparison.median for run in usable if run.comparison)
+    compared = [run.comparison for run in usable if run.comparison is not None]
+    medians = sorted(each.median for each in compared if each.median is not None)
     if len(medians) == 1:
         return ratio.sentence("one process")
     ratio = replace(ratio, median=statistics.median(medians), low=medians[0], high=medians[-1])
