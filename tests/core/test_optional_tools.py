@@ -6,7 +6,6 @@ That an incomplete page fails a strict run is tested with the runner (test_headl
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import nbformat
 import pytest
