@@ -258,8 +258,9 @@ def execute(
 def _make_room(job: Job) -> None:
     """Remove what an earlier run of this notebook left, and make the job's folders. UsageError if that fails."""
     results = Path(job.out, "results", f"{job.name}.json")
+    picture = results.with_suffix(".png")
     try:
-        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results):
+        for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results, picture):
             old.unlink(missing_ok=True)
         paths.make_folder(Path(job.out))
         Path(job.out, USED).touch()
@@ -277,6 +278,8 @@ def fail(
     result.cell, result.traceback = failure.cell, failure.traceback
     left = job.partial
     try:
+        for part in ("json", "png"):  # half of a page's results would be taken for all of them
+            Path(job.out, "results", f"{job.name}.{part}").unlink(missing_ok=True)
         if notebook is None and left.exists():
             notebook = json.loads(left.read_text(encoding="utf-8"))
         if notebook is None:
