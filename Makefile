@@ -299,7 +299,7 @@ LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mi
 format: setup ## correct what lint can correct by itself; outputs and wrong answers leave the notebooks
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
-	$(BIN)/python -m metallab.exercises
+	$(BIN)/python -m metallab.exercise_cells
 	$(BIN)/nbstripout --keep-id --extra-keys '$(LANGUAGE)' notebooks/*.ipynb
 
 # An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.

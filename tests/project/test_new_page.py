@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import nbformat
@@ -9,18 +10,20 @@ import pytest
 from nbformat import v4
 from one_page import run_notebook
 
-from metallab import course, course_tables, exercises, new_page, paths, records
+from metallab import course, course_tables, exercise_cells, new_page, paths, records
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A copy of what `make page` changes."""
+    """A copy of what `make page` changes, and of the modules among which it puts one."""
     for name in ("README.md", "docs", "notebooks"):
         (shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy)(
             paths.ROOT / name, tmp_path / name
         )
+    shutil.copytree(paths.ROOT / "utils", tmp_path / "utils", ignore=shutil.ignore_patterns("*pyc"))
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "utils"), prepend=os.pathsep)
     return tmp_path
 
 
@@ -58,20 +61,38 @@ def test_a_number_of_no_part_is_refused(checkout, capsys):
     assert not (paths.NOTEBOOKS / "71_do_this.ipynb").exists()
 
 
+def test_a_new_page_brings_what_checks_its_exercises(checkout):
+    new_page.main(["18_do_this"])
+    module = (checkout / "utils" / "metallab" / "exercises" / "page_18.py").read_text("utf-8")
+    page = nbformat.read(paths.NOTEBOOKS / "18_do_this.ipynb", 4)
+    checks = [cell.source for cell in page.cells if cell.id.startswith("check-")]
+    assert checks == ['check("18.1", double1)', 'check("18.2", double2)']
+    assert all(f'"18.{number}"' in module for number in (1, 2))
+
+
+def test_make_format_folds_solutions(tmp_path):
+    page = v4.new_notebook(cells=[v4.new_code_cell("f = 1", metadata={"tags": ["solution"]})])
+    path, answers = tmp_path / "15_do_this.ipynb", tmp_path / "wrong_answers.txt"
+    nbformat.write(page, path)
+    answers.touch()
+    exercise_cells.tidy(tmp_path, answers)
+    assert nbformat.read(path, 4).cells[0].metadata.jupyter == {"source_hidden": True}
+
+
 def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
     tagged = lambda source, *tags: v4.new_code_cell(source, metadata={"tags": list(tags)})
     page = v4.new_notebook(cells=[v4.new_code_cell("import metallab", id="setup")])
     for name in "fg":
         page.cells += [tagged(f"{name} = ...", "exercise"), tagged(f"{name} = 1", "solution")]
         page.cells += [
-            v4.new_code_cell(f"checks.exercise({name})"),
+            v4.new_code_cell(f'check("15.1", {name})'),
             tagged(f"{name} = 2\n", "wrong"),
         ]
     path, answers = tmp_path / "15_do_this.ipynb", tmp_path / "wrong_answers.txt"
     nbformat.write(page, path)
     answers.write_text("== 14_a 1\nx = 0\n== 23_b 1\nx = 0\n")
     for _ in range(2):
-        exercises.tidy(tmp_path, answers)
+        exercise_cells.tidy(tmp_path, answers)
         assert [cell.id for cell in nbformat.read(path, 4).cells] == [
             *("setup", "exercise-1", "solution-1", "check-1", "exercise-2", "solution-2", "check-2")
         ]

@@ -95,6 +95,11 @@ def test_other_faults_are_named(puzzle, source, kind, sentence, monkeypatch):
     assert (verdict.kind, sentence in verdict.sentence) == (kind, True), verdict
 
 
+def test_a_kernel_that_does_not_end_in_time_is_open(puzzle, monkeypatch):
+    monkeypatch.setattr(puzzles, "SECONDS", 2.0)
+    assert puzzle.check(HEAD + "while (true) out[i] = 0; }").outcome == "open"
+
+
 def test_a_check_is_an_exercise(puzzle):
     assert puzzle.check(HEAD + "// your code here\n}") == "k: not attempted yet"
     right = puzzle.check(HEAD + "out[i] = a[i] + 1; }")

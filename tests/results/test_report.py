@@ -253,19 +253,20 @@ def test_a_page_that_cannot_be_read_keeps_no_report_back(run):
     assert len(run.page().select("#notebooks article")) == 2
 
 
-def test_an_exercise_that_was_not_judged_is_on_the_card(run):
+@pytest.mark.parametrize("outcome", ["not judged", "open"])
+def test_an_exercise_that_was_not_judged_or_stayed_open_is_on_the_card(run, outcome):
     judged = [
-        {"exercise": "Exercise 1", "outcome": "right", "sentence": "right"},
+        {"exercise": "Exercise 1.1", "outcome": "right", "sentence": "right"},
         {
-            "exercise": "Exercise 2",
-            "outcome": "not judged",
-            "sentence": "not judged. There is no <compiler>.",
+            "exercise": "Exercise 1.2",
+            "outcome": outcome,
+            "sentence": f"{outcome}. There is no <compiler>.",
         },
     ]
     run.summary(entry("01_a", judgements=judged))
     (card,) = run.page().select("#notebooks article")
     assert "There is no <compiler>." in text_of(card)
-    assert "Exercise 1" not in text_of(card)
+    assert "Exercise 1.1" not in text_of(card)
 
 
 def test_a_headline_is_shown_with_its_picture(run):

@@ -19,7 +19,8 @@ MIME = "application/vnd.metallab.check+json"
 
 _BARS: Mapping[Judged, str] = {
     "right": "border-left:.4em solid #009e73;padding:.5em 1em;font-weight:600",
-    "not attempted": "border-left:.4em solid #7f7f7f;padding:.5em 1em",
+    "open": "border-left:.4em solid #e69f00;padding:.5em 1em;font-weight:600",
+    "not attempted": "border-left:.4em dashed #7f7f7f;padding:.5em 1em",
     "not judged": "border-left:.4em solid #7f7f7f;padding:.5em 1em",
 }
 """How a notebook shows a judgement; a wrong answer is shown as the error that it is."""
@@ -31,7 +32,7 @@ class Judgement(str):
     Parameters
     ----------
     exercise
-        What the page calls it, such as ``Exercise 1``.
+        What the page calls it, such as ``Exercise 13.2``.
     outcome
         A word of `metallab.outcomes.Judged`.
     sentence

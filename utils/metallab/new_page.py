@@ -1,4 +1,4 @@
-"""Begin a new notebook, with its rows, its paragraph and the links to it: ``make page NAME=15_do_this``."""
+"""Begin a new notebook, with its exercises, rows, paragraph and the links to it: ``make page NAME=15_do_this``."""
 
 from __future__ import annotations
 
@@ -30,17 +30,51 @@ axes.plot(np.sort(numbers), label="sorted")
 axes.set(title="A hundred thousand numbers", xlabel="place", ylabel="number")
 plt.show()"""
 CAPTION = "The numbers, sorted. If you see a line that never falls, the sort is right."
-CHECK = """\
-from metallab import checks
+OWN = """\
+## On your own
 
-answers = lambda: [double{number}(n) for n in (0, 1, -3)]
-checks.exercise("Exercise {number}", answers, [0, 2, -6], "twice as much")"""
+Type your answer in place of `...`, and run that cell; then run the line with `check` below it. A wrong answer
+goes red, and you see what it returned and what was expected. For a hint run `hint("{page}.1")`."""
+IMPORT = "from metallab.exercises import check, hint"
+MODULE = '''\
+"""The exercises of page {page}."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metallab.exercises.judging import exercise, expect
+
+
+@exercise(
+    "{page}.1",
+    hint="twice as much",
+)
+def judge_double1(double1: Callable[..., Any]) -> bool:
+    """Ask for the double of numbers, 0 and negative ones among them."""
+    for number in (0, 1, -3):
+        expect(f"double1({{number}})", double1(number), 2 * number)
+    return True
+
+
+@exercise(
+    "{page}.2",
+    hint="twice as much",
+)
+def judge_double2(double2: Callable[..., Any]) -> bool:
+    """Ask for the double of numbers, 0 and negative ones among them."""
+    for number in (0, 1, -3):
+        expect(f"double2({{number}})", double2(number), 2 * number)
+    return True
+'''
 FINISH = "metallab.finish()"
 HEADLINE = {"sentences": ["measured"], "picture": "figure"}
 
 
-def cells(title: str) -> list[NotebookNode]:
+def cells(name: str, title: str) -> list[NotebookNode]:
     """Return the cells of the page: result, exercises, recap, end."""
+    page = name.partition("_")[0]
     promise = f"# {title}\n\nWhich question is answered? What does one have at the end?"
     recap = "## Recap\n\n- What to remember.\n\n**Next**: to be written."
 
@@ -50,22 +84,25 @@ def cells(title: str) -> list[NotebookNode]:
         v4.new_code_cell(RESULT, id="result"),
         v4.new_markdown_cell(CAPTION, id="result-caption", metadata={"tags": ["caption"]}),
         v4.new_markdown_cell("## What goes wrong\n\nShow it happening.", id="wrong"),
-        v4.new_markdown_cell("## On your own\n\nReplace the `...`.", id="own"),
-        *exercise_cells(1),
-        *exercise_cells(2),
+        v4.new_markdown_cell(OWN.format(page=page), id="own"),
+        v4.new_code_cell(IMPORT, id="own-check"),
+        *exercise_cells(page, 1),
+        *exercise_cells(page, 2),
         v4.new_markdown_cell(recap, id="recap"),
         v4.new_code_cell(FINISH, id="finish"),
     ]
 
 
-def exercise_cells(number: int) -> list[NotebookNode]:
-    """Return the cells of an exercise: stub, solution, check and wrong answer."""
+def exercise_cells(page: str, number: int) -> list[NotebookNode]:
+    """Return the cells of an exercise: stub, solution, the line that checks it, and a wrong answer."""
     define = f"def double{number}(n):\n    return "
-    check = CHECK.format(number=number)
+    solution = _cell("solution", number, f"# a solution\n{define}2 * n")
+    solution.metadata["jupyter"] = {"source_hidden": True}
+    check = f'check("{page}.{number}", double{number})'
 
     return [
         _cell("exercise", number, f"{define}..."),
-        _cell("solution", number, f"# a solution\n{define}2 * n"),
+        solution,
         v4.new_code_cell(check, id=f"check-{number}"),
         _cell("wrong", number, f"{define}n + 2"),
     ]
@@ -87,7 +124,7 @@ def description() -> dict[str, Any]:
 
 
 def make(name: str) -> list[str]:
-    """Write the notebook and what names it; return what is left to do.
+    """Write the notebook, what checks its exercises, and what names it; return what is left to do.
 
     FileExistsError if its number is taken, course.CourseError if it is that of no part.
     """
@@ -106,13 +143,16 @@ def make(name: str) -> list[str]:
     metadata = metadata | {
         "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": description()}
     }
-    page = v4.new_notebook(cells=cells(title), metadata=metadata)
+    page = v4.new_notebook(cells=cells(name, title), metadata=metadata)
     paths.write_atomically(file, writes(page) + "\n")
+    module = paths.ROOT / "utils" / "metallab" / "exercises" / f"page_{number}.py"
+    paths.write_atomically(module, MODULE.format(page=number))
     _add_paragraph(before.number, number)
     course_tables.write()
 
     return [
         f"write {paths.shown(file)}, and what it says of itself in metadata.metallab.course; then make course",
+        f"in {paths.shown(module)} what each exercise asks, and its hint",
         "in docs/teaching.md what is to be written, and a question in docs/quiz.md",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]

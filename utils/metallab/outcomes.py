@@ -20,8 +20,9 @@ Agreement = Literal["agrees", "differs", "refused"]
 Ended = Literal["ok", "raised", "crashed", "timeout"]
 """Of code in another process: well; with an exception; by a signal or its own exit; stopped after the time limit."""
 
-Judged = Literal["right", "wrong", "not attempted", "not judged"]
-"""Of an answer to an exercise; ``not judged``: something is missing that its check needs."""
+Judged = Literal["right", "wrong", "open", "not attempted", "not judged"]
+"""Of an answer to an exercise; ``open``: this machine's clock does not bear it out, which makes it no mistake; ``not
+judged``: something is missing that its check needs."""
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 REACHED_THE_END: tuple[Status, ...] = STATUSES[:2]

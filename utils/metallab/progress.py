@@ -14,7 +14,14 @@ from pathlib import Path
 
 from metallab import judgement, paths, workshop
 
-MARKS = {"right": "+", "wrong": "x", "not attempted": "o", "not judged": "-", "not run": "."}
+MARKS = {
+    "right": "+",
+    "wrong": "x",
+    "open": "~",
+    "not attempted": "o",
+    "not judged": "-",
+    "not run": ".",
+}
 """Of each outcome of a check: those of a judgement, and that its cell did not run."""
 LARGEST = 64 << 20
 """Bytes of a page, at most."""

@@ -1,7 +1,7 @@
 """Page 90: what the tools report of a script of one's own, step by step, and a page of report.
 
 A step is given what its reader wrote, asks the tools, and keeps what they report in ``steps.json``. Page 90 is the
-example: ``checks.exercise("Step 1", "my_project:example", work.step(1), hint)``, and at the end ``work.save()``.
+example: ``check("90.1", "my_project:example", work)``, and at the end ``work.save()``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Project:
             self.kept = json.loads(before.read_text("utf-8"))
 
     def step(self, number: int) -> Callable[[Any], bool]:
-        """Return a function that judges what a step was given, from 1 to 9; see `metallab.checks.exercise`."""
+        """Return a function that judges what a step was given, from 1 to 9; see `metallab.exercises`."""
         asked = (
             self._script, self._moved, self._agrees, self._finite, self._longest, self._compared, self._format,
             self._fits, self._sentence,

@@ -66,7 +66,8 @@ def gives(
 
     ``x`` and the expected tensors are float32 (n,) on the CPU. It runs on the Apple GPU, be it simulated, in a process
     of its own; `isolated.Skipped` where none can be had. AssertionError that names the first number that is wrong;
-    `kernels.CannotCompile` for a text that does not compile or a kernel that cannot be run.
+    `kernels.CannotCompile` for a text that does not compile or a kernel that cannot be run; TimeoutError for one that
+    does not end in time, which may be the machine's fault.
 
     >>> gives(my_text, "hardshrink", torch.tensor([1.0, 0.1]), {0.5: torch.tensor([1.0, 0.0])})
     True
@@ -82,4 +83,6 @@ def gives(
         return True
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)
+    if outcome.ended == "timeout":
+        raise TimeoutError(outcome.reason)
     raise kernels.CannotCompile(outcome.reason)

@@ -1,7 +1,8 @@
 """Give the cells of exercises their ids, and move wrong answers from the pages to the tests: ``make format``.
 
-Cells tagged ``exercise`` and ``solution`` are numbered in their order, and so is the check behind them. A wrong answer
-is written behind the check, in a cell tagged ``wrong``; the test of the page tries it.
+Cells tagged ``exercise`` and ``solution`` are numbered in their order, and so is the check behind them. A solution is
+folded where the page is opened. A wrong answer is written behind the check, in a cell tagged ``wrong``; the test of the
+page tries it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from metallab import paths
 
 ROLES = {"exercise", "solution", "check"}
 """What the id of a cell begins with."""
+CHECK = re.compile(r'^check\("', re.MULTILINE)
+"""The line that checks an exercise."""
 
 
 def tidy(pages: Path, answers: Path) -> None:
@@ -44,7 +47,7 @@ def _tidy_page(page: nbformat.NotebookNode, name: str) -> list[str]:
 
     for cell in page.cells:
         tags = set(cell.metadata.get("tags", []))
-        if "checks.exercise(" in cell.source:
+        if cell.cell_type == "code" and CHECK.search(cell.source):
             tags.add("check")
         number += "exercise" in tags
 
@@ -52,6 +55,8 @@ def _tidy_page(page: nbformat.NotebookNode, name: str) -> list[str]:
             moved.append(f"== {name} {number}\n{cell.source.strip()}\n")
             continue
         stay.append(cell)
+        if "solution" in tags and cell.cell_type == "code":
+            cell.metadata["jupyter"] = {**cell.metadata.get("jupyter", {}), "source_hidden": True}
         role = tags & ROLES
         if cell.cell_type == "code" and number and role:
             cell.id = f"{role.pop()}-{number}"

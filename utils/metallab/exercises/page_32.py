@@ -1,0 +1,51 @@
+"""The exercises of page 32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from metallab.exercises.judging import exercise, expect
+
+
+@exercise(
+    "32.1",
+    hint="A is (rank, inputs), B is (outputs, rank)",
+)
+def judge_numbers(numbers: Callable[..., Any]) -> bool:
+    """Ask for adapters of several ranks and shapes."""
+    block = [(576, 192), (192, 192), (1024, 192), (192, 512)]
+    cases = [(block, 8, 24576), ([(10, 20)], 1, 30), ([(3, 5), (7, 2), (3, 5)], 4, 100)]
+
+    for shapes, rank, wanted in cases:
+        expect(f"numbers({shapes}, {rank})", numbers(shapes, rank), wanted)
+    return True
+
+
+@exercise(
+    "32.2",
+    hint="rank 2 beside rank 3 makes rank 5: rows of A, columns of B",
+)
+def judge_joined(joined: Callable[..., Any]) -> bool:
+    """Join adapters of equal and of other ranks, and compare the change of the matrix."""
+    ones = torch.ones(2, 2)
+    joined(ones, ones, ones, ones)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    for first, second in ((2, 2), (3, 1), (1, 8)):
+        one, other = draw(first, 6), draw(second, 6)  # A1, A2
+        left, right = draw(10, first), draw(10, second)  # B1, B2
+        rank, wanted = first + second, left @ one + right @ other
+        narrow, wide = joined(one, left, other, right)  # A, B
+
+        expect("joined(A1, B1, A2, B2), as the shape of A,", tuple(narrow.shape), (rank, 6))
+        kept = all((row == narrow).all(1).any() for row in (*one, *other))
+        assert kept, "a row of A1 or A2 is not in A"
+        off = (wide @ narrow - wanted).abs().max().item()
+        assert off < 1e-12, f"ranks {first}, {second}: the change is off by {off:.3g}, expected 0"
+    return True
