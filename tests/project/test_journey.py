@@ -25,7 +25,8 @@ from metallab.results import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
-from metallab import checks, timing
+from metallab import timing
+from metallab.exercises import check
 
 lab = metallab.device.pick("cpu")
 lab.banner()
@@ -44,17 +45,16 @@ def page(name: str, other: str):
         ),
         new_code_cell(SETUP, id="setup"),
         new_code_cell(
-            "def double(x):\n    return ...", id="exercise-1", metadata={"tags": ["exercise"]}
+            "def bits_a_weight(group):\n    return ...",
+            id="exercise-1",
+            metadata={"tags": ["exercise"]},
         ),
         new_code_cell(
-            "def double(x):\n    return 2 * x  # hidden",
+            "def bits_a_weight(group):\n    return 4 + 32 / group  # hidden",
             id="solution-1",
             metadata={"tags": ["solution"]},
         ),
-        new_code_cell(
-            'checks.exercise("Exercise 1", double(4), lambda it: it == 8, "twice as much")',
-            id="check-1",
-        ),
+        new_code_cell('check("31.1", bits_a_weight)', id="check-1"),
         new_code_cell("metallab.finish()", id="finish"),
     ]
     told = {
@@ -186,17 +186,17 @@ def test_a_student_s_hour_with_a_restart(student):
     student.run("setup")
     student.run("exercise-1")
     assert "not attempted yet" in student.run("check-1")
-    student.run("exercise-1", "def double(x):\n    return x * x")
-    assert "twice as much" in student.run("check-1")
-    student.run("exercise-1", "def double(x):\n    return x + x  # mine")
-    assert "Exercise 1: right" in student.run("check-1")
+    student.run("exercise-1", "def bits_a_weight(group):\n    return 4")
+    assert "returned 4, expected 6" in student.run("check-1")
+    student.run("exercise-1", "def bits_a_weight(group):\n    return 4 + 16 / group * 2  # mine")
+    assert "Exercise 31.1: right" in student.run("check-1")
     student.save()
 
     student.restart()
     assert "NameError" in student.run("check-1")
     for name in ("setup", "exercise-1"):
         student.run(name)
-    assert "Exercise 1: right" in student.run("check-1")
+    assert "Exercise 31.1: right" in student.run("check-1")
 
     work = student.path.read_bytes()
     again = [sys.executable, "-m", "metallab.workshop", student.path.parent]

@@ -1,4 +1,4 @@
-"""Student copies: every notebook without its solutions, with hints to unfold: ``make lab``.
+"""Student copies: every notebook without its solutions: ``make lab``.
 
 The notebooks in the repository are complete; what students get is derived from them and never committed, so that the
 two cannot drift apart. A copy runs from top to bottom: an exercise that is not attempted says so and raises nothing.
@@ -11,10 +11,8 @@ the file `RECORD` in the same folder does.
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
-import html
 import json
 import mimetypes
 import os
@@ -66,7 +64,7 @@ class Outcome:
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy without solutions and outputs; before each check, whose code is folded, its hint to unfold.
+    """A copy without solutions and outputs: behind each stub stands the line that checks it.
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
@@ -87,18 +85,6 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         ClearOutputPreprocessor(),
     ):
         copy, _ = step.preprocess(copy, {})
-    cells, copy.cells = copy.cells, []
-    for cell in cells:
-        if CHECK.fullmatch(cell.get("id", "")):
-            cell.metadata["jupyter"] = {"source_hidden": True}
-            if hint := _hint(cell.source):
-                folded = (
-                    f"<details><summary>Hint</summary>{html.escape(hint, quote=False)}</details>"
-                )
-                copy.cells.append(
-                    nbformat.v4.new_markdown_cell(folded, id=cell.id.replace("check", "hint"))
-                )
-        copy.cells.append(cell)
     return copy
 
 
@@ -106,23 +92,6 @@ def _folded(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A solution tagged ``worked`` as text to unfold: an example, where a student's own answer is another one."""
     text = f"<details><summary>In the worked example</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
     return nbformat.v4.new_markdown_cell(text, id=cell.id.replace("solution", "worked"))
-
-
-def _hint(check: str) -> str:
-    """The hint that a check gives, where it is a text and not computed."""
-    nodes = list(ast.walk(ast.parse(check)))
-    named = {
-        ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)
-    }
-    for node in nodes:
-        if (
-            isinstance(node, ast.Call)
-            and getattr(node.func, "attr", "") == "exercise"
-            and len(node.args) == 4
-        ):
-            hint = named.get(ast.unparse(node.args[3]), node.args[3])
-            return str(hint.value) if isinstance(hint, ast.Constant) else ""
-    return ""
 
 
 def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path], list[Path]]:
