@@ -94,6 +94,14 @@ def test_a_result_that_the_check_cannot_use_is_shown(double):
         ask(lambda answer: answer().shape == (2,))
 
 
+def test_a_package_that_is_missing_makes_no_answer_wrong(double):
+    def accepts(answer):
+        raise ModuleNotFoundError("No module named 'coreai'")
+
+    judged = ask(accepts)
+    assert (judged.outcome, "coreai" in judged) == ("not judged", True)
+
+
 def test_an_open_answer_is_amber_and_no_error():
     shown = judgement.Judgement("Exercise 97.1", "open", "open. Slower")._repr_mimebundle_()
     assert shown[judgement.MIME]["outcome"] == "open"

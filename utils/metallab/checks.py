@@ -1,17 +1,13 @@
-"""Correctness before speed: parity with the CPU, plausible rates, and exercises that check themselves."""
+"""Correctness before speed: parity with the CPU, tolerances, and how a wrong answer is refused."""
 
 from __future__ import annotations
 
 import copy
-import linecache
 import re
-import reprlib
 import sys
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -43,7 +39,7 @@ def wrong_answer(exercise: str, sentence: str) -> WrongAnswer:
     Parameters
     ----------
     exercise
-        What the page calls it, such as ``Exercise 1``.
+        What the page calls it, such as ``Exercise 13.2``.
     sentence
         What is wrong with the answer.
     """
@@ -212,122 +208,6 @@ def assert_matches_cpu(
         result = _moved(fn, on.torch_device, wanted)(*_moved(inputs, on.torch_device, wanted))
     on.synchronize()
     assert_close(reference, result, name)
-
-
-def exercise(
-    name: str, answer: Any, accepts: Callable[[Any], Any] | list, hint: str
-) -> judgement.Judgement:
-    """Judge an answer, and return a sentence to show, which also tells programs how it was judged.
-
-    Parameters
-    ----------
-    name
-        What the page calls the exercise, such as ``Exercise 1``.
-    answer
-        The answer, or a function without arguments that makes it: an error in a learner's code then takes three lines.
-        ``...``, or a list with one in it, is not attempted yet.
-    accepts
-        A function of the answer that must return True, and may assert for itself; or a list of the right answers,
-        numbers up to rounding. Where it returns `isolated.Skipped`, the answer is not judged.
-    hint
-        What a learner is told who is wrong.
-
-    Returns
-    -------
-    judgement.Judgement
-        *right*, *not attempted*, or *not judged* with the reason.
-
-    Raises
-    ------
-    WrongAnswer
-        In at most three lines with the hint, if the answer is refused or raises, or if what the check returns of it is
-        neither True nor False, such as a list or a number.
-    TypeError
-        If ``accepts`` returns None: a mistake of the page.
-    """
-    try:
-        answer = answer() if callable(answer) else answer
-        if answer is ... or (isinstance(answer, list) and any(part is ... for part in answer)):
-            return judgement.Judgement(name, "not attempted", "not attempted yet")
-
-        judged = accepts(answer) if callable(accepts) else _all_right(answer, accepts)
-        if getattr(judged, "ndim", None) == 0:  # a number of NumPy or of a framework
-            judged = judged.item()
-    except Exception as error:
-        line = _learners_line(error, sys._getframe(1).f_globals)
-        if isinstance(error, NameError) and not line and not callable(answer):
-            raise  # a mistake of the page
-        raise wrong_answer(name, f"{_said(error, line)} Hint: {hint}") from error
-
-    if isinstance(judged, isolated.Skipped):
-        return judgement.Judgement(name, "not judged", f"not judged. {judged}")
-    if judged is None:
-        raise TypeError(
-            f"{name}: the check returned nothing, which is neither right nor wrong; let it return a bool"
-        )
-    if judged is False:
-        raise wrong_answer(name, f"{reprlib.repr(answer)} is not it. Hint: {hint}")
-    if judged is not True:
-        said = f"the check finds {reprlib.repr(judged)}, which is neither True nor False; answer in plain numbers"
-        raise wrong_answer(name, f"of {reprlib.repr(answer)} {said}. Hint: {hint}")
-    return judgement.Judgement(name, "right", "right")
-
-
-def _said(error: Exception, line: str) -> str:
-    """What an error says, after its kind where the check does not say it; and where a learner's code raised it."""
-    own = not line and (
-        isinstance(error, AssertionError) or type(error).__module__.startswith("metallab")
-    )
-    said = textwrap.shorten(str(error), 900 if own else 200, placeholder=" ...")
-    said = said if own and said else f"{type(error).__name__}: {said}".removesuffix(": ")
-    return (
-        f"{said}\n{line}\nCall it in a cell of its own to see more."
-        if line
-        else f"{said.rstrip('.')}."
-    )
-
-
-def _learners_line(error: Exception, check: Mapping) -> str:
-    """Where an error left the newest cell that it went through, the check's apart; "" where the check says it all."""
-    frames = [
-        (frame.f_code.co_filename, line, frame.f_globals)
-        for frame, line in walk_tb(error.__traceback__)
-    ]
-    passed = {
-        name: "".join(linecache.getlines(name)) for name, _, space in frames if space is check
-    }
-    own = [
-        name
-        for name, text in passed.items()
-        if re.search(r"\A# For the check|checks\.exercise\(", text)
-    ]
-    cells = [name for name in linecache.cache if name in passed and name not in own]
-    if not cells or (isinstance(error, AssertionError) and frames[-1][0] in own):
-        return ""
-    number = [line for name, line, _ in frames if name == cells[-1]][-1]
-    return f"Line {number} of your cell: {linecache.getline(cells[-1], number).strip()}"
-
-
-def _all_right(answers: Any, right: list) -> bool:
-    """True; AssertionError that names the first answer that is not the right one."""
-    assert len(answers) == len(right), f"{len(right)} answers are wanted"
-    for number, (answer, wanted) in enumerate(zip(answers, right, strict=True), 1):
-        assert _same(answer, wanted), (
-            f"answer {number} of {len(right)} is {answer!r}, and should be {wanted!r}"
-        )
-    return True
-
-
-def _same(answer: Any, wanted: Any) -> bool:
-    if isinstance(wanted, tuple):
-        return (
-            isinstance(answer, tuple | list)
-            and len(answer) == len(wanted)
-            and all(map(_same, answer, wanted))
-        )
-    if isinstance(wanted, float):
-        return bool(np.isclose(answer, wanted, rtol=1e-6, atol=1e-9))
-    return bool((answer.item() if isinstance(answer, np.generic) else answer) == wanted)
 
 
 def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
