@@ -4,7 +4,7 @@
 
 ``BARS`` are five models of usual size; ``KINDS`` are small, of many kinds: texts and named inputs, several outputs,
 whole and complex numbers, graphs, sound, compiled; ``FAULTS`` have one planted fault each. Weights are random, nothing
-is downloaded. Each is examined by the command, in a process of its own. Of the first two none may be accused (``bad``),
+is downloaded. Each is examined by the command, in a process of its own. Of the first two none may be accused (``failed``),
 of the third the named question has to be, in the named words; no answer may be missing; nobody may take longer than
 `LIMIT` seconds. Prints a line for each answer, keeps ``build/bars/doctor_models.json``, ends with code 1 if a model
 fails.
@@ -353,12 +353,12 @@ def double() -> Any:
 
 
 FAULTS: dict[str, tuple[int, str, str]] = {
-    "volumes": (1, "bad", "_adaptive_avg_pool3d has no MPS kernel"),
-    "wrong_kernel": (2, "bad", "WRONG KERNEL: aten::convolution in second"),
-    "hidden_copy": (4, "attention", "1 hidden copy"),
-    "too_large": (5, "bad", "DOES NOT FIT"),
-    "overflow": (6, "attention", "float16, cast OVERFLOWS, first in 1"),
-    "double": (1, "bad", "float64"),
+    "volumes": (1, "failed", "_adaptive_avg_pool3d has no MPS kernel"),
+    "wrong_kernel": (2, "failed", "WRONG KERNEL: aten::convolution in second"),
+    "hidden_copy": (4, "incomplete", "1 hidden copy"),
+    "too_large": (5, "failed", "DOES NOT FIT"),
+    "overflow": (6, "incomplete", "float16, cast OVERFLOWS, first in 1"),
+    "double": (1, "failed", "float64"),
 }
 """By model: which question names the fault, how, and in which words."""
 
@@ -402,15 +402,15 @@ def complaints(name: str, seconds: float, report: dict[str, Any], words: str) ->
     if not report:
         return [f"there is no report: {words}"]
     wrong = [f"it took {seconds:.0f} s"] if seconds > LIMIT else []
-    number, outcome, expected = FAULTS.get(name, (0, "", ""))
+    number, status, expected = FAULTS.get(name, (0, "", ""))
     for n, answer in enumerate(report["answers"], 1):
-        if answer["outcome"] == "unanswered" or not answer["sentence"]:
+        if answer["status"] == "skipped" or not answer["sentence"]:
             wrong.append(f"{n} is not answered: {answer['sentence']}")
         elif "there was no time" in answer["sentence"].lower():
             wrong.append(f"{n} is not reached: {answer['sentence']}")
-        elif answer["outcome"] == "bad" and n != number:
+        elif answer["status"] == "failed" and n != number:
             wrong.append(f"{n} accuses: {answer['sentence']}")
-        elif n == number and (answer["outcome"], expected in answer["sentence"]) != (outcome, True):
+        elif n == number and (answer["status"], expected in answer["sentence"]) != (status, True):
             wrong.append(f"{n} does not say {expected!r}: {answer['sentence']}")
     return wrong
 
@@ -439,7 +439,7 @@ def main() -> int:
         )
         for n, answer in enumerate(report.get("answers", ()), 1):
             print(
-                f"   {n} {answer['outcome']}, {answer['seconds']:.0f} s: {answer['sentence']}",
+                f"   {n} {answer['status']}, {answer['seconds']:.0f} s: {answer['sentence']}",
                 flush=True,
             )
     OUT.mkdir(parents=True, exist_ok=True)

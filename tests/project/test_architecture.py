@@ -1,5 +1,7 @@
 """Our modules import what is there, and imports run one way: subpackages import the core, and nothing imports back.
 
+`ARROWS` are the imports between subpackages that are allowed; CONTRIBUTING.md lists them.
+
 The core is what lies at the top of `metallab`, `device` among it; any other folder there is a subpackage. The command,
 `__main__`, may import all of them, and so may `exercises`, because the exercise of a page asks what the page is about.
 Lines count wherever they stand, and so do strings that name a module, because code for a child process is text;
@@ -23,6 +25,8 @@ SOURCES = {"metallab": paths.ROOT / "utils", "metalsim": paths.ROOT / "metalsim"
 CORE_FOLDERS = {"device"}
 ABOVE = {"exercises"}
 """Subpackages that may import the others."""
+ARROWS = {"doctor": {"pytorch"}, "project": {"doctor", "pytorch"}}
+"""By subpackage, those that it may import beside the core."""
 WRITES_PAGES = "metallab.new_page"
 NAMED = re.compile(
     r"\bfrom (meta(?:llab|lsim)[\w.]*) import (\w+(?:, *\w+)*)|\b(?<!\.)(meta(?:llab|lsim)(?:\.\w+)*)"
@@ -126,13 +130,22 @@ def faults(texts: Mapping[str, str]) -> list[str]:
                 found.append(f"metalsim knows nothing of metallab: {module} -> {target}")
             elif target == "metallab.__main__":
                 found.append(f"nothing imports the command: {module} -> {target}")
-            elif there and here not in {there, *ABOVE} and module != "metallab.__main__":
+            elif module == "metallab.__main__" or here in ABOVE:
+                continue
+            elif there and there not in {here, *ARROWS.get(here, ())}:
                 found.append(f"from {here or 'the core'} into {there}: {module} -> {target}")
     try:
         graphlib.TopologicalSorter({module: graph[module] - {module} for module in texts}).prepare()
     except graphlib.CycleError as circle:
         found.append(f"in a circle: {' -> '.join(reversed(circle.args[1]))}")
     return found
+
+
+def test_the_arrows_are_those_of_the_guide():
+    guide = (paths.ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    layout = guide.partition("## Layout")[2].partition("\n## ")[0]
+    listed = re.findall(r"^- `(\w+)` imports (.*)$", layout, re.MULTILINE)
+    assert {importer: set(re.findall(r"`(\w+)`", others)) for importer, others in listed} == ARROWS
 
 
 def test_imports_run_one_way_and_are_there():
@@ -157,6 +170,13 @@ def test_imports_run_one_way_and_are_there():
             "RUN = ['-m', 'metallab.headless']",
             "from results into headless",
         ),
+        (
+            "metallab.pytorch.coverage",
+            "from metallab.doctor import report",
+            "from pytorch into doctor",
+        ),
+        ("metallab.doctor.report", "from metallab import project", "from doctor into project"),
+        ("metallab.project.state", "from metallab.versus import sides", "from project into versus"),
         ("metalsim.errors", "from metallab import units", "metalsim knows nothing of metallab"),
         ("metallab.units", "from metallab import timing", "in a circle"),
         (

@@ -29,9 +29,10 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import checks, device, inspections, timing  # noqa: E402
+from metallab.doctor import correctness  # noqa: E402
+from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
-from metallab.pytorch.doctor import right, subject  # noqa: E402
-from metallab.pytorch.doctor.asking import Limits  # noqa: E402
+from metallab.pytorch.model import as_model  # noqa: E402
 from metalsim import planting  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
@@ -208,10 +209,10 @@ def test_a_kernel_that_is_right_at_times_is_intermittent_as_a_race_is():
 def test_the_doctor_names_it():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 300), nn.ReLU(), nn.Linear(300, 4))
-    examined = subject.checked((model, (torch.randn(200, 256),), None), "tests:example")
+    examined = as_model((model, (torch.randn(200, 256),), None), "tests:example")
     with aborted(range(3, 9)):
-        answer = right.right(examined, Limits())
-    assert answer.outcome == "bad"
+        answer = correctness.answer(examined, Limits())
+    assert answer.status == "failed"
     assert answer.sentence.startswith("Not always, with the inputs")
     assert "INTERMITTENT: aten::" in answer.sentence
     assert "What to do: give the GPU less work" in answer.sentence

@@ -35,6 +35,8 @@ from torch import nn  # noqa: E402
 
 from metallab import device  # noqa: E402
 from metallab.device import PyTorchDevice  # noqa: E402
+from metallab.doctor import correctness  # noqa: E402
+from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence, networks  # noqa: E402
 from metallab.pytorch.divergence import Report, layers, wording  # noqa: E402
 from metallab.pytorch.divergence.conditions import (  # noqa: E402
@@ -49,8 +51,7 @@ from metallab.pytorch.divergence.conditions import (  # noqa: E402
     View,
 )
 from metallab.pytorch.divergence.differences import StrayWrite, WrongKind, WrongWrite  # noqa: E402
-from metallab.pytorch.doctor import right, subject  # noqa: E402
-from metallab.pytorch.doctor.asking import Limits  # noqa: E402
+from metallab.pytorch.model import as_model  # noqa: E402
 from metalsim import planting  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
@@ -643,9 +644,9 @@ def test_other_words_change_no_report(case_id):
 
 def ask_doctor(model: nn.Module, fault: str, x: torch.Tensor):
     torch.manual_seed(0)
-    examined = subject.checked((model, (x,), None), "tests:example")
+    examined = as_model((model, (x,), None), "tests:example")
     with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
-        return right.right(examined, Limits())
+        return correctness.answer(examined, Limits())
 
 
 @on_simulated

@@ -43,8 +43,8 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "metallab.pytorch.doctor",
-        "six answers about a model",
+        "metallab.doctor",
+        "does a model run on MPS, is it right, is it fast?",
         "doctor my_project.model:example",
         ("torch", "metalsim"),
     ),
@@ -121,10 +121,10 @@ def _load(arguments: Sequence[str] | None, commands: Sequence[Command]) -> Calla
         folders = [f"'path/to/metal-lab[{extras}]'"] * bool(extras) + [
             "path/to/metal-lab/metalsim"
         ] * ("metalsim" in missing)
-        mend = f"pip install {' '.join(folders)}"
+        fix = f"pip install {' '.join(folders)}"
         what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         print(
-            f"metallab {chosen.name}: {what}: {mend}, or make setup in a checkout", file=sys.stderr
+            f"metallab {chosen.name}: {what}: {fix}, or make setup in a checkout", file=sys.stderr
         )
         return 2
     own = argparse.ArgumentParser(

@@ -91,6 +91,8 @@ class Outcome:
     results: Mapping[str, Any] = field(default_factory=dict)
     kinds: tuple[str, ...] = ()
     """The names of the exception's class and its base classes."""
+    exit_code: int | None = None
+    """The process's own, if it ended without an answer."""
 
     @property
     def ok(self) -> bool:
@@ -216,7 +218,7 @@ def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
     """Return the outcome in a child's file; a crash if there is none."""
     if code != 0 or not answer.exists():
         how = f"the process {describe_exit(code)}" + ("" if code else " before it answered")
-        return Outcome("crashed", printed, how, errors)
+        return Outcome("crashed", printed, how, errors, exit_code=code)
     outcome = _unpacked(answer.read_bytes())
     return replace(outcome, printed=printed, detail=outcome.detail or errors)
 

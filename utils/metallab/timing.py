@@ -83,14 +83,21 @@ SECONDS_FOR_PAIRS = 10.0
 class DeviceLike(Protocol):
     """Where timed code runs. `metallab.device.Device` and `metallab.fake_device.FakeDevice` are devices."""
 
-    kind: str
-    """What computes: ``cpu``, ``mps``, ``cuda``."""
-    label: str
-    """The hardware's name."""
-    simulated: bool
-    """True where times are not those of the imitated hardware: no speed-up is given."""
-    waits_for_results: bool
-    """True if only results can be waited for (JAX, MLX)."""
+    @property
+    def kind(self) -> str:
+        """What computes: ``cpu``, ``mps``, ``cuda``."""
+
+    @property
+    def label(self) -> str:
+        """The hardware's name."""
+
+    @property
+    def simulated(self) -> bool:
+        """True where times are not those of the imitated hardware: no speed-up is given."""
+
+    @property
+    def waits_for_results(self) -> bool:
+        """True if only results can be waited for (JAX, MLX)."""
 
     def synchronize(self, *results: Any) -> None:
         """Wait for everything launched so far and for the given results."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metallab.exercises.judging import Judge, exercise
-from metallab.pytorch.project import Project
+from metallab.project import Project
 
 HINTS = (
     "file and function: 'my_project:example'; the file is beside this page",

@@ -29,6 +29,8 @@ from torch.utils import _pytree as pytree
 from metallab import units
 from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
+from metallab.pytorch.errors import NotAModel
+from metallab.pytorch.model import load_model
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -622,8 +624,6 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
-    from metallab.pytorch.doctor.subject import NotAModel, made  # the doctor imports this module
-
     parser.add_argument(
         "factory",
         help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
@@ -631,7 +631,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)
     try:
-        subject = made(given.factory)
+        subject = load_model(given.factory)
         coverage = mps_coverage(
             subject.model, *subject.inputs, training=given.training, **subject.named
         )

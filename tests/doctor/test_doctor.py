@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import re
 import sys
@@ -32,12 +31,30 @@ import torch  # noqa: E402
 from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
-from metallab import device, isolated  # noqa: E402
-from metallab.__main__ import main  # noqa: E402
-from metallab.pytorch import copies, coverage, doctor  # noqa: E402
-from metallab.pytorch.doctor import asking, fast, fits, formats, report, right, runs, spent, subject  # noqa: E402
-from metallab.pytorch.doctor.answer import QUESTIONS, Answer, Evidence  # noqa: E402
-from metallab.tables import Table  # noqa: E402
+from metallab import (  # noqa: E402
+    device,
+    doctor,
+)
+from metallab.doctor import (  # noqa: E402
+    correctness,
+    examination,
+    footprint,
+    formats,
+    profile,
+    speed,
+    support,
+    wording,
+    worker,
+)
+from metallab.doctor.limits import Limits  # noqa: E402
+from metallab.doctor.questions import (  # noqa: E402
+    FORMATS,
+    QUESTIONS,
+    SPEED,
+    SUPPORT,
+)
+from metallab.pytorch import copies, coverage  # noqa: E402
+from metallab.pytorch.model import as_model, assert_loss, load_model  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
@@ -46,7 +63,7 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast",
     "PYTORCH_ENABLE_MPS_FALLBACK": "0",
 }  # fmt: skip
-LIMITS = asking.Limits(1800)
+LIMITS = Limits(1800)
 
 
 @functools.cache
@@ -166,11 +183,11 @@ def row_of(words):
 
 def subject_of(model, *inputs, loss=None):
     torch.manual_seed(0)
-    return subject.checked((model, inputs, loss), "tests:example")
+    return as_model((model, inputs, loss), "tests:example")
 
 
 def examined(factory):
-    return subject.checked(factory(), "tests:example")
+    return as_model(factory(), "tests:example")
 
 
 def sound():
@@ -233,10 +250,10 @@ UNUSUAL = {
 @on_simulated
 def test_sound_models_are_not_accused():
     for each in (sound(), subject_of(Attending(), torch.randn(2, 4, 8))):
-        answers = [asking.answered(number, each, LIMITS) for number in (1, 2, 4)]
-        assert [answer.outcome for answer in answers] == ["good"] * 3, answers
+        answers = [worker.answer(QUESTIONS[number - 1], each, LIMITS) for number in (1, 2, 4)]
+        assert [answer.status for answer in answers] == ["passed"] * 3, answers
         assert "Copies and fallbacks" not in {evidence.title for evidence in answers[2].evidence}
-        subject.assert_loss(each)
+        assert_loss(each)
 
 
 @on_simulated
@@ -244,8 +261,8 @@ def test_models_that_are_hard_to_copy_run():
     with warnings.catch_warnings(action="ignore"):  # some are deprecated
         unusual = {name: examined(make) for name, make in UNUSUAL.items()}
     for name, each in unusual.items():
-        answer = runs.runs(each, LIMITS)
-        assert answer.outcome == "good", (name, answer)
+        answer = support.answer(each, LIMITS)
+        assert answer.status == "passed", (name, answer)
         step = each.training_step()
         assert step().isfinite() & step().isfinite(), name
 
@@ -259,10 +276,10 @@ def blinded(x):
 
 @on_simulated
 def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
-    answer = right.right(
+    answer = correctness.answer(
         subject_of(layers(scores=blinded, head=nn.Linear(4, 2)), torch.randn(4, 4)), LIMITS
     )
-    assert (answer.outcome, "aten::_softmax in scores" in answer.sentence) == ("attention", True), (
+    assert (answer.status, "aten::_softmax in scores" in answer.sentence) == ("incomplete", True), (
         answer
     )
 
@@ -308,9 +325,9 @@ def test_tensors_of_a_loss_move_with_the_model():
             loss
         )
     target = target.double()
-    answer = runs.runs(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
-    assert (answer.outcome, "the loss" in answer.sentence, "input" in answer.sentence) == (
-        "bad",
+    answer = support.answer(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
+    assert (answer.status, "the loss" in answer.sentence, "input" in answer.sentence) == (
+        "failed",
         True,
         False,
     )
@@ -329,8 +346,10 @@ def test_a_loss_in_float64_is_narrowed_with_its_model():
 @on_simulated
 def test_a_model_keeps_the_mode_of_its_factory():
     each = subject_of(Evaluated().eval(), torch.ones(2, 4))
-    answers = [question(each, LIMITS) for question in (runs.runs, right.right, spent.spent)]
-    assert [answer.outcome for answer in answers] == ["good"] * 3, answers
+    answers = [
+        question(each, LIMITS) for question in (support.answer, correctness.answer, profile.answer)
+    ]
+    assert [answer.status for answer in answers] == ["passed"] * 3, answers
     asked = answers[1].evidence[0].table
     assert not any("training" in row[0] for row in asked.rows)
     assert "in training mode" in asked.note
@@ -340,7 +359,9 @@ def test_a_model_keeps_the_mode_of_its_factory():
 def test_a_missing_operator_is_named_with_module_and_line():
     model = layers(conv=nn.Conv3d(1, 2, 3), pool=lambda x: nn.functional.adaptive_avg_pool3d(x, 2))
     volumes = subject_of(model, torch.randn(1, 1, 6, 6, 6))
-    answer, compared, traced = (asking.answered(number, volumes, LIMITS) for number in (1, 2, 4))
+    answer, compared, traced = (
+        worker.answer(QUESTIONS[number - 1], volumes, LIMITS) for number in (1, 2, 4)
+    )
     ((operator, how, module, line, way_out),) = (
         row for row in answer.evidence[0].table.rows if "pool3d." in row[0]
     )
@@ -348,8 +369,8 @@ def test_a_missing_operator_is_named_with_module_and_line():
     assert line == row_of("pool=lambda x: nn.functional.adaptive_avg_pool3d")
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
     assert f"in pool, at {line}" in answer.sentence, "the trial"
-    assert (answer.outcome, compared.outcome, compared.ended) == ("bad", "unanswered", "raised")
-    assert traced.outcome == "attention"
+    assert (answer.status, compared.status, compared.ended) == ("failed", "skipped", "raised")
+    assert traced.status == "incomplete"
 
 
 class Padded(nn.TransformerEncoder):
@@ -366,8 +387,8 @@ class Padded(nn.TransformerEncoder):
 def test_an_error_of_evaluation_alone_is_found():
     words = torch.randn(2, 4, 8)
     words[:, :3, 0], words[:, 3, 0] = 1.0, -1.0
-    answer = asking.answered(1, subject_of(Padded(), words), LIMITS)
-    assert answer.outcome == "bad"
+    answer = worker.answer(SUPPORT, subject_of(Padded(), words), LIMITS)
+    assert answer.status == "failed"
     assert "nested" in answer.sentence
 
 
@@ -380,7 +401,9 @@ def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
     for adds, line in lines.items():
         model = layers(enter=nn.Linear(8, 8), positions=Positions(adds), head=nn.Linear(8, 2))
         each = subject_of(model, torch.randn(3, 8))
-        tried, compared, traced = (asking.answered(number, each, LIMITS) for number in (1, 2, 4))
+        tried, compared, traced = (
+            worker.answer(QUESTIONS[number - 1], each, LIMITS) for number in (1, 2, 4)
+        )
         ((operator, _, module, at, way_out),) = tried.evidence[0].table.rows
         assert (operator, module, at) == (
             "aten::add.Tensor" if adds else "aten::mul.Tensor",
@@ -388,7 +411,7 @@ def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
             line,
         )
         assert "register_buffer" in way_out
-        assert (tried.outcome, compared.ended, traced.outcome) == ("bad", "raised", "attention")
+        assert (tried.status, compared.ended, traced.status) == ("failed", "raised", "incomplete")
         assert all("see answer 1" in other.sentence for other in (compared, traced))
 
 
@@ -399,7 +422,7 @@ def test_copies_are_named_as_people_write_them():
             x = x * row.max().item()
         return x
 
-    answer = spent.spent(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
+    answer = profile.answer(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
     ((operator, _, module, line, calls, *_),) = answer.evidence[-1].table.rows
     assert (operator, module, line, calls) == (
         ".item()",
@@ -407,10 +430,10 @@ def test_copies_are_named_as_people_write_them():
         row_of("x = x * row.max().item()"),
         "3",
     )
-    answer = spent.spent(examined(doctor_models.hidden_copy), LIMITS)
+    answer = profile.answer(examined(doctor_models.hidden_copy), LIMITS)
     ((operator, way, module, _, calls, size, time),) = answer.evidence[-1].table.rows
-    assert (answer.outcome, operator, way, module, calls) == (
-        "attention",
+    assert (answer.status, operator, way, module, calls) == (
+        "incomplete",
         "_to_copy",
         "to host",
         "1",
@@ -428,10 +451,10 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named():
         (norm, "backward in norm", "channels last"),
     ):
         with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
-            answer = right.right(sound(), LIMITS)
+            answer = correctness.answer(sound(), LIMITS)
         evidence = {each.title: each for each in answer.evidence}
-        assert (answer.outcome, operator in evidence["The first wrong operator"].text) == (
-            "bad",
+        assert (answer.status, operator in evidence["The first wrong operator"].text) == (
+            "failed",
             True,
         )
         assert way in evidence["Compared"].table.rows[-1][0]
@@ -440,23 +463,23 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named():
 
 @on_simulated
 def test_what_there_was_no_time_to_compare_is_not_right():
-    answer = right.right(sound(), asking.Limits(1e-9))
-    assert (answer.outcome, answer.ended) == ("unanswered", "timeout")
+    answer = correctness.answer(sound(), Limits(1e-9))
+    assert (answer.status, answer.ended) == ("skipped", "timeout")
 
 
 @on_simulated
 def test_weights_without_a_gradient_are_named():
-    answer = right.right(rated(), LIMITS)
-    assert (answer.outcome, "unused.weight, unused.bias" in answer.sentence) == ("attention", True)
+    answer = correctness.answer(rated(), LIMITS)
+    assert (answer.status, "unused.weight, unused.bias" in answer.sentence) == ("incomplete", True)
 
 
 @on_simulated
 def test_float64_on_the_way_is_named_once_with_its_line():
     lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
-    answer = runs.runs(
+    answer = support.answer(
         subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), LIMITS
     )
-    assert (answer.outcome, lines[0] in answer.sentence) == ("bad", True)
+    assert (answer.status, lines[0] in answer.sentence) == ("failed", True)
     assert [tuple(row) for row in answer.evidence[0].table.rows] == [
         (
             "aten::arange",
@@ -479,17 +502,17 @@ def test_float64_on_the_way_is_named_once_with_its_line():
 def test_the_rest_is_asked_without_float64():
     each = examined(doctor_models.double)
     tried, compared, traced = (
-        question(each, LIMITS) for question in (runs.runs, right.right, spent.spent)
+        question(each, LIMITS) for question in (support.answer, correctness.answer, profile.answer)
     )
-    assert (tried.outcome, compared.outcome, traced.outcome) == ("bad", "good", "good")
+    assert (tried.status, compared.status, traced.status) == ("failed", "passed", "passed")
     assert "scale" in tried.sentence
-    assert right.NO_FLOAT64 in compared.sentence
+    assert wording.PHRASES["narrowed"] in compared.sentence
     assert each.model.scale.dtype == torch.float64
     target = torch.zeros(2, 3, dtype=torch.float64)
     regression = subject_of(
         nn.Linear(4, 3), torch.ones(2, 4), loss=lambda y: (y - target).square().mean()
     )
-    assert right.right(regression, LIMITS).outcome == "good"
+    assert correctness.answer(regression, LIMITS).status == "passed"
 
 
 @on_simulated
@@ -501,10 +524,10 @@ def test_copies_of_an_installed_package_are_no_fault():
     ]
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
     each = subject_of(Function(kept), boxes, torch.ones(2))
-    answer = spent.spent(each, LIMITS)
-    assert (answer.outcome, "torchvision" in answer.sentence) == ("good", True)
+    answer = profile.answer(each, LIMITS)
+    assert (answer.status, "torchvision" in answer.sentence) == ("passed", True)
     each.package = "torchvision"  # the user may change it
-    assert spent.spent(each, LIMITS).outcome == "attention"
+    assert profile.answer(each, LIMITS).status == "incomplete"
 
 
 # ---------------------------------------------------------------- on the CPU
@@ -512,23 +535,23 @@ def test_copies_of_an_installed_package_are_no_fault():
 
 def test_without_an_apple_gpu_the_tables_alone_are_asked():
     each = subject_of(Evaluated(), torch.ones(2, 4))
-    tried, compared = runs.runs(each, LIMITS), right.right(each, LIMITS)
-    assert (tried.outcome, compared.outcome) == ("good", "unanswered")
+    tried, compared = support.answer(each, LIMITS), correctness.answer(each, LIMITS)
+    assert (tried.status, compared.status) == ("passed", "skipped")
     assert "in training mode (at " in tried.sentence, "of the model itself"
 
 
 def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr(fast, "second_call", lambda run: 1e-4)
-    answer = fast.fast(sound(), LIMITS)
+    monkeypatch.setattr(speed, "time_second_call", lambda run: 1e-4)
+    answer = speed.answer(sound(), LIMITS)
     titles = [each.title for each in answer.evidence]
-    assert (answer.outcome, titles) == (
-        "attention",
+    assert (answer.status, titles) == (
+        "incomplete",
         ["Measured, inference", "Over batches", "Measured, training step"],
     )
     torch.manual_seed(0)
     dropping = subject_of(nn.Sequential(nn.Linear(4, 64), nn.Dropout()), torch.ones(8, 4))
-    assert [formats.is_random(dropping, task) for task in ("inference", "training_step")] == [
+    assert [formats.is_random(dropping, task) for task in ("inference", "training")] == [
         False,
         True,
     ]
@@ -538,19 +561,19 @@ def test_memory_is_counted_and_so_is_the_largest_batch():
     each = subject_of(
         nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100)
     )
-    weights, gradients, activations = fits.counted(each)
+    weights, gradients, activations = footprint.count(each)
     assert weights == gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
     row = 4 * (
         100 + 200 + 10
     )  # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
     assert activations == 8 * row
-    assert [fits.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == [
+    assert [footprint.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == [
         "100",
         "99",
     ]
     assert (
-        fits.largest_batch(-1, activations, 8),
-        fits.largest_batch(12345 * row, 8 * row, 8),
+        footprint.largest_batch(-1, activations, 8),
+        footprint.largest_batch(12345 * row, 8 * row, 8),
     ) == ("0", "12,000")
 
 
@@ -560,7 +583,7 @@ def test_float32_is_computed_in_full_on_nvidia_too():
         Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2)
     )
     assert torch.backends.cudnn.allow_tf32
-    asking.answered(6, each, asking.Limits(5))
+    worker.answer(FORMATS, each, Limits(5))
     assert set(seen) == {False}
 
 
@@ -569,14 +592,14 @@ def test_what_does_not_fit_is_said_and_is_not_run(monkeypatch):
         nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000)
     )
     answer, roomy = (
-        fits.fits(each, asking.Limits(target=target)) for target in (10**7, 16 * 2**30)
+        footprint.answer(each, Limits(machine_bytes=target)) for target in (10**7, 16 * 2**30)
     )
-    assert (answer.outcome, roomy.outcome) == ("bad", "good")
+    assert (answer.status, roomy.status) == ("failed", "passed")
     assert "DOES NOT FIT into the 6.36 MiB" in answer.sentence, "on macOS 15"
     assert "No peak" in answer.evidence[0].table.note
     assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
-    monkeypatch.setattr(fits, "memory_of", lambda on: (2**30, 2**10))
-    assert fits.fits(each, LIMITS).outcome == "attention", "other programs hold it"
+    monkeypatch.setattr(footprint, "read_memory", lambda on: (2**30, 2**10))
+    assert footprint.answer(each, LIMITS).status == "incomplete", "other programs hold it"
 
 
 def test_the_peak_has_every_tensor_that_lives_at_a_time():
@@ -584,7 +607,9 @@ def test_the_peak_has_every_tensor_that_lives_at_a_time():
         nn.Linear(100, 1000, bias=False), nn.ReLU(), nn.Linear(1000, 100, bias=False)
     )
     each = subject_of(model, torch.randn(512, 100))
-    inference, step = map(fits.allocated_peak, (each.inference(), each.training_step()))
+    inference, step = map(
+        footprint.measure_allocated_peak, (each.inference(), each.training_step())
+    )
     hidden, weights = 4 * 512 * 1000, 4 * 2 * 100 * 1000
     assert 2 * hidden <= inference < 3 * hidden, "what the first layer gives, and ReLU"
     assert step >= weights + 2 * hidden
@@ -592,16 +617,16 @@ def test_the_peak_has_every_tensor_that_lives_at_a_time():
 
 def in_formats(model, *inputs):
     """The outcome of question 6, and the cell of each format."""
-    answer = formats.formats(subject_of(model, *inputs), asking.Limits(2))
-    return answer.outcome, {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    answer = formats.answer(subject_of(model, *inputs), Limits(2))
+    return answer.status, {row[0]: row[1] for row in answer.evidence[0].table.rows}
 
 
 @pytest.mark.parametrize(
     ("function", "outcome"),
     [
-        (lambda x: x * torch.nan, "attention"),
-        (lambda x: x + torch.randn_like(x), "good"),
-        (lambda x: x.argmax(-1), "good"),
+        (lambda x: x * torch.nan, "incomplete"),
+        (lambda x: x + torch.randn_like(x), "passed"),
+        (lambda x: x.argmax(-1), "passed"),
     ],
 )
 def test_outputs_that_have_no_error_are_not_compared(function, outcome):
@@ -610,9 +635,9 @@ def test_outputs_that_have_no_error_are_not_compared(function, outcome):
 
 
 def test_an_overflow_is_named_with_the_module_where_it_begins():
-    answer = formats.formats(examined(doctor_models.overflow), asking.Limits(2))
+    answer = formats.answer(examined(doctor_models.overflow), Limits(2))
     cells = {row[0]: row[1] for row in answer.evidence[0].table.rows}
-    assert answer.outcome == "attention"
+    assert answer.status == "incomplete"
     assert all("first in 1, " in cells[name] for name in ("float16, autocast", "float16, cast"))
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, autocast"]) < 0.1
     assert (
@@ -628,7 +653,7 @@ def test_an_overflow_is_named_with_the_module_where_it_begins():
     nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))
     assert (
         "float16, cast MAKES NaN, first in the model itself, div"
-        in formats.formats(nothing, LIMITS).sentence
+        in formats.answer(nothing, LIMITS).sentence
     )
     large = layers(up=nn.Linear(2, 2))
     nn.init.constant_(large.up.weight, 1e6)  # not infinite before it is cast
@@ -640,15 +665,15 @@ def test_a_constant_infinity_is_no_overflow():
         least=lambda x: x.clamp(min=-torch.inf),
         fill=lambda x: torch.full_like(x, -torch.inf).exp() + x,
     )
-    assert in_formats(bounds, torch.ones(2, 4))[0] == "good"
-    assert in_formats(Attending(), torch.randn(2, 4, 8))[0] == "good"
-    assert in_formats(Function(around_nothing), torch.randn(2, 4))[0] == "good"
+    assert in_formats(bounds, torch.ones(2, 4))[0] == "passed"
+    assert in_formats(Attending(), torch.randn(2, 4, 8))[0] == "passed"
+    assert in_formats(Function(around_nothing), torch.randn(2, 4))[0] == "passed"
 
 
 def test_a_model_without_float64_is_compared_with_itself():
     insisting = Function(lambda x: x @ torch.ones(4, 2, dtype=torch.float32))
     outcome, cells = in_formats(insisting, torch.randn(4, 4))
-    assert (outcome, cells["float32"]) == ("good", "0.0e+00"), "there is autocast as well"
+    assert (outcome, cells["float32"]) == ("passed", "0.0e+00"), "there is autocast as well"
     assert torch.get_default_dtype() == torch.float32
     assert cells["bfloat16, cast"].startswith("raises: ")
     assert row_of("insisting = Function(") in cells["bfloat16, cast"]
@@ -658,15 +683,15 @@ def test_a_model_without_float64_is_compared_with_itself():
 
 def test_a_model_of_whole_numbers_has_nothing_to_train():
     each = examined(doctor_models.classes)
-    assert "Training" not in runs.runs(each, LIMITS).sentence
+    assert "Training" not in support.answer(each, LIMITS).sentence
     assert each.value() == 0
-    timed = fast.fast(each, asking.Limits(1e-9))
-    assert (timed.outcome, [each.title for each in timed.evidence]) == (
-        "attention",
+    timed = speed.answer(each, Limits(1e-9))
+    assert (timed.status, [each.title for each in timed.evidence]) == (
+        "incomplete",
         ["Measured, inference"],
     )
-    nothing = spent.spent(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
-    assert (nothing.outcome, nothing.evidence[0].table.rows) == ("good", [])
+    nothing = profile.answer(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
+    assert (nothing.status, nothing.evidence[0].table.rows) == ("passed", [])
 
 
 def test_other_batches_are_left_to_models_that_take_them():
@@ -683,7 +708,7 @@ def test_other_batches_are_left_to_models_that_take_them():
             Function(lambda x: x.squeeze()), torch.ones(3, 4)
         ),  # of a batch of one comes something else
     )
-    assert [(each.batch, each.scales) for each in every] == [
+    assert [(each.batch, each.can_change_batch) for each in every] == [
         (0, False),
         (3, False),
         (3, True),
@@ -694,7 +719,7 @@ def test_other_batches_are_left_to_models_that_take_them():
 
 def test_operators_belong_to_modules_of_the_model():
     each = rated()
-    events = spent.record(each, device.cpu())[0].events
+    events = profile.record(each, device.cpu())[0].events
     modules = lambda name: {event.module for event in events if event.short == name}
     assert modules("embedding_dense_backward") == {"user", "item"}
     assert modules("mm") == {"score"}
@@ -703,20 +728,22 @@ def test_operators_belong_to_modules_of_the_model():
         layers(model=layers(pool=nn.AdaptiveAvgPool3d(2))),
         torch.ones(1, 1, 4, 4, 4, requires_grad=True),
     )
-    rows = runs.runs(pool, LIMITS).evidence[0].table.rows  # of the forward and of the backward pass
+    rows = (
+        support.answer(pool, LIMITS).evidence[0].table.rows
+    )  # of the forward and of the backward pass
     assert [row[2] for row in rows] == ["model.pool"] * 2
 
 
 def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
     each = subject_of(layers(words=Words()), torch.ones(2))
     told = f"KeyError: 'words' (in words, at {row_of('return {')})"
-    monkeypatch.setattr(asking, "made", lambda factory: each)
+    monkeypatch.setattr(worker, "load_model", lambda factory: each)
     monkeypatch.setattr(
-        asking, "hold_memory", lambda most: None
+        worker, "hold_memory", lambda most: None
     )  # its thread would outlive this test
-    with pytest.raises(subject.NotAModel, match=re.escape(told)):
-        asking.look("tests:example", 2**40)
-    assert told in asking.answered(3, each, LIMITS).sentence
+    with pytest.raises(doctor.NotAModel, match=re.escape(told)):
+        worker.look("tests:example", 2**40)
+    assert told in worker.answer(SPEED, each, LIMITS).sentence
     with pytest.raises(coverage.TraceFailed, match=re.escape(told)):
         coverage.mps_coverage(each.model, *each.inputs)
 
@@ -747,8 +774,8 @@ ends = lambda: sys.exit(3)
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(factory, word):
-    with pytest.raises(subject.NotAModel) as refusal:
-        subject.made(factory)
+    with pytest.raises(doctor.NotAModel) as refusal:
+        load_model(factory)
     assert word in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -765,226 +792,18 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
     ],
 )
 def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
-    with pytest.raises(subject.NotAModel, match=re.escape(word)):
-        subject.assert_loss(dataclasses.replace(sound(), loss=loss))
+    with pytest.raises(doctor.NotAModel, match=re.escape(word)):
+        assert_loss(dataclasses.replace(sound(), loss=loss))
 
 
 def test_named_inputs_may_be_any_mapping():
-    each = subject.checked(
+    each = as_model(
         (Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example"
     )  # a tokenizer's
     assert (each.batch, each.to("meta").outputs().device.type) == (3, "meta")
 
 
-# ---------------------------------------------------------------- the report
-
-
-def answered(number):
-    table = Table(["a", "b"], [["<1>", 2]], "a note")
-    return Answer(
-        QUESTIONS[number - 1],
-        "passed",
-        f"Answer {number} & more.",
-        "a CPU",
-        (Evidence("Seen", table),),
-    )
-
-
-def pretended(monkeypatch, **ends):
-    """`isolated.run`, with an outcome of its own for some questions; the calls that it was given."""
-    calls = []
-
-    def run(source, **settings):
-        calls.append((source, settings))
-        if source == "import torch":
-            return ends.get("built", isolated.Outcome("ok"))
-        if "look(" in source:
-            return ends.get(
-                "look", isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")})
-            )
-        number = int(source.partition("ask(")[2][0])
-        return ends.get(
-            f"ask{number}", isolated.Outcome("ok", results={"result": answered(number)})
-        )
-
-    monkeypatch.setattr(isolated, "run", run)
-    return calls
-
-
-def test_an_answer_that_crashes_or_hangs_leaves_the_others(monkeypatch):
-    limit = "it needs more than the 1 GiB that it may have\n"
-    detail = 'File "<isolated>", line 3, in <module>\nKeyError: labels'
-    calls = pretended(
-        monkeypatch,
-        ask2=isolated.Outcome(
-            "crashed", reason="the process was ended by SIGABRT", detail="dyld: gone"
-        ),
-        ask3=isolated.Outcome("timeout", reason="took longer than 9 s and was stopped"),
-        ask5=isolated.Outcome("crashed", reason="the process ended with 77", detail=limit),
-        ask6=isolated.Outcome("raised", reason="KeyError: labels", detail=detail),
-    )
-    examined = doctor.examine("mine:example", minutes=3, progress=str)
-    assert [(answer.outcome, answer.ended) for answer in examined.answers] == [
-        ("good", "ok"), ("unanswered", "crashed"), ("unanswered", "timeout"), ("good", "ok"),
-        ("unanswered", "crashed"), ("unanswered", "raised"),
-    ]  # fmt: skip
-    words = ("", "SIGABRT", "more minutes", "", "--process-memory", "labels")
-    assert all(
-        word in answer.sentence for answer, word in zip(examined.answers, words, strict=True)
-    )
-    assert ("dyld: gone" in str(examined), "<isolated>" in str(examined)) == (True, False), (
-        "our own lines"
-    )
-    asked = {
-        source.partition("ask(")[2][:1]: settings for source, settings in calls if "ask(" in source
-    }
-    assert {number for number, settings in asked.items() if settings["device"] == "mps"} == {
-        "1",
-        "2",
-        "4",
-    }
-    assert "PYTORCH_ENABLE_MPS_FALLBACK" not in asked["1"]["environment"]
-    assert asked["2"]["environment"]["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
-
-
-def test_no_question_takes_the_time_of_later_ones(monkeypatch):
-    now, limits = [1000.0], []
-    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
-
-    def run(source, **settings):
-        if "ask(" in source:
-            limits.append(settings["timeout"])
-            now[0] += settings["timeout"]
-            return isolated.Outcome("timeout", reason="took longer and was stopped")
-        now[0] += 5 * ("look(" in source)
-        return isolated.Outcome("ok", results={"result": ("Net, 3 weights", "cpu")})
-
-    monkeypatch.setattr(isolated, "run", run)
-    assert len(doctor.examine("mine:example", minutes=3, progress=str).answers) == 6
-    assert limits == [35.0] * 6, "with the time to start"
-
-
-def test_without_a_simulated_gpu_the_question_is_asked(monkeypatch):
-    gone = isolated.Outcome(
-        "raised", reason="no compiler", kinds=("SimulationUnavailable", "RuntimeError")
-    )
-    calls = pretended(monkeypatch, built=gone)
-    assert doctor.examine("mine:example", progress=str).answers[0].outcome == "good"
-    assert not any(settings.get("device") for source, settings in calls if "ask(" in source)
-
-
-def test_page_and_json_hold_every_answer_with_its_evidence(monkeypatch, tmp_path):
-    pretended(monkeypatch)
-    examined = doctor.examine("mine:example", progress=str)
-    text = examined.save(tmp_path / "new").read_text()
-    for number, question in enumerate(QUESTIONS, 1):
-        assert question in text
-        assert f"Answer {number} &amp; more." in text
-    assert ("&lt;1&gt;" in text, "<1>" in text, "http" in text, "<html" in text) == (
-        True,
-        False,
-        False,
-        True,
-    )
-    assert "<html" not in examined._repr_html_()
-    told = json.loads((tmp_path / "new" / "doctor.json").read_text())
-    assert (told["outcome"], told["headline"]) == ("good", examined.headline)
-    assert [(each["question"], each["ended"]) for each in told["answers"]] == [
-        (each, "well") for each in QUESTIONS
-    ]
-    assert told["answers"][0]["evidence"] == [
-        {"title": "Seen", "headings": ["a", "b"], "rows": [["<1>", "2"]], "note": "a note"}
-    ]
-
-
-@pytest.mark.parametrize(
-    ("statuses", "numbers"),
-    [
-        ({5: "failed"}, "5"),
-        ({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6"),
-        ({4: "skipped"}, "4"),
-    ],
-)
-def test_the_headline_names_the_worst_first(statuses, numbers):
-    answers = (
-        Answer(question, statuses.get(n, "passed"), "So.")
-        for n, question in enumerate(QUESTIONS, 1)
-    )
-    headline = doctor.Report("mine:example", "Net, 3 weights", tuple(answers), "2").headline
-    assert ", ".join(re.findall(r"\d", headline)) == numbers
-
-
-@pytest.mark.parametrize("given", ["--minutes=soon", "--minutes=0", "--memory=16"])
-def test_misuse_ends_with_2(given, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["doctor", "mine:example", given])
-    assert end.value.code == 2
-    assert given.partition("=")[0] in capsys.readouterr().err
-
-
-CRASHED = isolated.Outcome("crashed", reason="it ended")
-
-
-@pytest.mark.parametrize(
-    ("code", "ends"),
-    [
-        (0, {}),
-        (0, {"ask3": Answer(QUESTIONS[2], "incomplete", "Slow.")}),
-        (1, {"ask2": Answer(QUESTIONS[1], "failed", "No."), "ask1": CRASHED}),
-        (2, {"ask1": CRASHED}),
-        (2, {"ask2": Answer(QUESTIONS[1], "skipped", "There is no Apple GPU.")}),
-        (
-            2,
-            {
-                "look": isolated.Outcome(
-                    "raised", reason="NotAModel: give one", kinds=("NotAModel", "ValueError")
-                )
-            },
-        ),
-    ],
-)
-def test_the_exit_code_is_the_worst_of_the_answers(code, ends, monkeypatch, tmp_path, capsys):
-    whole = {
-        name: isolated.Outcome("ok", results={"result": e})
-        for name, e in ends.items()
-        if isinstance(e, Answer)
-    }
-    calls = pretended(monkeypatch, **{**ends, **whole})
-    assert main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)]) == code
-    told = capsys.readouterr()
-    assert (str(tmp_path / "doctor.html") in told.out, "give one" in told.err) == (
-        "look" not in ends,
-        "look" in ends,
-    )
-    assert ("look" in ends) != any(
-        "ask(5" in source and f", {16 * 2**30})" in source for source, _ in calls
-    )
-
-
-@pytest.mark.parametrize("count", [2, 0])
-def test_ctrl_c_keeps_the_answers_that_there_are(count, monkeypatch, tmp_path):
-    pretended(monkeypatch)
-    answering = report._answer
-
-    def interrupted(number, *rest):
-        if report.ORDER.index(number) >= count:
-            raise KeyboardInterrupt
-        return answering(number, *rest)
-
-    monkeypatch.setattr(report, "_answer", interrupted)
-    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 130
-    assert (tmp_path / "doctor.json").exists() == bool(count)
-    if count:
-        told = json.loads((tmp_path / "doctor.json").read_text())
-        assert told["interrupted"]
-        assert [each["question"] for each in told["answers"]] == [QUESTIONS[0], QUESTIONS[4]]
-
-
-def test_a_folder_that_takes_no_files_is_refused_first(monkeypatch, tmp_path, capsys):
-    calls = pretended(monkeypatch)
-    (tmp_path / "file").touch()
-    assert main(["doctor", "mine:example", "--out", str(tmp_path / "file" / "below")]) == 2
-    assert ("--out" in capsys.readouterr().err, calls) == (True, [])
+# ---------------------------------------------------------------- real processes
 
 
 def test_the_example_of_the_docs_is_one(tmp_path, monkeypatch):
@@ -996,8 +815,8 @@ def test_the_example_of_the_docs_is_one(tmp_path, monkeypatch):
     )
     (tmp_path / "my_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    each = subject.made("my_model:example")
-    assert (each.value().requires_grad, each.batch, each.scales) == (True, 8, True)
+    each = load_model("my_model:example")
+    assert (each.value().requires_grad, each.batch, each.can_change_batch) == (True, 8, True)
 
 
 CRASHING = """
@@ -1017,10 +836,12 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
         CRASHING.format(act="held = bytearray(1 << 30); threading.Event().wait()")
     )
     monkeypatch.syspath_prepend(tmp_path)
-    crashed = report._answer(1, "aborting_model:example", 1800, 2**40, None, True)
-    assert (crashed.outcome, "SIGABRT" in crashed.sentence) == ("unanswered", True)
-    with pytest.raises(doctor.NotAModel, match=r"it needs more than the 1 GiB that it may have"):
-        report._look("greedy_model:example", 1800, 1 << 30)
+    aborting = examination._Subject("aborting_model:example", 2**40, None)
+    crashed = examination._ask(SUPPORT, aborting, 1800, True)
+    assert (crashed.status, "SIGABRT" in crashed.sentence) == ("skipped", True)
+    greedy = examination._Subject("greedy_model:example", 1 << 30, None)
+    with pytest.raises(doctor.NotAModel, match=r"1 GiB that it may have; --process-memory"):
+        examination._look(greedy, 1800)
 
 
 if CHILD:

@@ -1,0 +1,103 @@
+"""``metallab doctor package.module:factory``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from metallab import paths
+from metallab.doctor.examination import examine
+from metallab.doctor.report import Report
+from metallab.pytorch.errors import NotAModel
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
+"""Memory is sold in these."""
+
+
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """Run ``metallab doctor``, and return its exit code.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0; 1 if an answer is *failed*; 2 if one is missing or nothing was asked; 130 if interrupted.
+    """
+    given = _parse(parser, arguments)
+    try:
+        paths.make_output(given.out)
+        report = examine(
+            given.factory,
+            minutes=given.minutes,
+            memory=given.memory,
+            process_memory=given.process_memory,
+            progress=_print_progress,
+        )
+    except (OSError, NotAModel) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted before the first answer", file=sys.stderr)
+        return INTERRUPTED
+
+    print(report)
+    print(f"the page: {report.save(given.out)}")
+    return exit_code(report)
+
+
+def exit_code(report: Report) -> int:
+    """Return the exit code of a report: that of its worst answer."""
+    if report.interrupted:
+        return INTERRUPTED
+
+    statuses = {answer.status for answer in report.answers}
+    if "failed" in statuses:
+        return 1
+    return 2 if "skipped" in statuses else 0
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    parser.add_argument(
+        "factory",
+        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=3.0, help="for all answers together (%(default)g)"
+    )
+    parser.add_argument(
+        "--memory", type=_parse_size, metavar="16GB", help="does it also fit into such a machine?"
+    )
+    parser.add_argument(
+        "--process-memory", type=_parse_size, metavar="8GB", help="that an answer may need at most"
+    )
+    out = "a folder for doctor.html and .json (%(default)s)"
+    parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
+
+    given = parser.parse_args(arguments)
+    if not 0 < given.minutes < math.inf:
+        parser.error("--minutes is a number above 0, such as 3")
+    return given
+
+
+def _parse_size(text: str) -> int:
+    """Return the bytes of ``16GB``, which are 16 GiB, as memory is sold."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", text.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write it like 16GB")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def _print_progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,262 @@
+"""Ask the questions about a model, one after the other, each in a process of its own.
+
+This process imports neither torch nor the factory's module; the processes that answer do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any, Literal
+
+import psutil
+
+from metallab import isolated
+from metallab.doctor import wording
+from metallab.doctor.answer import Answer
+from metallab.doctor.limits import OVER_MEMORY
+from metallab.doctor.questions import QUESTIONS, Question, in_asking_order
+from metallab.doctor.report import Report
+from metallab.doctor.results import ModelSummary, NoAnswer, Why
+from metallab.pytorch.errors import NotAModel
+
+CHILD = "import gc; gc.set_threshold(100_000)\nfrom metallab.doctor import worker\nresult = worker.{call}"
+BUILD_SECONDS = 600.0
+"""For building the simulated GPU once, which does not count."""
+LOOK_SECONDS = 60.0
+"""At least, for looking at the model."""
+MOST_PRINTED = 4000
+"""Characters that are kept of what a process printed last."""
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is examined, and how much memory there is for it."""
+
+    factory: str
+    max_bytes: int
+    machine_bytes: int | None
+
+
+def examine(
+    factory: str,
+    *,
+    minutes: float = 3.0,
+    memory: int | None = None,
+    process_memory: int | None = None,
+    progress: Callable[[str], object] = print,
+    together: bool = False,
+    questions: Sequence[Question[Any]] | None = None,
+) -> Report:
+    """Ask the questions about the model that ``package.module:factory`` makes.
+
+    Parameters
+    ----------
+    factory
+        A function without arguments, as text.
+    minutes
+        For all together: each may take an equal part of the rest, and up to as much again to make the model. Building
+        the simulated GPU, the first time, does not count.
+    memory
+        Bytes of a machine that the question of memory asks about beside this one.
+    process_memory
+        Bytes that a process may need; by default four fifths of what is free.
+    progress
+        Called with a line as each answer comes.
+    together
+        Ask first in one process, without fallback to the CPU, which is sooner; apart where that process does not end
+        well.
+    questions
+        Those to ask, in this order; by default all of `metallab.doctor.questions`.
+
+    Returns
+    -------
+    Report
+        After Ctrl-C, with the answers that there are.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model that runs on the CPU.
+    ValueError
+        If ``minutes`` is no time.
+    """
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
+    if questions is None:
+        questions = in_asking_order()
+
+    max_bytes = process_memory or int(0.8 * psutil.virtual_memory().available)
+    subject = _Subject(factory, max_bytes, memory)
+    if together:
+        model, by_key = _ask_together(subject, 60 * minutes, questions)
+        if model is not None and len(by_key) == len(questions):
+            return _report(factory, model, by_key.values())
+    return _ask_apart(subject, 60 * minutes, questions, progress)
+
+
+def _report(
+    factory: str, model: ModelSummary, answers: Iterable[Answer[Any]], interrupted: bool = False
+) -> Report:
+    in_order = tuple(sorted(answers, key=lambda answer: answer.number))
+    return Report(factory, model, in_order, metadata.version("torch"), interrupted)
+
+
+# ---- each in a process of its own ------------------------------------------------------------------------------------
+
+
+def _ask_apart(
+    subject: _Subject,
+    seconds: float,
+    questions: Sequence[Question[Any]],
+    progress: Callable[[str], object],
+) -> Report:
+    """Ask one question after the other; after Ctrl-C the report has the answers that there are."""
+    progress(wording.PHRASES["looking"].format(factory=subject.factory))
+    began = time.monotonic()
+    model, kind = _look(subject, max(seconds, LOOK_SECONDS))
+    looked = time.monotonic() - began
+    # builds the simulated GPU, if there is no other
+    has_apple_gpu = _run("import torch", BUILD_SECONDS, device="mps").ok
+
+    left = seconds
+    answers: list[Answer[Any]] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for question in questions:
+            part = left / (len(questions) - len(answers))
+            # for importing and making the model, which takes long on a busy machine
+            start = min(looked, part)
+            limit = max(1.0, part + start)
+            progress(_announce(question, limit))
+
+            began = time.monotonic()
+            on_apple_gpu = has_apple_gpu and _wants_apple_gpu(question, kind)
+            answers.append(_ask(question, subject, limit, on_apple_gpu))
+            left -= max(0.0, time.monotonic() - began - start)
+            progress("\n".join(f"   {line}" for line in answers[-1].lines))
+
+    if not answers:
+        raise KeyboardInterrupt
+    return _report(subject.factory, model, answers, interrupted=len(answers) < len(questions))
+
+
+def _announce(question: Question[Any], seconds: float) -> str:
+    return wording.PHRASES["asking"].format(
+        number=question.number, total=len(QUESTIONS), question=question, seconds=seconds
+    )
+
+
+def _wants_apple_gpu(question: Question[Any], kind: str) -> bool:
+    """Return True if a question is asked of an Apple GPU where the best device is of a ``kind``."""
+    return question.needs_apple_gpu or (question.uses_apple_gpu and kind != "cuda")
+
+
+def _look(subject: _Subject, seconds: float) -> tuple[ModelSummary, str]:
+    """Return what the model is, and the kind of the best device. NotAModel if it cannot be tried."""
+    call = f"look({subject.factory!r}, {subject.max_bytes})"
+    outcome = _run(CHILD.format(call=call), seconds, results=["result"])
+    _raise_not_a_model(outcome)
+    if not outcome.ok:
+        why = wording.why(_no_answer(outcome, subject))
+        raise NotAModel(f"{subject.factory} could not be tried: {why}")
+    return outcome["result"]
+
+
+def _ask(
+    question: Question[Any], subject: _Subject, seconds: float, on_apple_gpu: bool
+) -> Answer[Any]:
+    """Ask a question in a process, for at most so many ``seconds``."""
+    began = time.monotonic()
+    call = (
+        f"ask({question.key!r}, {subject.factory!r}, {began + seconds}, "
+        f"{subject.max_bytes}, {subject.machine_bytes})"
+    )
+    outcome = _run(
+        CHILD.format(call=call),
+        seconds,
+        results=["result"],
+        device="mps" if on_apple_gpu else None,
+        fallback=question.allows_fallback,
+    )
+
+    if outcome.ok:
+        answer = outcome["result"]
+    else:
+        result = _no_answer(outcome, subject)
+        answer = Answer(question, "skipped", result, ended=outcome.ended)
+    return replace(answer, seconds=round(time.monotonic() - began, 1))
+
+
+def _no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer:
+    """Return why a process has no result, with what it printed last."""
+    if outcome.ended == "raised":  # its traceback has our lines only
+        return NoAnswer(Why.ENDED, outcome.reason)
+
+    printed = outcome.detail[-MOST_PRINTED:]
+    if outcome.ended == "timeout":
+        return NoAnswer(Why.TIMEOUT, outcome.reason, printed)
+    if outcome.exit_code == OVER_MEMORY:
+        return NoAnswer(Why.MEMORY, outcome.reason, printed, subject.max_bytes)
+    return NoAnswer(Why.ENDED, outcome.reason, printed)
+
+
+def _run(
+    source: str, seconds: float, *, fallback: bool = False, **settings: Any
+) -> isolated.Outcome:
+    """Run code in a process with this one's module path; missing operators run on the CPU if ``fallback``."""
+    variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    if fallback:
+        variables["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
+    return isolated.run(source, environment=variables, timeout=round(seconds, 1), **settings)
+
+
+def _raise_not_a_model(outcome: isolated.Outcome) -> None:
+    """Raise NotAModel where a process has."""
+    if NotAModel.__name__ in outcome.kinds:
+        raise NotAModel(outcome.reason.removeprefix(f"{NotAModel.__name__}: "))
+
+
+# ---- all in one process ----------------------------------------------------------------------------------------------
+
+
+def _ask_together(
+    subject: _Subject, seconds: float, questions: Sequence[Question[Any]]
+) -> tuple[ModelSummary | None, dict[str, Answer[Any]]]:
+    """Return the model and the answers of one process; of two, where an Apple GPU is simulated beside an NVIDIA GPU."""
+    model = None
+    answers: dict[str, Answer[Any]] = {}
+    for device in _devices_to_ask(questions):
+        left = [question.key for question in questions if question.key not in answers]
+        if not left:
+            break
+
+        call = (
+            f"ask_together({left}, {subject.factory!r}, {seconds}, "
+            f"{subject.max_bytes}, {subject.machine_bytes})"
+        )
+        limit = 2 * seconds + LOOK_SECONDS
+        outcome = isolated.run_again(
+            CHILD.format(call=call), device=device, results=["result"], timeout=limit
+        )
+        _raise_not_a_model(outcome)
+        if outcome.ok:
+            model, more = outcome["result"]
+            answers |= more
+        elif "SimulationUnavailable" not in outcome.kinds:
+            break
+    return model, answers
+
+
+def _devices_to_ask(questions: Sequence[Question[Any]]) -> tuple[Literal["mps"] | None, ...]:
+    """Return the devices of the processes that are asked in turn; None is this machine's best."""
+    has_nvidia = shutil.which("nvidia-smi") is not None
+    if has_nvidia and not any(question.needs_apple_gpu for question in questions):
+        return (None,)
+    return ("mps", None)

@@ -1,0 +1,153 @@
+"""All answers about a model, as text, as a page and as JSON. This module imports no PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from metallab.doctor import wording
+from metallab.doctor.answer import Answer
+from metallab.doctor.questions import Question, R
+from metallab.doctor.results import ModelSummary
+from metallab.outcomes import STATUSES, Status
+
+WORST_FIRST: tuple[Status, ...] = ("failed", "skipped", "incomplete", "passed")
+SCHEMA = "metallab doctor 2"
+"""Of ``doctor.json``; 1 had sentences and no results."""
+TEMPLATES = Path(__file__).parent
+
+
+class OtherSchema(ValueError):
+    """A file that another version of this library wrote; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The answers about a model; fewer than there are questions after an interruption."""
+
+    factory: str
+    model: ModelSummary
+    answers: tuple[Answer[Any], ...]
+    torch: str
+    """PyTorch's version."""
+    interrupted: bool = False
+
+    @property
+    def worst(self) -> Answer[Any]:
+        """The worst answer, the first of several."""
+        return min(self.answers, key=lambda answer: WORST_FIRST.index(answer.status))
+
+    @property
+    def headline(self) -> str:
+        """The worst finding and the first step, in a sentence."""
+        return wording.headline(self)
+
+    @property
+    def description(self) -> str:
+        """The model's class with its size."""
+        return wording.model(self.model)
+
+    def __getitem__(self, question: Question[R]) -> Answer[R]:
+        """Return the answer to a question. KeyError if it was not asked."""
+        for answer in self.answers:
+            if answer.question.key == question.key:
+                return answer
+        raise KeyError(question.text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "schema": SCHEMA,
+            "status": self.worst.status,
+            "headline": self.headline,
+            "factory": self.factory,
+            "description": self.description,
+            "model": msgspec.to_builtins(self.model),
+            "torch": self.torch,
+            "interrupted": self.interrupted,
+            "answers": [answer.to_json() for answer in self.answers],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Return what `to_json` was made of.
+
+        Raises
+        ------
+        OtherSchema
+            If another version of this library made it.
+        """
+        if data.get("schema") != SCHEMA:
+            schema = data.get("schema", "none")
+            raise OtherSchema(
+                f"it has the schema {schema!r} and not {SCHEMA!r}: run metallab doctor again"
+            )
+        answers = tuple(map(Answer.from_json, data["answers"]))
+        model = msgspec.convert(data["model"], ModelSummary)
+        return cls(data["factory"], model, answers, data["torch"], data["interrupted"])
+
+    def save(self, folder: Path | str) -> Path:
+        """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_json(), indent=1) + "\n"
+        (folder / "doctor.json").write_text(text, encoding="utf-8")
+
+        page = folder / "doctor.html"
+        page.write_text(self._html(page=True), encoding="utf-8")
+        return page
+
+    def __str__(self) -> str:
+        head = [self.headline, f"{self.factory}: {self.description}, PyTorch {self.torch}"]
+        return "\n".join([*head, *(f"{answer.number}. {answer}" for answer in self.answers)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._html(page=False)
+
+    def _html(self, page: bool) -> str:
+        legend = {status: wording.status(status) for status in STATUSES}
+        return render("doctor.html.j2", report=self, legend=legend, page=page)
+
+
+def load_report(file: Path) -> Report:
+    """Return the report of a ``doctor.json``.
+
+    Raises
+    ------
+    OtherSchema
+        If another version of this library wrote it.
+    """
+    try:
+        return Report.from_json(json.loads(file.read_text("utf-8")))
+    except OtherSchema as error:
+        raise OtherSchema(f"{file} cannot be read: {error}") from None
+
+
+def render(template: str, *, folder: Path = TEMPLATES, **values: Any) -> str:
+    """Return a page.
+
+    Parameters
+    ----------
+    template
+        The name of a template.
+    folder
+        Where it lies; it may include those of this package.
+    values
+        What it names.
+    """
+    import jinja2  # which PyTorch brings
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
+        autoescape=".html" in template,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(template).render(**values)

@@ -1,0 +1,491 @@
+"""The steps of page 90: each judges what its reader gave, and returns what it found or raises `Refused`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metallab import checks, records, timing, units
+from metallab.device import PyTorchDevice
+from metallab.doctor import questions
+from metallab.doctor import wording as doctor_wording
+from metallab.doctor.answer import Answer
+from metallab.doctor.evidence import MOST_OPERATORS
+from metallab.doctor.formats import is_random
+from metallab.doctor.results import (
+    CorrectnessResult,
+    FootprintResult,
+    FormatRun,
+    FormatsResult,
+    OperatorTime,
+    ProfileResult,
+    SupportResult,
+    Task,
+    Transfers,
+)
+from metallab.doctor.speed import make_run
+from metallab.project import claims, wording
+from metallab.project.refusals import Refusal, Refused
+from metallab.project.state import Finding, Which
+from metallab.project.workbench import Workbench
+from metallab.pytorch import crossover, divergence
+from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.model import ModelUnderTest, as_model
+from metallab.verdicts import Comparison, Reason
+
+FEW_OUTPUTS = 10
+"""Outputs below which an agreement says little."""
+MOST_NAMES = 4
+"""Operators that a refusal of step 5 names."""
+TASKS: dict[str, Task] = {"inference": "inference", "training step": "training"}
+"""What step 6 times, by the name that its reader gives."""
+MEMORY_LIMITS = (1, 2048)
+"""Gigabytes of a Mac."""
+
+# ---- 1 and 2: does it run --------------------------------------------------------------------------------------------
+
+
+def examine_script(work: Workbench, factory: Any) -> Finding:
+    """Judge step 1: the script runs on MPS as it is, or what is in the way."""
+    answer = work.examine(factory, "script")[questions.SUPPORT]
+    result = answer.result
+    summary = wording.prediction(answer)
+    if answer.status != "passed" and isinstance(result, SupportResult) and result.operators:
+        summary = wording.stops(result)
+    return Finding(summary, (answer.asked,), details=(wording.most_important(answer),))
+
+
+def examine_moved(work: Workbench, given: Any) -> Finding:
+    """Judge step 2: what was changed, and that it runs now."""
+    factory, change = _split_pair(given, Refusal.NO_MOVE)
+    if not isinstance(change, str) or len(change.split()) < 2:
+        raise Refused.because(Refusal.NO_CHANGE)
+    if word := claims.find_speed_word(change):
+        raise Refused.because(Refusal.CHANGE_CLAIMS_SPEED, word=word)
+
+    work.answer(questions.SUPPORT, "script")
+    with work.keeping_if_accepted("moved"):
+        answer = work.examine(factory, "moved")[questions.SUPPORT]
+        if answer.status in ("failed", "skipped"):
+            raise Refused.because(Refusal.DOES_NOT_RUN, answer=wording.most_important(answer))
+
+    summary = wording.PHRASES["changed"].format(
+        change=change.rstrip("."), prediction=wording.prediction(answer)
+    )
+    tried = answer.lines[-1]  # on an Apple GPU, or the simulated one
+    return Finding(summary, (answer.asked,), details=(tried,))
+
+
+# ---- 3: does it compute the same -------------------------------------------------------------------------------------
+
+
+def compare_outputs(work: Workbench, dtype: Any) -> Finding:
+    """Judge step 3: outputs and gradients of both agree, and each operator with float64."""
+    script, moved = work.load("script"), work.load("moved")
+    outputs = tensors_in(moved.inference()())
+    _check_dtype(dtype, outputs)
+    if is_random(script) or is_random(moved):
+        raise Refused.because(Refusal.RANDOM_OUTPUTS)
+
+    gradients = _Gradients.of(script, moved)
+    try:
+        checks.assert_close(
+            [*tensors_in(script.inference()()), gradients.of_script],
+            [*outputs, gradients.of_moved],
+            dtype,
+        )
+        if work.on.kind != "cpu":
+            there = moved.to(work.on.torch_device)
+            checks.assert_close(outputs, tensors_in(there.inference()()), dtype)
+    except checks.Mismatch as difference:
+        raise Refused.because(Refusal.OUTPUTS_DIFFER, difference=difference) from None
+
+    answer = work.answer(questions.CORRECTNESS, "moved")
+    if answer.status == "failed":
+        raise Refused.because(Refusal.WRONG_OPERATOR, answer=answer.lines[0])
+    return _agreement(work, answer, dtype, sum(tensor.numel() for tensor in outputs), gradients)
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """Gradients of both models by weights that both have."""
+
+    of_script: dict[str, Tensor]
+    of_moved: dict[str, Tensor]
+    others: int
+    """Weights of the script of which the moved model has none with the name and shape."""
+
+    @classmethod
+    def of(cls, script: ModelUnderTest, moved: ModelUnderTest) -> _Gradients:
+        """Compute them in evaluation mode."""
+        wanted, got = script.gradients(evaluating=True), moved.gradients(evaluating=True)
+        both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
+        return cls(
+            {f"gradient of {name}": wanted[name] for name in both},
+            {f"gradient of {name}": got[name] for name in both},
+            others=len(wanted) - len(both),
+        )
+
+
+def _check_dtype(dtype: Any, outputs: Sequence[Tensor]) -> None:
+    """Refused unless it is a number format that lets no more pass than that of the outputs."""
+    if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
+        raise Refused.because(Refusal.NO_DTYPE, known=", ".join(checks.TOLERANCES))
+
+    floating = (units.dtype_name(each.dtype) for each in outputs if each.is_floating_point())
+    own = next(floating, "float32")
+    if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
+        raise Refused.because(Refusal.LOOSE_DTYPE, own=own, dtype=dtype)
+
+
+def _agreement(
+    work: Workbench,
+    answer: Answer[CorrectnessResult],
+    dtype: str,
+    numbers: int,
+    gradients: _Gradients,
+) -> Finding:
+    """Return what agrees, and what was not compared."""
+    result = answer.result if isinstance(answer.result, CorrectnessResult) else None
+    has_calls = result is not None and result.compared > 0
+
+    agree = [_numbers_agree(numbers, dtype)]
+    if gradients.of_script:
+        tensors = wording.count(len(gradients.of_script), "tensor")
+        agree.append(wording.PHRASES["gradients"].format(tensors=tensors))
+    elif not gradients.others:
+        agree.append(wording.PHRASES["no gradients"])
+    if result is not None and has_calls:
+        calls = wording.count(result.compared, "call")
+        agree.append(wording.PHRASES["calls"].format(calls=calls))
+
+    left = []
+    if numbers < FEW_OUTPUTS:
+        left.append(wording.PHRASES["few outputs"])
+    if gradients.others:
+        tensors = wording.count(gradients.others, "tensor")
+        left.append(wording.PHRASES["other gradients"].format(tensors=tensors))
+    if result is not None and has_calls:
+        left += wording.left_by_the_doctor(result)
+    else:
+        left.append(wording.PHRASES["no calls"].format(answer=answer.lines[0]))
+
+    if left:
+        agree.append(wording.PHRASES["see below"])
+    operators = answer.asked if has_calls else None
+    return Finding(" ".join(agree), work.places, operators, open_points=tuple(left))
+
+
+def _numbers_agree(numbers: int, dtype: str) -> str:
+    phrase = wording.PHRASES["agrees" if numbers == 1 else "agree"]
+    return phrase.format(
+        numbers=wording.count(numbers, "number"), tolerance=checks.tolerance(dtype)
+    )
+
+
+# ---- 4: is it finite -------------------------------------------------------------------------------------------------
+
+
+def check_finite(work: Workbench, worsen: Any) -> Finding:
+    """Judge step 4: outputs and gradients are finite, also for inputs that the reader fears."""
+    moved = work.load("moved")
+    if not callable(worsen):
+        raise Refused.because(Refusal.NO_FUNCTION)
+
+    feared = worsen(*moved.inputs, **moved.named)
+    old, new = tensors_in([moved.inputs, moved.named]), tensors_in(feared)
+    if not new:
+        raise Refused.because(Refusal.NO_TENSORS)
+    if len(old) == len(new) and all(map(torch.equal, old, new)):
+        raise Refused.because(Refusal.SAME_INPUTS)
+
+    hard = as_model((moved.model, feared, moved.loss), "your function")
+    for whose, subject in (("own inputs", moved), ("feared inputs", hard)):
+        for on in work.devices:
+            _assert_finite(subject, on, wording.PHRASES[whose])
+
+    weights = sum(weight.requires_grad for weight in moved.model.parameters())
+    summary = wording.PHRASES["finite"]
+    if weights and moved.can_train:
+        tensors = wording.count(weights, "tensor")
+        summary = wording.PHRASES["finite gradients"].format(tensors=tensors)
+    return Finding(summary, work.places)
+
+
+def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> None:
+    """Refused, with the place of the first NaN, unless outputs and gradients are finite on a device."""
+    there = subject.to(on.torch_device)
+    bad = [name for name, gradient in there.gradients().items() if not gradient.isfinite().all()]
+    outputs = [
+        tensor
+        for tensor in tensors_in((there.value(), there.inference()()))
+        if tensor.is_floating_point()
+    ]
+    if not bad and all(tensor.isfinite().all() for tensor in outputs):
+        return
+
+    inputs = subject.named or subject.inputs
+    found = divergence.find(subject.model, inputs, subject.loss, on=on, layers=False)
+    where = wording.PHRASES["in the outputs"]
+    if bad:
+        where = wording.PHRASES["in gradients"].format(names=", ".join(bad))
+    if found.divergent_call is not None:
+        where = found.headline
+    raise Refused.because(Refusal.NOT_FINITE, whose=whose, device=on.label, where=where)
+
+
+# ---- 5: what takes the time ------------------------------------------------------------------------------------------
+
+
+def look_into(work: Workbench, name: Any) -> Finding:
+    """Judge step 5: how much of the time is the operator, copy or fallback that the reader looked into."""
+    wanted = wording.plain_name(name) if isinstance(name, str) else ""
+    if not wanted:
+        raise Refused.because(Refusal.NO_OPERATOR, number=questions.PROFILE.number)
+
+    found: list[str] = []
+    names: list[str] = []
+    versions: tuple[Which, ...] = ("script", "moved")
+    for which in versions:
+        entries = _entries(work.answer(questions.PROFILE, which))
+        names += [entry.name for entry in entries]
+        chosen = [entry for entry in entries if wording.plain_name(entry.name) == wanted]
+        if chosen:
+            found.append(wording.describe_entries(which, chosen, entries[0]))
+
+    answer = work.answer(questions.PROFILE, "moved")
+    if not found:
+        raise _refuse_operator(name, names, answer)
+    if not work.on_a_mac:
+        found.append(wording.PHRASES["other operator"])
+    return Finding(
+        wording.PHRASES["looked into"].format(name=wanted, found=" ".join(found)),
+        operators=answer.asked,
+        details=_copies_of(answer),
+    )
+
+
+def _refuse_operator(name: str, names: Sequence[str], answer: Answer[ProfileResult]) -> Refused:
+    """Return that an operator is not among those that take the time."""
+    if names:
+        known = ", ".join(dict.fromkeys(names[:MOST_NAMES]))
+        return Refused.because(Refusal.UNKNOWN_OPERATOR, name=name, known=known)
+    return Refused.because(
+        Refusal.NO_OPERATORS_KNOWN, name=name, number=answer.number, answer=answer.lines[0]
+    )
+
+
+def _entries(answer: Answer[ProfileResult]) -> list[OperatorTime | Transfers]:
+    """Return what the page of the doctor lists: the longest operators, then copies and fallbacks."""
+    if not isinstance(answer.result, ProfileResult):
+        return []
+    return [*answer.result.operators[:MOST_OPERATORS], *(answer.result.transfers or ())]
+
+
+def _copies_of(answer: Answer[ProfileResult]) -> tuple[str, ...]:
+    """Return what the moved model copies, in a line; nothing where that is not known."""
+    result = answer.result
+    if not isinstance(result, ProfileResult) or result.transfers is None:
+        return ()
+    copies = doctor_wording.copies(result)
+    return (wording.PHRASES["moved copies"].format(copies=copies),)
+
+
+# ---- 6: is it faster -------------------------------------------------------------------------------------------------
+
+
+def compare_times(work: Workbench, name: Any) -> Finding:
+    """Judge step 6: compare the times of the moved model with those of the script."""
+    if not isinstance(name, str) or name not in TASKS:
+        raise Refused.because(Refusal.NO_TASK, known=" or ".join(TASKS))
+    task = TASKS[name]
+    script, moved = work.load("script"), work.load("moved")
+    if task == "training" and not (script.can_train and moved.can_train):
+        raise Refused.because(Refusal.NOTHING_TO_TRAIN)
+
+    compared = _compare(work, name, script, moved)
+    work.comparisons = [compared]
+    records.save("results", compared, on=work.on, folder=work.folder)
+
+    for withheld in compared.refused.values():
+        if withheld.reason is Reason.OUTPUTS_DIFFER:
+            kind = Refusal.TIMES_NOT_COMPARED
+            if is_random(script, task) or is_random(moved, task):
+                kind = Refusal.TIMES_OF_RANDOM_OUTPUTS
+            raise Refused.because(kind, withheld=withheld)
+
+    sentences = "; ".join(compared.sentences)
+    return Finding(
+        wording.PHRASES["compared times"].format(task=name, sentences=sentences),
+        work.places,
+        details=tuple(map(str, compared.measurements.values())),
+        is_undecided=bool(compared.withheld),
+    )
+
+
+class _Side(NamedTuple):
+    """A version of the model on a device."""
+
+    subject: ModelUnderTest
+    on: PyTorchDevice
+
+
+def _compare(
+    work: Workbench, name: str, script: ModelUnderTest, moved: ModelUnderTest
+) -> Comparison:
+    """Time the script on the CPU, and the moved model on the CPU and on the device."""
+    cpu = work.devices[0]
+    baseline = "script on the CPU"
+    sides = {baseline: _Side(script, cpu), "moved on the CPU": _Side(moved, cpu)}
+    if work.on.kind != "cpu":
+        sides[f"moved on {work.on.kind.upper()}"] = _Side(moved, work.on)
+
+    with crossover.whole_float32():
+        return timing.compare(
+            {variant: _outputs_of(side, TASKS[name]) for variant, side in sides.items()},
+            on={variant: side.on for variant, side in sides.items()},
+            baseline=baseline,
+            parity=checks.matches("float32"),
+            name=name,
+            budget=crossover.budget_here(),
+        )
+
+
+def _outputs_of(side: _Side, task: Task) -> Callable[[], list[Tensor]]:
+    """Return a function that computes a task, and returns its tensors."""
+    run = make_run(side.subject.to(side.on.torch_device), task)
+    return lambda: tensors_in(run())
+
+
+# ---- 7 and 8: which format, does it fit ------------------------------------------------------------------------------
+
+
+def choose_format(work: Workbench, given: Any) -> Finding:
+    """Judge step 7: the number format has an error that the reader accepts."""
+    answer = work.answer(questions.FORMATS, "moved")
+    name, accepted = _split_pair(given, Refusal.NO_FORMAT, number=answer.number)
+    result = answer.result
+    if not isinstance(result, FormatsResult):
+        raise Refused.because(
+            Refusal.NO_FORMATS_KNOWN, number=answer.number, answer=answer.lines[0]
+        )
+
+    known = [run.name for run in result.formats]
+    if name not in known:
+        listed = "; ".join(map(repr, known))
+        raise Refused.because(Refusal.UNKNOWN_FORMAT, number=answer.number, known=listed)
+    if not isinstance(accepted, int | float) or not 0 < accepted < 1:
+        raise Refused.because(Refusal.NO_ERROR)
+
+    run = result[name]
+    if not run.is_sound or run.error is None:
+        raise Refused.because(Refusal.UNSOUND_FORMAT, name=name, trouble=doctor_wording.error(run))
+    if _as_shown(run.error) > accepted:
+        error = doctor_wording.error(run)
+        raise Refused.because(Refusal.LARGE_ERROR, name=name, error=error, accepted=accepted)
+    return _describe_choice(answer, result.reference, run, accepted)
+
+
+def _describe_choice(
+    answer: Answer[FormatsResult],
+    reference: Literal["float64", "itself"],
+    run: FormatRun,
+    accepted: float,
+) -> Finding:
+    exact = "in float64" if reference == "float64" else "as it is"
+    summary = wording.PHRASES["accepted"].format(
+        name=run.name,
+        exact=wording.PHRASES[exact],
+        error=doctor_wording.error(run),
+        accepted=accepted,
+    )
+    return Finding(summary, (answer.asked,), details=(wording.costs(run),))
+
+
+def _as_shown(error: float) -> float:
+    """Round an error to two digits, as it is shown: a reader may accept what they read."""
+    if not error:
+        return 0.0
+    return round(error, 1 - math.floor(math.log10(error)))
+
+
+def check_memory(work: Workbench, gigabytes: Any) -> Finding:
+    """Judge step 8: it fits into a Mac with so much memory."""
+    is_number = isinstance(gigabytes, int | float) and not isinstance(gigabytes, bool)
+    least, most = MEMORY_LIMITS
+    if not is_number or not least <= gigabytes <= most:
+        raise Refused.because(Refusal.NO_MEMORY)
+
+    work.answer(questions.FOOTPRINT, "moved")  # so that step 2 is done, and with this file
+    answer = work.examine_memory(int(gigabytes * 2**30))
+    result = answer.result
+    if not isinstance(result, FootprintResult):
+        raise Refused.because(Refusal.MEMORY_NOT_COUNTED, answer=answer.lines[0])
+
+    macs = result.machines[1:]  # the first is this machine
+    for mac in macs:
+        if not result.fits(mac):
+            line = doctor_wording.machine_memory(result, mac)
+            raise Refused.because(Refusal.DOES_NOT_FIT, answer=line)
+    return Finding(
+        wording.fits(result, gigabytes),
+        is_counted=True,
+        details=tuple(doctor_wording.machine_memory(result, mac) for mac in macs),
+    )
+
+
+# ---- 9: what was found -----------------------------------------------------------------------------------------------
+
+
+def check_sentence(work: Workbench, text: Any) -> Finding:
+    """Judge step 9: the reader's sentence is supported by the results."""
+    if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
+        raise Refused.because(Refusal.NO_SENTENCE)
+    if number := claims.find_unknown_number(text, work.collect_shown_text()):
+        raise Refused.because(Refusal.UNKNOWN_NUMBER, number=number)
+
+    verdicts = work.verdicts()
+    if word := claims.find_unsupported_speed_word(text, verdicts):
+        instead = next(iter(verdicts), wording.PHRASES["no time"])
+        raise Refused.because(Refusal.SPEED_NOT_ESTABLISHED, word=word, instead=instead)
+    if not work.on_a_mac and claims.is_about_a_mac(text):
+        raise Refused.because(Refusal.NO_MAC)
+    return Finding(text.strip())
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What judges a step."""
+
+    judge: Callable[[Workbench, Any], Finding]
+    wants_apple_gpu: bool = False
+    """Part of its answer is computed on one, be it simulated."""
+
+
+JUDGES: tuple[Judge, ...] = (
+    Judge(examine_script),
+    Judge(examine_moved, wants_apple_gpu=True),
+    Judge(compare_outputs, wants_apple_gpu=True),
+    Judge(check_finite),
+    Judge(look_into),
+    Judge(compare_times),
+    Judge(choose_format),
+    Judge(check_memory),
+    Judge(check_sentence),
+)
+"""Of each step, in their order."""
+
+
+def _split_pair(given: Any, otherwise: Refusal, **values: Any) -> tuple[Any, Any]:
+    """Return two values that a reader gave. Refused if it is something else."""
+    if not isinstance(given, list | tuple) or len(given) != 2 or None in given:
+        raise Refused.because(otherwise, **values)
+    return given[0], given[1]

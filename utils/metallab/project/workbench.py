@@ -1,0 +1,165 @@
+"""What the steps of a project share: its folder and devices, the doctor's answers, and the model as it is now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from metallab import device, doctor, paths, records
+from metallab.device import Device, PyTorchDevice
+from metallab.doctor import questions
+from metallab.doctor.answer import Answer
+from metallab.doctor.questions import Question, R
+from metallab.doctor.report import Report
+from metallab.doctor.results import Asked
+from metallab.outcomes import REACHED_THE_END, Verdict
+from metallab.project import wording
+from metallab.project.refusals import Refusal, Refused
+from metallab.project.state import (
+    STEPS,
+    Basis,
+    Examination,
+    State,
+    Step,
+    Which,
+    digest_of,
+)
+from metallab.pytorch.model import ModelUnderTest, load_model, unload_module
+from metallab.verdicts import Comparison
+
+EXAMINING_STEP: dict[Which, int] = {"script": 1, "moved": 2}
+"""The step that examines each version of the model."""
+TIMING_STEP = 6
+
+
+class Workbench:
+    """What steps ask.
+
+    Parameters
+    ----------
+    folder
+        Where ``steps.json``, results and the report are kept; an earlier state is continued.
+    on
+        The device that outputs and times are also taken on.
+    minutes
+        For all of the doctor's answers together.
+    """
+
+    def __init__(self, folder: Path | str, *, on: Device, minutes: float = 3.0) -> None:
+        self.folder = Path(folder)
+        self.on = cast(PyTorchDevice, on)
+        self.minutes = minutes
+        self.on_a_mac = on.kind == "mps" and not on.simulated
+
+        cpu = cast(PyTorchDevice, device.cpu())
+        self.devices = [cpu] if on.kind == "cpu" else [cpu, self.on]
+        self.places = tuple(Asked(device=each.label) for each in self.devices)
+        self.state = State.load(self.folder / "steps.json")
+        self.comparisons: list[Comparison] = []
+        """Of step 6, for `metallab.records.save`."""
+
+    # ---- the doctor ----------------------------------------------------------------------------------------------
+
+    def examine(self, factory: Any, which: Which) -> Report:
+        """Return the doctor's report; asked again only if the file, PyTorch or this library changed."""
+        if not isinstance(factory, str):
+            raise Refused.because(Refusal.NO_FACTORY)
+
+        basis = Basis.now(factory, self.minutes)
+        known = self.state.examined.get(which)
+        if known is None or known.basis != basis:
+            report = doctor.examine(
+                factory, minutes=self.minutes, progress=_say_nothing, together=True
+            )
+            page = report.save(self.folder / which)
+            print(report.headline)
+            print(wording.PHRASES["all answers"].format(page=paths.shown(page)))
+            known = self.state.examined[which] = Examination(report, basis)
+        return known.report
+
+    def examine_memory(self, max_bytes: int) -> Answer[Any]:
+        """Ask the doctor whether the moved model fits into a Mac with so much memory."""
+        report = doctor.examine(
+            self.state.examined["moved"].basis.factory,
+            minutes=self.minutes,
+            memory=max_bytes,
+            questions=[questions.FOOTPRINT],
+            together=True,
+            progress=_say_nothing,
+        )
+        return report[questions.FOOTPRINT]
+
+    @contextlib.contextmanager
+    def keeping_if_accepted(self, which: Which) -> Iterator[None]:
+        """Keep a new examination only if the block does not raise."""
+        before = self.state.examined.get(which)
+        try:
+            yield
+        except Exception:
+            self.state.examined.pop(which, None)
+            if before is not None:
+                self.state.examined[which] = before
+            raise
+
+    def answer(self, question: Question[R], which: Which) -> Answer[R]:
+        """Return the doctor's answer, unless something that it depends on has changed since."""
+        step = EXAMINING_STEP[which]
+        known = self.state.examined.get(which)
+        if known is None:
+            raise Refused.because(Refusal.STEP_MISSING, step=step)
+
+        now = Basis.now(known.basis.factory, known.basis.minutes)
+        if (now.torch, now.library) != (known.basis.torch, known.basis.library):
+            raise Refused.because(Refusal.LIBRARY_CHANGED, step=step)
+        if which == "moved" and now.digest != known.basis.digest:
+            raise Refused.because(Refusal.FILE_CHANGED, factory=now.factory, step=step)
+        return known.report[question]
+
+    # ---- the model, and what was found ---------------------------------------------------------------------------
+
+    def load(self, which: Which) -> ModelUnderTest:
+        """Return the model, from the file as it is now."""
+        self.answer(questions.SUPPORT, which)
+        factory = self.state.examined[which].basis.factory
+        unload_module(factory)
+        return load_model(factory)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Return the sentences of the file of results with their verdicts, computed again from its samples."""
+        step = self.rows[TIMING_STEP - 1]
+        if step.is_outdated or step.status not in REACHED_THE_END:
+            return {}
+        answers = [record.answer for record in records.load(self.folder / "results.json")]
+        return {str(answer): answer.outcome for answer in answers if answer}
+
+    def collect_shown_text(self) -> str:
+        """Return all that was shown, from which a reader may copy numbers."""
+        shown = []
+        for step in self.state.steps.values():
+            if step.number != STEPS:
+                shown += step.lines
+        for report in self.reports:
+            shown += [report.description, *(answer.sentence for answer in report.answers)]
+        return "\n".join(shown)
+
+    @property
+    def reports(self) -> list[Report]:
+        """The doctor's reports, of the script first."""
+        return [examination.report for examination in self.state.examined.values()]
+
+    @property
+    def rows(self) -> list[Step]:
+        """The steps in their order; what was done with an older version of the file is marked so."""
+        rows = []
+        for number in range(1, STEPS + 1):
+            step = self.state.steps.get(number, Step(number))
+            is_old = any(digest_of(factory) != digest for factory, digest in step.digests.items())
+            rows.append(replace(step, is_outdated=is_old and step.finding is not None))
+        return rows
+
+
+def _say_nothing(line: str) -> None:
+    """Take a line of the doctor's progress; the step prints what was found."""
