@@ -557,24 +557,25 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     ]
 
 
-def test_memory_is_counted_and_so_is_the_largest_batch():
-    each = subject_of(
-        nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10)), torch.randn(8, 100)
-    )
-    weights, gradients, activations = footprint.count(each)
-    assert weights == gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
-    row = 4 * (
-        100 + 200 + 10
-    )  # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
-    assert activations == 8 * row
-    assert [footprint.largest_batch(100 * row - spare, activations, 8) for spare in (0, 1)] == [
-        "100",
-        "99",
-    ]
-    assert (
-        footprint.largest_batch(-1, activations, 8),
-        footprint.largest_batch(12345 * row, 8 * row, 8),
-    ) == ("0", "12,000")
+def test_memory_is_counted():
+    layers = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10))
+    counted = footprint.count(subject_of(layers, torch.randn(8, 100)))
+    assert counted.weights == counted.gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
+    # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
+    assert counted.activations == 8 * 4 * (100 + 200 + 10)
+
+
+@pytest.mark.parametrize(
+    ("usable", "batch", "most"),
+    [
+        pytest.param(100 * 1240, 8, 100, id="exactly"),
+        pytest.param(100 * 1240 - 1, 8, 99, id="a byte less"),
+        pytest.param(-1, 8, 0, id="nothing left"),
+        pytest.param(12345 * 1240, 8, 12000, id="two digits"),
+    ],
+)
+def test_the_largest_batch_fits(usable, batch, most):
+    assert footprint.largest_batch(usable, 1240 * batch, batch) == most
 
 
 def test_float32_is_computed_in_full_on_nvidia_too():
