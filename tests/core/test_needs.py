@@ -116,7 +116,7 @@ def test_what_is_shown_is_what_the_runner_reads(capsys):
         v4.new_code_cell("1", outputs=[v4.new_output("display_data", bundle)]),
     ]
     assert not_run(v4.new_notebook(cells=cells)) == [
-        {"where": "cell 1 (Two)", "what": "the <model>", "mend": "make it"}
+        {"where": "cell 1 (Two)", "what": "the <model>", "fix": "make it"}
     ]
     needs.incomplete("the <model>", "make it")
     assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo fix it: make it\n"
@@ -207,3 +207,8 @@ def test_a_cell_that_lacks_its_tool_twice_is_named_once(cells):
     with pytest.raises(needs.NotRun) as raised:
         needs.close_page("01_page")
     assert str(raised.value).count("was not converted") == 1
+
+
+@pytest.mark.parametrize("key", ["fix", "mend"])
+def test_a_stored_page_may_have_the_older_key(key):
+    assert needs.read_fix({"what": "it", key: "make setup"}) == "make setup"

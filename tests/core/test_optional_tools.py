@@ -131,7 +131,7 @@ def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without)
     (gap,) = notebook.not_run(page)
     assert gap["where"].startswith("cell 1 ")
     assert gap["what"] == "this page needs a C++ compiler, which this machine lacks"
-    assert gap["mend"] == "buy it"
+    assert gap["fix"] == "buy it"
     nbformat.validate(page)
 
 

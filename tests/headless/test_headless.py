@@ -243,7 +243,7 @@ def test_a_notebook_without_a_tool_is_incomplete(tmp_path, command, capsys):
         )
     ]
     cells += [("cell 4 (Make a test)", "the model was not converted", "install Xcode")]
-    wanted = [dict(zip(("where", "what", "mend"), cell, strict=True)) for cell in cells]
+    wanted = [dict(zip(("where", "what", "fix"), cell, strict=True)) for cell in cells]
     assert (entry_of["01_lacking"]["status"], entry_of["01_lacking"]["not_run"]) == (
         "incomplete",
         wanted,

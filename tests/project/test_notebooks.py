@@ -245,7 +245,7 @@ def test_page_12_is_incomplete_without_an_apple_gpu(tmp_path):
     )
     result = run_apart(path, "cpu", tmp_path, replace={"setup": setup + "\n" + planted})
     assert result.status == "incomplete", result.reason
-    assert {gap["mend"] for gap in result.not_run} == {"buy one"}
+    assert {gap["fix"] for gap in result.not_run} == {"buy one"}
 
 
 @pytest.mark.nightly

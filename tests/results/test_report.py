@@ -221,7 +221,7 @@ def test_the_page_shows_a_run_with_its_failures(run):
 
 
 def test_an_incomplete_notebook_shows_what_would_fix_it(run):
-    gap = {"where": "cell 10 (Route 2)", "what": "this cell needs <clang>", "mend": "make packages"}
+    gap = {"where": "cell 10 (Route 2)", "what": "this cell needs <clang>", "fix": "make packages"}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
     page = run.page()
     assert "◐ 1 incomplete" in text_of(page.header)
@@ -542,7 +542,7 @@ def test_the_run_that_started_last_is_reported_on(run, capsys):
 
 
 def test_the_command_ends_with_how_many_pages_are_incomplete(run, capsys):
-    gap = {"where": "cell 2", "what": "a step", "mend": "buy it"}
+    gap = {"where": "cell 2", "what": "a step", "fix": "buy it"}
     run.summary(
         entry("01_a", status="incomplete", not_run=[gap]),
         entry("02_b", status="incomplete", not_run=[gap | {"optional": True}]),

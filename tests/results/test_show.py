@@ -458,7 +458,7 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
 
 
 def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
-    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "mend": GAP.fix}
+    gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "fix": GAP.fix}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
     run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
     assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
@@ -482,7 +482,7 @@ def stored_page(run):
     return executed_set.pages["01_a"]
 
 
-GAPS = ({"where": "cell 1", "what": "it", "mend": "make it"},)
+GAPS = ({"where": "cell 1", "what": "it", "fix": "make it"},)
 
 
 @pytest.mark.parametrize(

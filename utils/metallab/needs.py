@@ -67,7 +67,7 @@ class MissingTool:
 
     def to_json(self) -> dict[str, str | bool]:
         """Return what an executed notebook holds under `MIME`."""
-        told: dict[str, str | bool] = {"what": self.what, "mend": self.fix}
+        told: dict[str, str | bool] = {"what": self.what, "fix": self.fix}
         return told | ({"optional": True} if self.optional else {})
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -79,6 +79,11 @@ class MissingTool:
             "text/plain": repr(self),
             "text/html": shown,
         }
+
+
+def read_fix(told: Mapping[str, Any]) -> str:
+    """Return the fix of what a page or a run's summary tells; some that are stored here call it ``mend``."""
+    return str(told["fix"] if "fix" in told else told["mend"])
 
 
 def incomplete(what: str, fix: str, *, without: str | None = None) -> None:
@@ -159,7 +164,7 @@ def close_page(page: str, say: Callable[[str], object] | None = None) -> None:
         return
 
     lines = [f"{where}: {told['what']}" for where, told in gaps]
-    fixes = dict.fromkeys(str(told["mend"]) for _, told in gaps)
+    fixes = dict.fromkeys(str(told["fix"]) for _, told in gaps)
     text = "\n  ".join(
         [f"{page} is incomplete. Not run:", *lines, *(f"to fix it: {f}" for f in fixes)]
     )

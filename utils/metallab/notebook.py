@@ -170,7 +170,7 @@ def not_run(notebook) -> list[dict[str, Any]]:
         for output in cell.get("outputs", []):
             if gap := output.get("data", {}).get(needs.MIME):
                 where = f"cell {number} ({heading})" if heading else f"cell {number}"
-                told = {"where": where, "what": str(gap["what"]), "mend": str(gap["mend"])}
+                told = {"where": where, "what": str(gap["what"]), "fix": needs.read_fix(gap)}
                 gaps.append(told | ({"optional": True} if gap.get("optional") else {}))
     return gaps
 

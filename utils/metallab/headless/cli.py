@@ -273,5 +273,5 @@ def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float)
             say(f"\n{r.name} is incomplete. Not run:")
             for gap in r.not_run:
                 say(f"  {gap['where']}: {gap['what']}")
-            for mend in dict.fromkeys(gap["mend"] for gap in r.not_run):
-                say(f"  to fix it: {mend}")
+            for fix in dict.fromkeys(gap["fix"] for gap in r.not_run):
+                say(f"  to fix it: {fix}")

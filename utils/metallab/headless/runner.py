@@ -65,7 +65,7 @@ class NotebookResult:
     peak_rss_bytes: int = 0
     """Peak resident memory of the kernel and its children."""
     not_run: list[dict[str, Any]] = field(default_factory=list)
-    """Cells that did not run because a tool is missing: ``where``, ``what``, how to ``mend`` it, and ``optional`` if a
+    """Cells that did not run because a tool is missing: ``where``, ``what``, how to ``fix`` it, and ``optional`` if a
     page may do without (`needs.OPTIONAL`)."""
     judgements: list[dict[str, str]] = field(default_factory=list)
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
@@ -82,8 +82,8 @@ class NotebookResult:
     def lacking(self) -> str:
         """The cells that did not run and how to fix it, in one line."""
         parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
-        mends = ", ".join(dict.fromkeys(gap["mend"] for gap in self.not_run))
-        return f"not run: {'; '.join(parts)}. To fix it: {mends}" if parts else ""
+        fixes = ", ".join(dict.fromkeys(gap["fix"] for gap in self.not_run))
+        return f"not run: {'; '.join(parts)}. To fix it: {fixes}" if parts else ""
 
     @property
     def lacks_required(self) -> bool:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from metallab import machine, paths, private, timing, units, wording
+from metallab import machine, needs, paths, private, timing, units, wording
 from metallab.notebook import Expectation, closing_line, expectations, without_colours
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
@@ -61,7 +61,7 @@ class Notebook:
     failed_copy: str | None = None
     """The partial copy of a failed notebook, or a text; relative to the run's folder."""
     not_run: tuple[dict[str, str | bool], ...] = ()
-    """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``mend`` it."""
+    """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``fix`` it."""
     judgements: tuple[dict[str, str], ...] = ()
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
     headline_is_withheld: bool = False
@@ -107,7 +107,7 @@ def read_summary(run: Path) -> RunSummary:
         replace(
             each,
             reason=private.without_paths(each.reason),
-            not_run=_without_paths(each.not_run),
+            not_run=_without_paths(map(_with_fix, each.not_run)),
             judgements=_without_paths(each.judgements),
         )
         for each in summary.notebooks
@@ -117,7 +117,13 @@ def read_summary(run: Path) -> RunSummary:
     )
 
 
-def _without_paths(told: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def _with_fix(gap: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was not run, with the fix under the key that it has today."""
+    rest = {key: value for key, value in gap.items() if key != "mend"}
+    return rest | {"fix": needs.read_fix(gap)}
+
+
+def _without_paths(told: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             key: private.without_paths(value) if isinstance(value, str) else value
@@ -295,7 +301,7 @@ def again(notebooks: Iterable[Notebook]) -> list[str]:
     """Return which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
     sentences: dict[str, list[str]] = {}
     for notebook in notebooks:
-        why = "; ".join(dict.fromkeys(gap["mend"] for gap in notebook.not_run)) or notebook.reason
+        why = "; ".join(dict.fromkeys(gap["fix"] for gap in notebook.not_run)) or notebook.reason
         if notebook.status == "failed":
             why = f"fix what is named below, and make run ONLY={notebook.number}"
         if notebook.status != "passed":
