@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import re
 import sys
@@ -46,6 +47,7 @@ from metallab.doctor import (  # noqa: E402
     wording,
     worker,
 )
+from metallab.doctor.answer import Answer  # noqa: E402
 from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.doctor.questions import (  # noqa: E402
     FORMATS,
@@ -538,6 +540,13 @@ def test_without_an_apple_gpu_the_tables_alone_are_asked():
     tried, compared = support.answer(each, LIMITS), correctness.answer(each, LIMITS)
     assert (tried.status, compared.status) == ("passed", "skipped")
     assert "in training mode (at " in tried.sentence, "of the model itself"
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
+def test_an_answer_that_was_computed_survives_json(question):
+    answer = worker.answer(question, sound(), Limits(1))
+    data = json.loads(json.dumps(answer.to_json(), allow_nan=False))
+    assert Answer.from_json(data) == answer
 
 
 def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):

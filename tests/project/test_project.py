@@ -15,6 +15,7 @@ from doctor_results import (
     MODEL,
     NO_ANSWERS,
     OVERFLOWS,
+    RUNS,
     SO_FAR,
     SOUND,
     STOPS,
@@ -503,11 +504,36 @@ def test_memory_of_a_function_is_that_of_a_call():
     assert answer.result.needed == 12 * 2**20
 
 
-def test_what_no_apple_gpu_tried_makes_the_page_incomplete(work, monkeypatch, capsys):
+@pytest.fixture
+def gaps(monkeypatch):
+    """What the page has not run, as it is remembered for its end."""
+    found = []
+    monkeypatch.setattr(needs, "_not_run", found)
+    return found
+
+
+def examine_without_apple_gpu(factory, **settings):
+    """Answer as the doctor does where no Apple GPU can be used, be it simulated."""
+    results = {SUPPORT.key: replace(RUNS, trial=None)}
+    results[CORRECTNESS.key] = NO_ANSWERS[0]
+    report = examine(factory, **settings)
+    answers = [
+        replace(each, result=results.get(each.question.key, each.result)) for each in report.answers
+    ]
+    return replace(report, answers=tuple(answers))
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["unusable", "absent"])
+def test_what_no_apple_gpu_tried_makes_the_page_incomplete(work, gaps, is_here, monkeypatch):
     """Its answer then comes from PyTorch's list of operators alone."""
-    absent = replace(needs.TOOLS["apple-gpu"], is_here=lambda: False, fix=lambda: "buy one")
-    monkeypatch.setitem(needs.TOOLS, "apple-gpu", absent)
-    begin(work)
-    printed = capsys.readouterr().out
-    assert printed.count("NOT RUN: step 2 needs an Apple GPU") == 1
-    assert "step 1 needs" not in printed
+    tool = replace(needs.TOOLS["apple-gpu"], is_here=lambda: is_here, fix=lambda: "buy one")
+    monkeypatch.setitem(needs.TOOLS, "apple-gpu", tool)
+    monkeypatch.setattr(workbench.doctor, "examine", examine_without_apple_gpu)
+    begin(work).step(3)("float32")
+    assert [told["what"].partition(" needs")[0] for _, told in gaps] == ["step 2", "step 3"]
+    assert {told["fix"] for _, told in gaps} == {needs.SETUP if is_here else "buy one"}
+
+
+def test_with_an_apple_gpu_nothing_is_left_out(work, gaps):
+    begin(work).step(3)("float32")
+    assert gaps == []

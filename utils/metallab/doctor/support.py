@@ -67,7 +67,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
         operators=_list_unsupported(covered),
     )
     status = _status(result)
-    asked = Asked(tables=torch.__version__, device=None if on is None else on.label)
+    asked = Asked(tables=str(torch.__version__), device=None if on is None else on.label)
     return Answer(SUPPORT, status, result, Asked() if status == "skipped" else asked)
 
 

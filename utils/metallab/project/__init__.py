@@ -66,12 +66,8 @@ class Project(Workbench):
             interrupted = wording.PHRASES["interrupted"]
             step = Step(number, _source_of(given)[:MOST_GIVEN], refusal=interrupted)
             self.state.steps[number] = step
-            if judge.wants_apple_gpu:
-                for tool in needs.missing(["apple-gpu"]):
-                    needs.show(tool.missed_by(wording.PHRASES["without it"].format(step=number)))
-
             try:
-                finding = judge.judge(self, given)
+                finding = judge(self, given)
                 details = tuple(map(self._without_folder, finding.details))
                 step.finding = replace(finding, details=details)
                 step.refusal = None
@@ -85,6 +81,8 @@ class Project(Workbench):
                 self.state.save(self.folder / "steps.json")
 
             print("\n".join(step.lines))
+            if step.finding.lacks_apple_gpu:
+                _show_missing_apple_gpu(number)
             return True
 
         return judge_step
@@ -140,6 +138,15 @@ class Project(Workbench):
 
     def _without_folder(self, line: str) -> str:
         return line.replace(f"{self.folder}/", "")
+
+
+def _show_missing_apple_gpu(number: int) -> None:
+    """Show that a step did not ask an Apple GPU, and what to do: the page is incomplete then."""
+    tool = needs.TOOLS["apple-gpu"]
+    missing = tool.missed_by(wording.PHRASES["without it"].format(step=number))
+    if tool.is_here():  # so it is there, and cannot be used
+        missing = replace(missing, fix=needs.SETUP)
+    needs.show(missing)
 
 
 def _as_refusal(error: Exception) -> Refused:

@@ -44,6 +44,8 @@ class Finding:
     """What the step could not find out."""
     is_undecided: bool = False
     """Times were taken, and no speed-up may be given."""
+    lacks_apple_gpu: bool = False
+    """A part was not asked, because there was no Apple GPU, be it simulated."""
 
 
 @dataclass

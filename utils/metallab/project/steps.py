@@ -22,11 +22,13 @@ from metallab.doctor.results import (
     FootprintResult,
     FormatRun,
     FormatsResult,
+    NoAnswer,
     OperatorTime,
     ProfileResult,
     SupportResult,
     Task,
     Transfers,
+    Why,
 )
 from metallab.doctor.speed import make_run
 from metallab.project import claims, wording
@@ -78,7 +80,13 @@ def examine_moved(work: Workbench, given: Any) -> Finding:
         change=change.rstrip("."), prediction=wording.prediction(answer)
     )
     tried = answer.lines[-1]  # on an Apple GPU, or the simulated one
-    return Finding(summary, (answer.asked,), details=(tried,))
+    result = answer.result
+    return Finding(
+        summary,
+        (answer.asked,),
+        details=(tried,),
+        lacks_apple_gpu=isinstance(result, SupportResult) and result.trial is None,
+    )
 
 
 # ---- 3: does it compute the same -------------------------------------------------------------------------------------
@@ -177,8 +185,18 @@ def _agreement(
 
     if left:
         agree.append(wording.PHRASES["see below"])
-    operators = answer.asked if has_calls else None
-    return Finding(" ".join(agree), work.places, operators, open_points=tuple(left))
+    return Finding(
+        " ".join(agree),
+        work.places,
+        answer.asked if has_calls else None,
+        open_points=tuple(left),
+        lacks_apple_gpu=_lacks_apple_gpu(answer),
+    )
+
+
+def _lacks_apple_gpu(answer: Answer[Any]) -> bool:
+    """Return True if a question has no answer because there was no Apple GPU."""
+    return isinstance(answer.result, NoAnswer) and answer.result.why is Why.NO_APPLE_GPU
 
 
 def _numbers_agree(numbers: int, dtype: str) -> str:
@@ -461,27 +479,18 @@ def check_sentence(work: Workbench, text: Any) -> Finding:
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Judge:
-    """What judges a step."""
-
-    judge: Callable[[Workbench, Any], Finding]
-    wants_apple_gpu: bool = False
-    """Part of its answer is computed on one, be it simulated."""
-
-
-JUDGES: tuple[Judge, ...] = (
-    Judge(examine_script),
-    Judge(examine_moved, wants_apple_gpu=True),
-    Judge(compare_outputs, wants_apple_gpu=True),
-    Judge(check_finite),
-    Judge(look_into),
-    Judge(compare_times),
-    Judge(choose_format),
-    Judge(check_memory),
-    Judge(check_sentence),
+JUDGES: tuple[Callable[[Workbench, Any], Finding], ...] = (
+    examine_script,
+    examine_moved,
+    compare_outputs,
+    check_finite,
+    look_into,
+    compare_times,
+    choose_format,
+    check_memory,
+    check_sentence,
 )
-"""Of each step, in their order."""
+"""What judges each step, in their order."""
 
 
 def _split_pair(given: Any, otherwise: Refusal, **values: Any) -> tuple[Any, Any]:
