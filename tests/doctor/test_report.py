@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import replace
@@ -18,7 +19,7 @@ from doctor_results import (
     report_of,
 )
 
-from metallab import doctor, isolated
+from metallab import doctor, isolated, paths
 from metallab.__main__ import main
 from metallab.doctor import examination, questions, wording
 from metallab.doctor.answer import Answer
@@ -323,3 +324,33 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     pretend(monkeypatch)
     doctor.examine("mine:example", progress=shown.append)
     assert "REWORDED" in "\n".join(shown)
+
+
+WITHOUT_SENTENCES = (
+    *("answer", "correctness", "footprint", "formats", "limits", "profile", "results", "speed"),
+    *("support", "worker"),
+)
+
+
+@pytest.mark.parametrize("name", WITHOUT_SENTENCES)
+def test_no_sentence_stands_beside_the_numbers(name):
+    assert find_sentences(paths.ROOT / "utils" / "metallab" / "doctor" / f"{name}.py") == []
+
+
+@pytest.mark.parametrize("name", ["refusals", "state", "steps", "workbench"])
+def test_no_sentence_stands_beside_the_steps(name):
+    assert find_sentences(paths.ROOT / "utils" / "metallab" / "project" / f"{name}.py") == []
+
+
+def find_sentences(file):
+    """The texts of five words or more in a module, docstrings aside: names of variants have four."""
+    tree = ast.parse(file.read_text("utf-8"))
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+    ]
+    return [text for text in texts if len(text.split()) > 4]
