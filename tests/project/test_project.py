@@ -474,6 +474,20 @@ def test_other_words_change_no_decision(work, module, monkeypatch):
     assert decide(work) == known
 
 
+def count_phrases(work, words, monkeypatch):
+    """Let every phrase be the same words; return how many of them each step shows."""
+    for phrases in (wording.PHRASES, doctor_wording.PHRASES):
+        for phrase in phrases:
+            monkeypatch.setitem(phrases, phrase, words)
+    decide(work)
+    return ["\n".join(row.lines).count(words) for row in work.rows]
+
+
+def test_other_words_choose_no_other_phrase(work, monkeypatch):
+    counts = count_phrases(work, "MEANINGLESS", monkeypatch)
+    assert count_phrases(work, OTHER_WORDS, monkeypatch) == counts
+
+
 @pytest.mark.parametrize("reason", Refusal)
 def test_each_refusal_has_words(reason):
     assert f"refusal: {reason}" in wording.PHRASES
