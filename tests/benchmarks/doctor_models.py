@@ -4,10 +4,10 @@
 
 ``BARS`` are five models of usual size; ``KINDS`` are small, of many kinds: texts and named inputs, several outputs,
 whole and complex numbers, graphs, sound, compiled; ``FAULTS`` have one planted fault each. Weights are random, nothing
-is downloaded. Each is examined by the command, in a process of its own. Of the first two none may be accused (``failed``),
-of the third the named question has to be, in the named words; no answer may be missing; nobody may take longer than
-`LIMIT` seconds. Prints a line for each answer, keeps ``build/bars/doctor_models.json``, ends with code 1 if a model
-fails.
+is downloaded. Each is examined by the command, in a process of its own. Of the first two none may be accused
+(``failed``), of the third the named question has to be, in the named words; no answer may be missing; nobody may take
+longer than `LIMIT` seconds. Prints a line for each answer, keeps ``build/bars/doctor_models.json``, ends with code 1 if
+a model fails.
 """
 
 from __future__ import annotations
