@@ -82,3 +82,43 @@ def test_comparisons_share_what_is_left(clock, monkeypatch):
     assert part.budget(4).max_samples == timing.FAST.max_samples
     clock.now += 9
     assert part.budget(1, full).max_seconds == timing.SHORTEST
+
+
+# --- a sweep on a page ---
+
+
+def test_a_sweep_leaves_out_what_there_is_no_time_for_and_says_it(clock, capsys):
+    done = []
+    for size in timing.within(20, [64, 256, 1024], "sizes", clock=clock):
+        done.append(size)
+        clock.now += 15
+    assert done == [64]
+    assert "sizes 256, 1024 (the last one, 64, took 15 s)" in capsys.readouterr().out
+
+
+def test_a_sweep_does_the_least_in_any_case(clock):
+    done = []
+    for size in timing.within(1, [1, 2, 3], least=2, clock=clock):
+        done.append(size)
+        clock.now += 15
+    assert done == [1, 2]
+
+
+def test_a_sweep_that_has_time_says_nothing(clock, capsys):
+    assert list(timing.within(20, "abc", clock=clock)) == ["a", "b", "c"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("seconds", [0, -1, math.inf, math.nan])
+def test_no_time_is_refused_before_anything_is_measured(seconds):
+    variants = {"a": lambda: 1, "b": lambda: 1}
+    with pytest.raises(ValueError, match="give seconds, more than 0"):
+        timing.compare(
+            variants, on=timing.Host(), baseline="a", parity=lambda *_: True, seconds=seconds
+        )
+
+
+def test_a_shorter_budget_never_falls_below_the_shortest():
+    budget = timing.shorten(timing.Budget(min_seconds=0.5, max_seconds=4), 1)
+    assert (budget.min_seconds, budget.max_seconds) == (0.5, 1)
+    assert timing.shorten(timing.FULL, 1e-9).max_seconds == timing.SHORTEST

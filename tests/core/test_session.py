@@ -7,6 +7,7 @@ Jupyter alone: nothing of this project's runner takes part.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -282,7 +283,7 @@ def test_a_headline_s_path_leads_to_its_sentences(path, sentences):
     ids=["variable", "attribute", "key", "call", "underscores"],
 )
 def test_a_path_that_leads_nowhere_is_named(path):
-    with pytest.raises(NameError, match=path.replace("(", r"\(").replace(")", r"\)")[:5]):
+    with pytest.raises(NameError, match=re.escape(path)):
         session.sentences_of([path], SPACE)
 
 
