@@ -1,7 +1,8 @@
 """Metal Lab: measure, check, record and draw machine learning on an Apple GPU, or on whatever machine there is.
 
 Import this package before any framework: a simulated device has to be armed before torch is loaded.
-Importing it is instant; the modules below import a framework only inside the functions that need one.
+Importing it is instant; the modules below import a framework only inside the functions that need one. In a notebook's
+kernel it lets plain cells use ``device="mps"`` (`metallab.plain_cells`); nowhere else does it change anything.
 """
 
 import os
@@ -36,13 +37,14 @@ def finish() -> None:
 
 
 def _join_notebook() -> None:
-    """Add to a notebook's kernel what `metallab.session` does; to a script, a program or a test nothing."""
+    """Add to a notebook's kernel what `session` and `plain_cells` do; to a script, a program or a test nothing."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if hasattr(shell, "kernel"):
-        from metallab import session
+        from metallab import plain_cells, session
 
         session.install(shell)
+        plain_cells.prepare()
 
 
 _join_notebook()

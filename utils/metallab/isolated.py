@@ -67,6 +67,8 @@ IN_PRINT: dict[Ended, str] = {"ok": "well", "timeout": "hung"}
 """The words for some ends where people read them."""
 
 _SOURCE = "<isolated>"
+_SECOND = "_METALLAB_ISOLATED"
+"""An environment variable of the processes that are started here, and of theirs."""
 
 
 class ChildFailed(RuntimeError):
@@ -193,7 +195,7 @@ def _environment(device: str | None, threads: int | None, own: Mapping[str, str]
     build = {
         "METALLAB_BUILD": str(paths.BUILD)
     }  # this process's, even if it has changed its folder since
-    variables = {**os.environ, **build, **(ONE_THREAD if threads else {}), **own}
+    variables = {**os.environ, **build, _SECOND: "1", **(ONE_THREAD if threads else {}), **own}
     if own.get("PYTHONPATH") and os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] = f"{own['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
     if device:
@@ -505,6 +507,11 @@ def run_again(
         device=device, threads=None, set=(), results=results, timeout=timeout
     )
     return _run_in_kernel(source, given)
+
+
+def is_second_kernel() -> bool:
+    """Return whether this process was started here, for a cell or by `run`, or by such a process."""
+    return _SECOND in os.environ
 
 
 def load_ipython_extension(shell) -> None:

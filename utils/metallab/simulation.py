@@ -3,6 +3,8 @@
 ``METALLAB_DEVICE=sim`` chooses it. It has to be armed before torch is loaded, which ``import metallab`` does; and
 installed once torch is there, which ``device.pick()`` does. Its times say nothing about a Mac.
 
+In a notebook's kernel it may also be used by its name alone, while the run's device is the CPU (`metallab.plain_cells`).
+
 With it come stand-ins for PyObjC's Metal modules (`metalsim.graph`), so that MPSGraph can be imported.
 """
 
@@ -28,6 +30,41 @@ def running() -> bool:
     """True if this process has the simulated GPU already, whoever installed it: then ``mps`` is no Apple GPU."""
     metalsim = sys.modules.get("metalsim")
     return metalsim is not None and metalsim.installed()
+
+
+def work_done() -> int:
+    """Return how much this process has simulated (`metalsim.work_done`): what raises it has no hardware's time."""
+    metalsim = sys.modules.get("metalsim")
+    return 0 if metalsim is None else metalsim.work_done()
+
+
+def offer(after_torch: Callable[[], object]) -> None:
+    """Let ``mps`` be used by its name in this process (`metalsim.by_name`), before torch is imported.
+
+    ``after_torch`` is called when it is.
+    """
+    from metalsim import by_name
+
+    by_name.offer(after_torch)
+
+
+def is_offered() -> bool:
+    """True if ``mps`` may be used by its name here, though torch says that there is none."""
+    by_name = sys.modules.get("metalsim.by_name")
+    return by_name is not None and by_name.offered()
+
+
+def is_armed_or_offered() -> bool:
+    """True if this process has the simulated GPU, or gets it with torch, or by its name."""
+    metalsim = sys.modules.get("metalsim")
+    return is_offered() or (metalsim is not None and metalsim.armed())
+
+
+def offer_graphs() -> None:
+    """Let MPSGraph be imported where PyObjC is not installed."""
+    import metalsim.graph
+
+    metalsim.graph.install()
 
 
 def arm(required: bool = False) -> None:
@@ -57,6 +94,12 @@ def install(on_event: Callable[[Any], None] | None = None) -> str:
 
     try:
         metalsim.graph.install()
+        if is_offered():
+            from metalsim import by_name
+
+            said = by_name.use()
+            return metalsim.install(on_event) if on_event is not None else said
+
         metalsim.arm()
         import torch  # noqa: F401  # where `arm` above promised it the device, it comes with this
 

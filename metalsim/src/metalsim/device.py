@@ -43,7 +43,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from metalsim import building, operators, planting, preload, pretending, refusals
+from metalsim import building, operators, planting, preload, pretending, refusals, work
 from metalsim.errors import SimulationError
 from metalsim.refusals.versions import release
 
@@ -140,6 +140,18 @@ def installed() -> bool:
 def counters() -> Counters:
     """Return the events so far. SimulationError before `install`."""
     return Counters(**_loaded().counters())
+
+
+def work_done() -> int:
+    """Return how much was simulated in this process: operators, copies, fallbacks, shaders and graphs.
+
+    Whatever raised it computed on the simulated device, so that its time is no hardware's.
+    """
+    of_torch = 0
+    if _module is not None:
+        seen = counters()
+        of_torch = seen.ops + seen.copies_to_device + seen.copies_to_host + seen.fallbacks
+    return of_torch + work.noted()
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:

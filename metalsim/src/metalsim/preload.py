@@ -36,7 +36,6 @@ def arm() -> None:
     The first call on a machine compiles a small file (a second). Hides CUDA from torch, here and in child processes.
     SimulationError if torch is imported, on another system than Linux on x86-64, and without a compiler.
     """
-    global _library
     if _library is not None:
         return
     _check_system()
@@ -45,6 +44,15 @@ def arm() -> None:
             "torch was imported before the simulated Apple GPU was armed: restart Python with `python -m metalsim`, or "
             f"begin with {FIRST} (`import metallab` under METALLAB_DEVICE=sim does that)"
         )
+    load_answer()
+
+
+def load_answer() -> None:
+    """Do what `arm` does, where torch is known to be imported next: its libraries must not be loaded yet."""
+    global _library
+    if _library is not None:
+        return
+    _check_system()
     library = ctypes.CDLL(str(_answer()), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _library = library
@@ -74,7 +82,17 @@ def after_import(module: str, do: Callable[[], object], required: bool = False) 
 
     A SimulationError is a warning, or raised by the import if ``do`` is ``required``, except under `forgiving`.
     """
-    sys.meta_path.insert(0, _AfterImport(module, do, required))
+    sys.meta_path.insert(0, _AroundImport(module, do, required))
+
+
+def around_import(
+    module: str, before: Callable[[], object], after: Callable[[], object]
+) -> None:
+    """Call ``before`` when a module is about to be imported, and ``after`` as soon as it is.
+
+    A SimulationError of ``after`` is a warning.
+    """
+    sys.meta_path.insert(0, _AroundImport(module, after, required=False, before=before))
 
 
 @contextlib.contextmanager
@@ -88,11 +106,18 @@ def forgiving() -> Iterator[None]:
         _forgiving = before
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds a module, and lets its loader do one thing more."""
+class _AroundImport(importlib.abc.MetaPathFinder):
+    """Finds a module, and lets its loader do more: before the module is loaded, and after that."""
 
-    def __init__(self, module: str, do: Callable[[], object], required: bool) -> None:
+    def __init__(
+        self,
+        module: str,
+        do: Callable[[], object],
+        required: bool,
+        before: Callable[[], object] | None = None,
+    ) -> None:
         self._module, self._do, self._required = module, do, required
+        self._before = before
         self._looking = False
 
     def find_spec(
@@ -114,6 +139,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
                 self in sys.meta_path
             ):  # only now: others may ask where the module is, and not import it
                 sys.meta_path.remove(self)
+            if self._before is not None:
+                self._before()
             load(module)
             try:
                 self._do()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from metallab import machine
+from metallab import machine, plain_cells
 
 NAMES = ("auto", "mps", "cuda", "cpu", "sim")
 BEST_FIRST = ("mps", "cuda", "cpu")
@@ -78,13 +78,18 @@ class Banner:
             by = f", by {title}" if device.framework != "torch" else ""
             why = f" ({device.instead_of})" if device.instead_of else ""
             no_gpu = "No GPU takes part: no time measured here is a GPU's."
-            return f"This page ran on {device.label}{by}{why}. {no_gpu}"
-        return f"This page ran on {device.label} ({title} device '{device.kind}')."
+            return _join(f"This page ran on {device.label}{by}{why}. {no_gpu}")
+        return _join(f"This page ran on {device.label} ({title} device '{device.kind}').")
 
     def _repr_html_(self) -> str:
         colour = "#d55e00" if self.device.simulated else "#0072b2"
         style = f"border-left:.4em solid {colour};padding:.5em 1em;font-weight:600"
         return f'<div style="{style}">{html.escape(str(self))}</div>'
+
+
+def _join(sentence: str) -> str:
+    """Return a banner's sentence, with what ``mps`` is in this notebook if that is not this device."""
+    return " ".join(filter(None, [sentence, plain_cells.describe_mps()]))
 
 
 def wanted(name: str) -> str:

@@ -87,7 +87,7 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
             "PyTorch is not installed: pip install 'path/to/metal-lab[pytorch]', make setup in a checkout, or name "
             "another framework, pick(framework=...)"
         )
-    if wanted == "sim":
+    if wanted == "sim" or (name == "mps" and simulation.is_offered()):
         return _simulated()
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:

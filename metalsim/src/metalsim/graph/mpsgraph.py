@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metalsim import work
 from metalsim.errors import InvalidGraph
 from metalsim.graph import coreml
 from metalsim.graph.tensors import NUMBER, TORCH, TYPES, MPSGraphTensor, Object, added, placeholder
@@ -212,6 +213,7 @@ class MPSGraphExecutable(Object):
     def runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
         self, _queue, inputs, results, _how
     ):
+        work.note()
         wanted = [(each.shape(), each.example.dtype) for each in self.feeds]
         if [(list(data.shape), data.dtype) for data in inputs] != wanted:
             raise InvalidGraph(f"the inputs are not {wanted} (a Mac ends the process here)")

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import torch
 
+from metalsim import work
 from metalsim.shader import binding, compiler, elf
 from metalsim.shader import source as msl
 from metalsim.shader.accesses import Accesses, accesses
@@ -285,6 +286,7 @@ class Kernel:
                 copy.free()
 
     def _launch(self, call: binding.Call, addresses: dict[int, int]) -> None:
+        work.note()
         runtime, meets = self._library._runtime, self._library._described[self.name]["meets"]
         grid, group = ((ctypes.c_uint32 * 3)(*extent) for extent in (call.threads, call.group_size))
         with _one_at_a_time:
