@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from metallab import units, wording
+from metallab import simulation, units, wording
 from metallab.verdicts import (
     FEWEST_PAIRS,
     ParityCheck,
@@ -326,6 +326,14 @@ def leaves(result: Any) -> Iterator[Any]:
             yield from leaves(item)
     else:
         yield result
+
+
+def is_on_simulated_gpu(result: Any) -> bool:
+    """Return whether a part of a result is a tensor on the simulated GPU."""
+    if not simulation.running():
+        return False
+    devices = (getattr(leaf, "device", None) for leaf in leaves(result))
+    return any(getattr(device, "type", None) == "mps" for device in devices)
 
 
 def copy_result(result: Any) -> Any:

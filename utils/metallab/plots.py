@@ -217,7 +217,7 @@ def curves(
 
 def _at(measured: Measurement, x: float) -> str:
     flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
-    return f"{units.seconds(measured.median)} at {x:g}{flags}"
+    return f"{units.seconds(float(measured.median))} at {x:g}{flags}"
 
 
 def stages(

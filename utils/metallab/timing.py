@@ -27,9 +27,15 @@ from typing import Any, Protocol, TypeVar, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, results_made, turns, units, verdicts
+from metallab import mode, results_made, simulation, turns, units, verdicts
 from metallab.fields import Dtype
-from metallab.inspections import KEPT_BYTES, Inspections, leaves, memory_of
+from metallab.inspections import (
+    KEPT_BYTES,
+    Inspections,
+    is_on_simulated_gpu,
+    leaves,
+    memory_of,
+)
 from metallab.verdicts import (  # noqa: F401 - offered here as well
     BUSY,
     DRIFT,
@@ -170,6 +176,8 @@ def measure(
     clock: Clock = time.perf_counter_ns,
 ) -> Measurement:
     """Time ``fn()`` on a device, once for each shape and dtype.
+
+    A function that works on the simulated GPU is labelled so, whatever ``on`` says.
 
     ``dtype`` (``torch.float16``, ``"float16"``) and ``size`` are only recorded. ``budget`` is `FULL`, or `FAST` in fast
     mode; ``clock`` returns nanoseconds. TypeError if ``fn`` cannot be called; ValueError for an unknown dtype.
@@ -459,6 +467,13 @@ class _Sampler:
         self.last_call = math.nan
         """Seconds of a call, when last timed."""
         self.warm_ups = 0
+        self.has_simulated = False
+        """Whether a call worked on the simulated GPU, whatever device it was said to run on."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if its times are not those of any hardware."""
+        return self.device.simulated or self.has_simulated
 
     def prepare(self, budget: Budget) -> None:
         """Make the first call, warm up, and find the number of calls that fill a block."""
@@ -527,6 +542,7 @@ class _Sampler:
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
         calls = itertools.repeat(None, self.block)
+        simulated_before = simulation.work_done()
         synchronize()  # earlier launches belong to no sample
         if self.waits_for_results:
             start = clock()
@@ -540,6 +556,8 @@ class _Sampler:
                 result = fn()
             synchronize(result)
             stop = clock()
+        if simulation.work_done() != simulated_before or is_on_simulated_gpu(result):
+            self.has_simulated = True
         if keep_result:
             self.kept_result = result
         seconds = max(stop - start, 1) / 1e9  # not zero, if the clock did not tick
@@ -564,9 +582,15 @@ class _Sampler:
             stop_reason=reason,
             mode=mode.current(),
             others=others,
-            **described(self.device),
+            **self._where(),
             **about,
         )
+
+    def _where(self) -> dict[str, Any]:
+        """Return the fields of a `Measurement` about where the function ran, which its tensors decide."""
+        if not self.has_simulated or self.device.simulated:
+            return described(self.device)
+        return {"device": simulation.label(), "simulated": True, "kind": "mps", "threads": None}
 
 
 def described(device: DeviceLike) -> dict[str, Any]:
@@ -952,12 +976,12 @@ def _halves_agree(times: Sequence[float]) -> bool:
 
 
 def _simulated(samplers: Mapping[str, _Sampler], baseline: str) -> dict[str, Withheld]:
-    """Return the variants whose device, or the baseline's, is simulated: they are told no speed-up."""
-    base = samplers[baseline].device
+    """Return the variants that worked on the simulated GPU, or whose baseline did: they are told no speed-up."""
+    base = samplers[baseline]
     return {
         name: SIMULATED
         for name, sampler in samplers.items()
-        if name != baseline and (sampler.device.simulated or base.simulated)
+        if name != baseline and (sampler.is_simulated or base.is_simulated)
     }
 
 

@@ -10,6 +10,62 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
+class SimulatedNumber(float):
+    """A time of the simulated GPU, or what is calculated from it, such as a throughput or a ratio: its text says so.
+
+    It is a number like any other, and Python's arithmetic keeps what it is. What NumPy calculates from it is a plain
+    number again, and so is ``float(it)``.
+
+    >>> f"{SimulatedNumber(6) / 4:.2f}"
+    '1.50 (simulated)'
+    """
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return f"{float(self):{spec}} {SIMULATED_MARK}"
+
+    def __str__(self) -> str:
+        return f"{float(self)} {SIMULATED_MARK}"
+
+    __repr__ = __str__
+
+    def __add__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(self) + float(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(self) - float(other))
+
+    def __rsub__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(other) - float(self))
+
+    def __mul__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(self) * float(other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(self) / float(other))
+
+    def __rtruediv__(self, other: float) -> SimulatedNumber:
+        return SimulatedNumber(float(other) / float(self))
+
+    def __neg__(self) -> SimulatedNumber:
+        return SimulatedNumber(-float(self))
+
+    def __abs__(self) -> SimulatedNumber:
+        return SimulatedNumber(abs(float(self)))
+
+    def __round__(self, digits: int | None = None) -> SimulatedNumber:
+        return SimulatedNumber(round(float(self), digits))
+
+
+SIMULATED_MARK = "(simulated)"
+"""What stands behind a number that is one."""
+
+
 def seconds(value: float) -> str:
     """A duration in seconds as text: ``seconds(0.00123)`` is ``'1.23 ms'``."""
     return _scaled(value, _SECONDS)
@@ -57,6 +113,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    if isinstance(value, SimulatedNumber):
+        return f"{_scaled(float(value), units)} {SIMULATED_MARK}"
     if not math.isfinite(value):
         return f"{value} {dict(units)[1]}"
     # 0.9995 of a unit would round to 1000 of the smaller one

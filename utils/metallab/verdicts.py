@@ -91,6 +91,12 @@ class Measurement:
     """The number format of the work."""
     size: Size | None = None
 
+    def __post_init__(self) -> None:
+        if self.simulated:  # then whatever is said of its times says that
+            marked = tuple(map(units.SimulatedNumber, self.samples))
+            object.__setattr__(self, "samples", marked)
+            object.__setattr__(self, "first_call", units.SimulatedNumber(self.first_call))
+
     @property
     def n(self) -> int:
         """The number of samples."""
@@ -105,8 +111,9 @@ class Measurement:
         return self.percentile(25), self.percentile(75)
 
     def percentile(self, percent: float) -> float:
-        """A percentile of the samples, interpolated linearly."""
-        return float(np.percentile(self.samples, percent))
+        """A percentile of the samples, interpolated linearly; of the simulated GPU a `units.SimulatedNumber`."""
+        value = float(np.percentile(self.samples, percent))
+        return units.SimulatedNumber(value) if self.simulated else value
 
     @property
     def noise(self) -> float:
@@ -144,11 +151,13 @@ class Measurement:
         return tuple(flags)
 
     def __str__(self) -> str:
-        low, high = self.quartiles
+        # plain numbers, since the flags say what they are
+        low, median, high = (float(self.percentile(percent)) for percent in (25, 50, 75))
+        first_call = units.seconds(float(self.first_call))
         text = (
-            f"{self.name}: {units.seconds(self.median)} a call, {self.question}, on {self.device} "
+            f"{self.name}: {units.seconds(median)} a call, {self.question}, on {self.device} "
             f"(quartiles {units.seconds(low)} to {units.seconds(high)}, {self.n} samples"
-            f"{f', each of {self.block} calls' if self.block > 1 else ''}, first call {units.seconds(self.first_call)})"
+            f"{f', each of {self.block} calls' if self.block > 1 else ''}, first call {first_call})"
         )
         return text + (f" [{', '.join(self.flags)}]" if self.flags else "")
 
