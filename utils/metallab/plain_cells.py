@@ -107,7 +107,7 @@ def describe_mps() -> str:
     """Return a sentence on what ``mps`` is in this notebook, for its banner; empty where there is nothing to say."""
     if sys.platform == "darwin" or not is_notebook():
         return ""
-    if simulation.is_offered():
+    if simulation.is_offered() and simulation.is_ready():
         return 'What is sent to "mps" by its name runs on a simulated Apple GPU.'
     return "Cells that begin with '# device: mps' run on a simulated Apple GPU, in a second process."
 
@@ -147,7 +147,7 @@ def _runs_here() -> bool:
         return False
     if sys.platform == "darwin" or simulation.running():
         return True
-    return simulation.is_armed_or_offered() and needs.other_torch() is None
+    return simulation.is_ready() and needs.other_torch() is None
 
 
 class _Named:
@@ -158,8 +158,11 @@ class _Named:
 
 
 def _look_at(cell: str) -> None:
-    """Install the device before a cell runs that names it."""
+    """Install the device before a cell runs here that names it."""
     if not NAMES_MPS.search(cell) or simulation.running() or _Named.has_failed:
+        return
+    first = cell.partition("\n")[0]
+    if first.startswith("%%isolated") or (MARK.match(first) and not _runs_here()):
         return
 
     simulation.offer_graphs()

@@ -49,15 +49,17 @@ def offer(after_torch: Callable[[], object]) -> None:
 
 
 def is_offered() -> bool:
-    """True if ``mps`` may be used by its name here, though torch says that there is none."""
+    """True if ``mps`` is to be used by its name here, though torch says that there is none."""
     by_name = sys.modules.get("metalsim.by_name")
     return by_name is not None and by_name.offered()
 
 
-def is_armed_or_offered() -> bool:
-    """True if this process has the simulated GPU, or gets it with torch, or by its name."""
+def is_ready() -> bool:
+    """True if this process has the simulated GPU, or gets it with torch, or by its name, as far as is known by now."""
+    if is_offered():
+        return sys.modules["metalsim.by_name"].fault() is None
     metalsim = sys.modules.get("metalsim")
-    return is_offered() or (metalsim is not None and metalsim.armed())
+    return metalsim is not None and metalsim.armed()
 
 
 def offer_graphs() -> None:

@@ -81,8 +81,13 @@ def offer(after_torch: Callable[[], object] | None = None) -> None:
 
 
 def offered() -> bool:
-    """Return whether the device may be used by its name here: `offer` was called, and nothing has failed since."""
-    return _offer is not None and _offer.fault is None
+    """Return whether `offer` was called in this process."""
+    return _offer is not None
+
+
+def fault() -> SimulationError | None:
+    """Return why the device cannot be had here, if that is known by now."""
+    return _offer.fault if _offer is not None else None
 
 
 def use() -> str:

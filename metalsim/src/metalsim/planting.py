@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import warnings
 import weakref
@@ -68,6 +69,11 @@ def planted() -> tuple[str, ...]:
     return tuple(_planted)
 
 
+def _is_simulated() -> bool:
+    """Return whether this process has the simulated device, which torch may not tell of (`metalsim.by_name`)."""
+    return sys.modules["metalsim.device"].installed()
+
+
 @contextlib.contextmanager
 def plant(*names: str, calls: range | None = None) -> Iterator[None]:
     """Within the ``with``, kernels of ``mps`` are wrong: the `FAULTS` of these names.
@@ -102,7 +108,7 @@ def plant(*names: str, calls: range | None = None) -> Iterator[None]:
         raise ValueError(
             f"{', '.join(names)} is wrong in every call: calls= is for faults that come and go, {come_and_go}"
         )
-    if not torch.backends.mps.is_available():
+    if not (torch.backends.mps.is_available() or _is_simulated()):
         raise SimulationError(
             "there is no Apple GPU to plant wrong kernels on: call metalsim.install() first"
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from metallab import bootstrap, needs, paths
+from metallab import bootstrap, needs, paths, simulation
 from metallab.pytorch import kernels
 from metalsim import building
 
@@ -82,7 +82,8 @@ def _find_own_tools() -> None:
 def _missing(name: str) -> str | None:
     """What building wants and this machine has not, with what to do; None if nothing."""
     cpp_extension = kernels.cpp_extension()
-    if name.endswith(".mm") and not torch.backends.mps.is_available():
+    has_mps = torch.backends.mps.is_available() or simulation.running()
+    if name.endswith(".mm") and not has_mps:
         return (
             "it runs on an Apple GPU. Without one, run it on the simulated one: in a cell that begins with "
             "%%isolated --device mps, or with METALLAB_DEVICE=sim in the environment"
