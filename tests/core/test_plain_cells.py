@@ -76,7 +76,9 @@ def test_torch_goes_on_saying_that_there_is_none(kernel):
 
 
 def test_the_device_that_is_picked_by_its_name_says_that_it_is_simulated(kernel):
-    said = kernel.run('gpu = metallab.device.pick("mps"); print(gpu.kind, gpu.simulated, gpu.label)')
+    said = kernel.run(
+        'gpu = metallab.device.pick("mps"); print(gpu.kind, gpu.simulated, gpu.label)'
+    )
     assert said.startswith("mps True simulated Apple GPU")
 
 
@@ -133,7 +135,7 @@ def test_torch_that_came_first_is_told_of_and_a_marked_cell_runs_elsewhere():
         assert running.run(f"import torch\n{SETUP}") == f"{plain_cells.TOO_LATE}\n"
         assert "RuntimeError" in running.run('y.to("mps")')
         running.run(
-            '# device: mps -> total\nimport os, torch\n'
+            "# device: mps -> total\nimport os, torch\n"
             'total = torch.ones(3, device="mps").sum().item(), os.getpid()'
         )
         said = running.run("import os; print(total[0], total[1] != os.getpid())")

@@ -35,9 +35,7 @@ class LiveKernel:
             elif message["msg_type"] == "error":
                 texts.append(f"{content['ename']}: {content['evalue']}")
 
-        self._client.execute_interactive(
-            cell, allow_stdin=False, timeout=LIMIT, output_hook=hear
-        )
+        self._client.execute_interactive(cell, allow_stdin=False, timeout=LIMIT, output_hook=hear)
         return "".join(texts)
 
 

@@ -4,14 +4,15 @@ On Linux without another GPU, ``import metallab`` in a Jupyter kernel, before to
 the simulated Apple GPU by its name. Nothing is loaded for it before a cell says ``"mps"``. ``device.pick()``,
 ``torch.accelerator`` and ``torch.backends.mps.is_available()`` go on saying CPU, so that only a tensor sent to ``mps``
 by its name is simulated (`metalsim.by_name`). On a Mac ``mps`` is the real GPU, and nothing is done here. In a script,
-a worker, a test or a command nothing is done anywhere: there ``METALLAB_DEVICE=sim`` and ``python -m metalsim`` simulate.
+a worker, a test or a command nothing is done anywhere: there ``METALLAB_DEVICE=sim`` and ``python -m metalsim``
+simulate.
 
 A page's cell begins with a comment, which names what later cells need of it::
 
     # device: mps -> price
 
-Where ``mps`` works in this kernel it is a comment. Where it does not, the cell runs as ``%%isolated price --device mps``
-(`metallab.isolated`), in a second kernel, from which ``price`` comes back. That is so
+Where ``mps`` works in this kernel it is a comment. Where it does not, the cell runs as one that begins with
+``%%isolated price --device mps`` (`metallab.isolated`): in a second kernel, from which ``price`` comes back. That is so
 
 - beside an NVIDIA or an AMD GPU, which PyTorch would lose in the process that has a simulated Apple GPU;
 - where torch was imported before metallab;
@@ -109,7 +110,9 @@ def describe_mps() -> str:
         return ""
     if simulation.is_offered() and simulation.is_ready():
         return 'What is sent to "mps" by its name runs on a simulated Apple GPU.'
-    return "Cells that begin with '# device: mps' run on a simulated Apple GPU, in a second process."
+    return (
+        "Cells that begin with '# device: mps' run on a simulated Apple GPU, in a second process."
+    )
 
 
 def send_elsewhere(lines: Sequence[str]) -> Sequence[str]:

@@ -3,7 +3,8 @@
 ``METALLAB_DEVICE=sim`` chooses it. It has to be armed before torch is loaded, which ``import metallab`` does; and
 installed once torch is there, which ``device.pick()`` does. Its times say nothing about a Mac.
 
-In a notebook's kernel it may also be used by its name alone, while the run's device is the CPU (`metallab.plain_cells`).
+In a notebook's kernel it may also be used by its name alone, while the run's device is the CPU
+(`metallab.plain_cells`).
 
 With it come stand-ins for PyObjC's Metal modules (`metalsim.graph`), so that MPSGraph can be imported.
 """
@@ -32,10 +33,10 @@ def running() -> bool:
     return metalsim is not None and metalsim.installed()
 
 
-def work_done() -> int:
-    """Return how much this process has simulated (`metalsim.work_done`): what raises it has no hardware's time."""
+def count_work() -> int:
+    """Return how much this process has simulated (`metalsim.count_work`): what raises it has no hardware's time."""
     metalsim = sys.modules.get("metalsim")
-    return 0 if metalsim is None else metalsim.work_done()
+    return 0 if metalsim is None else metalsim.count_work()
 
 
 def offer(after_torch: Callable[[], object]) -> None:
@@ -51,7 +52,7 @@ def offer(after_torch: Callable[[], object]) -> None:
 def is_offered() -> bool:
     """True if ``mps`` is to be used by its name here, though torch says that there is none."""
     by_name = sys.modules.get("metalsim.by_name")
-    return by_name is not None and by_name.offered()
+    return by_name is not None and by_name.is_offered()
 
 
 def is_ready() -> bool:

@@ -542,7 +542,7 @@ class _Sampler:
     def _timed_block(self, keep_result: bool = False) -> float:
         fn, synchronize, clock = self.fn, self.synchronize, self.clock
         calls = itertools.repeat(None, self.block)
-        simulated_before = simulation.work_done()
+        simulated_before = simulation.count_work()
         synchronize()  # earlier launches belong to no sample
         if self.waits_for_results:
             start = clock()
@@ -556,7 +556,7 @@ class _Sampler:
                 result = fn()
             synchronize(result)
             stop = clock()
-        if simulation.work_done() != simulated_before or is_on_simulated_gpu(result):
+        if simulation.count_work() != simulated_before or is_on_simulated_gpu(result):
             self.has_simulated = True
         if keep_result:
             self.kept_result = result

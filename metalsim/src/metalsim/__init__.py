@@ -12,13 +12,21 @@ What it knows, what it does not, and how it works is told in `metalsim.device`. 
 loads the plugin, is not to change this package's assertions, of which there are none.)
 """
 
-from metalsim.device import Counters, Event, counters, install, install_with_torch, installed, work_done
+from metalsim.device import (
+    Counters,
+    Event,
+    count_work,
+    counters,
+    install,
+    install_with_torch,
+    installed,
+)
 from metalsim.errors import SimulationError
 from metalsim.planting import FAULTS, PlantedFault, plant, planted
 from metalsim.preload import arm, armed
 from metalsim.pretending import PRETENCES, pretend, pretended
 
 __all__ = [
-    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "counters",
-    "install", "install_with_torch", "installed", "plant", "planted", "pretend", "pretended", "work_done",
+    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "count_work",
+    "counters", "install", "install_with_torch", "installed", "plant", "planted", "pretend", "pretended",
 ]  # fmt: skip

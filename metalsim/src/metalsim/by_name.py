@@ -80,7 +80,7 @@ def offer(after_torch: Callable[[], object] | None = None) -> None:
     preload.around_import("torch", before=arm, after=keep_quiet)
 
 
-def offered() -> bool:
+def is_offered() -> bool:
     """Return whether `offer` was called in this process."""
     return _offer is not None
 

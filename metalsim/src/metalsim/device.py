@@ -142,7 +142,7 @@ def counters() -> Counters:
     return Counters(**_loaded().counters())
 
 
-def work_done() -> int:
+def count_work() -> int:
     """Return how much was simulated in this process: operators, copies, fallbacks, shaders and graphs.
 
     Whatever raised it computed on the simulated device, so that its time is no hardware's.
@@ -151,7 +151,7 @@ def work_done() -> int:
     if _module is not None:
         seen = counters()
         of_torch = seen.ops + seen.copies_to_device + seen.copies_to_host + seen.fallbacks
-    return of_torch + work.noted()
+    return of_torch + work.count()
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:

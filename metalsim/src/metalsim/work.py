@@ -11,6 +11,6 @@ def note() -> None:
     _noted += 1
 
 
-def noted() -> int:
+def count() -> int:
     """Return how many were counted in this process."""
     return _noted

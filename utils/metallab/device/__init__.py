@@ -28,12 +28,14 @@ picked: list[Device] = []
 def pick(name: str = "auto", framework: Framework = "torch") -> Device:
     """The device to use, by PyTorch unless another framework is named.
 
-    In a notebook whose cells may use the simulated Apple GPU by its name (`metallab.plain_cells`), ``pick("mps")`` is
-    that, and says so in its label. A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
+    A name given here counts; ``"auto"`` leaves the choice to ``METALLAB_DEVICE``, and where that is unset or "auto" to
     the machine: the first of mps, cuda, cpu that passes `probe`, with a warning if one that is there is passed over.
     ``METALLAB_DEVICE`` speaks for a run of pages with several frameworks: TensorFlow, JAX and MLX take the CPU where
     they do not have the device that it names, and say why in `Device.instead_of`. DeviceUnavailable if a device that
     was asked for is missing or computes wrongly; ValueError for a name or a framework that does not exist.
+
+    In a notebook whose cells may use the simulated Apple GPU by its name (`metallab.plain_cells`), ``pick("mps")`` is
+    that, and says so in its label.
     """
     found: Device
     if _module(framework) is pytorch:
