@@ -34,6 +34,7 @@ from metallab import (
     needs,
     notebook,
     paths,
+    plain_cells,
     progress,
     records,
     wording,
@@ -305,6 +306,37 @@ def test_a_check_is_one_line_behind_its_stub_and_nothing_is_folded_but_solutions
     assert not {"check", "hint"} & set().union(*made)
 
 
+def is_elsewhere(source: str) -> bool:
+    """Whether a cell runs in another process, or does so where there is another GPU (`plain_cells`)."""
+    return source.startswith("%%isolated") or bool(plain_cells.MARK.match(source.split("\n")[0]))
+
+
+def brought_back(source: str) -> set[str]:
+    """The names that such a cell gives to the notebook, which stand in its first line."""
+    first = source.split("\n")[0]
+    if mark := plain_cells.MARK.match(first):
+        return set((mark["results"] or "").split(", ")) - {""}
+    return set(re.match("%%isolated((?: [a-z_0-9]+)*)", first)[1].split())
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_a_marked_cell_shares_only_what_it_names(path):
+    """So that a page runs beside an NVIDIA GPU, too, where its marked cells have a kernel of their own."""
+    here, there = set(), set()
+    for cell in nbformat.read(path, as_version=4).cells:
+        if not is_code(cell) or cell.source.startswith("%%"):
+            continue
+        assigned, used = global_names(cell.source)
+        used -= assigned
+        if is_elsewhere(cell.source):
+            assert not used & (here - there), f"{cell.id} uses {used & (here - there)} of others"
+            there |= assigned
+            here |= brought_back(cell.source)
+            continue
+        assert not used & (there - here), f"{cell.id} uses {used & (there - here)}: name it"
+        here |= assigned
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_exercises_need_nothing_that_is_deeper(path):
     """Who leaves "Deeper" for later can do the exercises: no name that is made only there."""
@@ -314,11 +346,9 @@ def test_exercises_need_nothing_that_is_deeper(path):
             for heading in re.findall("^## .*", cell.source, re.MULTILINE):
                 deeper = heading.startswith("## Deeper")
             continue
-        # of an isolated cell the names that it brings back, before its options
-        isolated_cell = re.match("%%isolated((?: [a-z_0-9]+)*)", cell.source)
-        assigned, used = (
-            (set(isolated_cell[1].split()), set()) if isolated_cell else global_names(cell.source)
-        )
+        assigned, used = global_names(cell.source)
+        if is_elsewhere(cell.source):
+            assigned, used = brought_back(cell.source), set()
         if deeper:
             made_deeper |= assigned
             continue
