@@ -123,9 +123,7 @@ def test_the_page_s_bits_are_those_of_the_training_script(small, text):
     class Corpus:
         load, encode = staticmethod(lambda: text), staticmethod(corpus.encode)
 
-    own = cells_of(
-        "cost-score", corpus=Corpus, models={"32 bits": small}
-    )
+    own = cells_of("cost-score", corpus=Corpus, models={"32 bits": small})
     np.testing.assert_allclose(
         own["scores"]["32 bits"], bits_per_character(small, text.test[:10_000]), rtol=1e-6
     )
