@@ -902,10 +902,9 @@ def test_one_type_of_8_bits_is_there():
 def test_mixed_devices_raise_as_on_a_mac():
     x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
     for do in (
-        lambda: x + y, lambda: y * x, lambda: x.add_(y), lambda: y.add_(x), lambda: x @ y, lambda: torch.cat([x, y]),
+        lambda: x + y, lambda: y * x, lambda: x.add_(y), lambda: y.add_(x), lambda: torch.cat([x, y]),
         lambda: torch.where(x > 0, y, y), lambda: torch.add(x, x, out=y),
-        lambda: F.cross_entropy(x, torch.tensor([0, 1])), lambda: F.cross_entropy(x[0], torch.tensor(1)),
-        lambda: torch.searchsorted(x[0], torch.tensor(1.0)), lambda: F.scaled_dot_product_attention(x, x, x, y),
+        lambda: F.scaled_dot_product_attention(x, x, x, y),
         lambda: F.scaled_dot_product_attention(x, x, x, y > 0),
     ):  # fmt: skip
         assert raised(do) == (RuntimeError, TWO_DEVICES)
@@ -929,6 +928,87 @@ def test_mixed_devices_raise_as_on_a_mac():
     assert raised(lambda: F.conv2d(image, weight)) == (
         RuntimeError, "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
     )  # fmt: skip
+
+
+@since("2.15", "these words of two of the kernels")
+@plain
+def test_what_was_left_on_the_cpu_has_the_words_of_its_kernel():
+    x, y, ids = torch.ones(2, 2, device="mps"), torch.ones(2, 2), torch.tensor([0, 1])
+    no_buffer = "Passed CPU tensor to MPS op"
+    for do, words in (
+        (lambda: x @ y, "Placeholder storage has not been allocated on MPS device!"),
+        (lambda: F.embedding(ids, x), no_buffer),
+        (lambda: F.cross_entropy(x, ids), no_buffer),
+        (lambda: F.cross_entropy(x[0], torch.tensor(1)), no_buffer),
+        (lambda: F.layer_norm(y, (2,), x[0], x[0]), no_buffer),
+        (lambda: x.masked_fill(y > 0, 0.0), "expected self and mask to be on the same device, but got mask on cpu"),
+        (lambda: y[ids.to("mps")], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
+        (lambda: y[x > 0], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
+        (lambda: torch.baddbmm(x[None], x[None], y[None]), "Expected batch2.is_mps() to be true, but got false."),
+        (
+            lambda: torch.searchsorted(x[0], torch.tensor(1.0)),
+            "torch.searchsorted(): boundaries and input value tensors should have same device type",
+        ),
+    ):  # fmt: skip
+        error, text = raised(do)
+        assert (error, text.startswith(words)) == (RuntimeError, True), text
+
+
+@plain
+def test_a_generator_of_the_cpu_is_refused_in_two_ways():
+    cpu = torch.Generator("cpu")
+    assert raised(lambda: torch.randperm(6, generator=cpu, device="mps")) == (
+        RuntimeError, "Expected a 'mps:0' generator device but found 'cpu'",
+    )  # fmt: skip
+    assert raised(lambda: torch.rand(6, generator=cpu, device="mps")) == (
+        RuntimeError, "Expected a 'mps' device type for generator but found 'cpu'",
+    )  # fmt: skip
+
+
+@since("2.13", "an alert of index_put")
+@plain
+def test_a_kernel_that_is_not_deterministic_raises_or_warns_where_that_is_asked_for():
+    x, places = torch.ones(3, 2, device="mps"), torch.tensor([0, 0, 1], device="mps")
+    add = lambda: torch.zeros(3, 2, device="mps").index_add(0, places, x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        error, text = raised(add)
+        name = "index_put_with_accumulate_mps does not have a deterministic implementation"
+        assert (error, text.startswith(name)) == (RuntimeError, True), text
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert add().sum().item() == 6
+        assert [str(each.message).startswith(name) for each in told] == [True]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert add().sum().item() == 6
+
+
+@plain
+def test_what_only_the_cpus_kernel_finds_not_deterministic_runs():
+    pooled, places = F.max_pool2d(torch.rand(1, 1, 4, 4, device="mps"), 2, return_indices=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert F.max_unpool2d(pooled, places, 2).shape == (1, 1, 4, 4)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@plain
+def test_results_lie_in_memory_as_metals_kernels_lay_them():
+    x = torch.arange(24.0, device="mps").view(2, 3, 4)
+    triangle = torch.eye(3, device="mps")
+    for result in (
+        x.nonzero(), (x[:, ::2] > 3).nonzero(), torch.argwhere(x > 3), torch.fft.fftn(x), torch.fft.rfft(x, dim=0),
+        torch.linalg.solve_triangular(triangle, x[0], upper=True),
+    ):  # fmt: skip
+        assert result.is_contiguous()
+        assert result.view(-1).numel() == result.numel()
+    assert not torch.linalg.inv(triangle).is_contiguous(), (
+        "this one is laid out before a kernel is called"
+    )
 
 
 @plain

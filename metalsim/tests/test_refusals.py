@@ -47,6 +47,119 @@ def test_every_rule_is_of_an_operator_that_has_a_kernel():
     )
 
 
+# ---- what is not deterministic --------------------------------------------------------------------------------------
+
+X, WHOLE_ROW, PLACES = (
+    torch.ones(4, 3),
+    torch.ones(4, dtype=torch.long),
+    torch.zeros(4, dtype=torch.long),
+)
+ALERTS = {
+    "kthvalue": (("aten::kthvalue", (X, 2)), "kthvalue MPS", "2.11.0"),
+    "a mask's gradient": (
+        ("aten::_index_put_impl_", (X, [PLACES], X, True)), "index_put_with_accumulate_mps", "2.13.0",
+    ),
+    "index_add": (("aten::index_add", (X, 0, PLACES, X)), "index_put_with_accumulate_mps", "2.13.0"),
+    "index_add_": (("aten::index_add_", (X, 0, PLACES, X)), "index_put_with_accumulate_mps", "2.13.0"),
+    "index_reduce": (("aten::index_reduce", (X, 0, PLACES, X, "mean")), "index_reduce_mps", "2.13.0"),
+    "scatter_add": (("aten::scatter_add", (X, 0, PLACES[:, None], X)), "scatter_reduce_mps", "2.13.0"),
+    "scatter_reduce": (
+        ("aten::scatter_reduce.two", (X, 0, PLACES[:, None], X, "prod")), "scatter_reduce_mps", "2.13.0",
+    ),
+    "scatter that adds": (
+        ("aten::scatter.reduce", (X, 0, PLACES[:, None], X), {"reduce": "add"}), "scatter_reduce_mps", "2.13.0",
+    ),
+    "an embedding's gradient": (
+        ("aten::embedding_dense_backward", (X, PLACES, 5, -1, False)), "embedding_dense_backward_mps", "2.15.0",
+    ),
+    "a bicubic gradient": (
+        ("aten::upsample_bicubic2d_backward", (X[None, None], [4, 3], [1, 1, 2, 2], False)),
+        "upsample_bicubic2d_backward", "2.15.0",
+    ),
+}  # fmt: skip
+"""A call, by which name it says that it is not deterministic, and the first version that does."""
+
+
+@pytest.mark.parametrize("case_id", ALERTS)
+def test_a_kernel_that_is_not_deterministic_has_a_name(case_id):
+    call, name, _ = ALERTS[case_id]
+    assert refusals.alert(*call, version=NEWEST) == name
+
+
+@pytest.mark.parametrize("case_id", ALERTS)
+def test_a_kernel_asks_from_its_version_on(case_id):
+    call, _, since = ALERTS[case_id]
+    versions_of_torch = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
+    told = [version for version in versions_of_torch if refusals.alert(*call, version=version)]
+    assert told == [version for version in versions_of_torch if version >= since]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(("aten::index_add", (WHOLE_ROW, 0, PLACES, WHOLE_ROW)), id="whole numbers"),
+        pytest.param(("aten::_index_put_impl_", (X, [PLACES], X, False)), id="written, not added"),
+        pytest.param(("aten::index_reduce", (X, 0, PLACES, X, "amax")), id="the largest by index"),
+        pytest.param(
+            ("aten::scatter_reduce.two", (X, 0, PLACES[:, None], X, "amin")), id="the smallest"
+        ),
+        pytest.param(("aten::scatter.src", (X, 0, PLACES[:, None], X)), id="scatter that writes"),
+        pytest.param(("aten::index_add", (X, 0, PLACES[:0], X[:0])), id="nothing to add"),
+        pytest.param(("aten::cumsum", (X, 0)), id="a sum in order"),
+    ],
+)
+def test_the_same_result_in_any_order_is_deterministic(call):
+    assert refusals.alert(*call, version=NEWEST) is None
+
+
+# ---- what was left on the CPU ---------------------------------------------------------------------------------------
+
+ON_DEVICE, ON_CPU = torch.ones(2, 2, device="meta"), torch.ones(2, 2)
+LEFT = {
+    "iterated": (("aten::add.Tensor", (ON_DEVICE, ON_CPU)), "Expected all tensors to be on the same device"),
+    "a mask": (
+        ("aten::masked_fill.Scalar", (ON_DEVICE, ON_CPU, 0)),
+        "expected self and mask to be on the same device, but got mask on cpu and self on meta",
+    ),
+    "what is indexed": (
+        ("aten::index.Tensor", (ON_CPU, [ON_DEVICE])),
+        "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
+    ),
+    "a product": (
+        ("aten::mm", (ON_DEVICE, ON_CPU)), "Placeholder storage has not been allocated on MPS device!",
+    ),
+    "a batch": (
+        ("aten::baddbmm", (ON_DEVICE, ON_DEVICE, ON_CPU)), "Expected batch2.is_mps() to be true, but got false.",
+    ),
+    "what is added to a batch": (
+        ("aten::baddbmm", (ON_CPU, ON_DEVICE, ON_DEVICE)), "Expected input.is_mps() to be true, but got false.",
+    ),
+    "places": (("aten::gather", (ON_DEVICE, 0, ON_CPU)), "Passed CPU tensor to MPS op"),
+    "edges": (
+        ("aten::bucketize.Tensor", (ON_DEVICE, ON_CPU)),
+        "torch.searchsorted(): boundaries and input value tensors should have same device type, but got boundaries "
+        "tensor device type cpu and input value tensor device type meta",
+    ),
+}  # fmt: skip
+"""A call, and how its message begins."""
+
+
+@pytest.mark.parametrize("case_id", LEFT)
+def test_each_kernel_has_words_for_a_tensor_left_on_the_cpu(case_id):
+    call, beginning = LEFT[case_id]
+    words = refusals.describe_left_on_cpu(*call, version=NEWEST)
+    assert words.startswith(beginning)
+
+
+def test_words_for_a_tensor_left_on_the_cpu_are_of_a_version():
+    call = ("aten::index_select", (ON_DEVICE, 0, ON_CPU))
+    words = {
+        version: refusals.describe_left_on_cpu(*call, version=version)
+        for version in ("2.13.0", "2.14.1")
+    }
+    assert words["2.14.1"] == "Passed CPU tensor to MPS op" != words["2.13.0"]
+
+
 # ---- what becomes of a call -----------------------------------------------------------------------------------------
 
 

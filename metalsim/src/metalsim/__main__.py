@@ -1,7 +1,7 @@
 """``python -m metalsim script.py``: runs a program as ``python`` would, with a simulated Apple GPU as its ``mps``.
 
-``-m package`` and ``-c code`` do what they do for ``python``. Processes that the program starts are not simulated, but
-those that it forks.
+``-m package`` and ``-c code`` do what they do for ``python``. Around the GPU the program meets what it meets on a Mac
+(`metalsim.surroundings`). Of the processes that it starts, those of Python's multiprocessing have a simulated GPU, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
-from metalsim import device, preload, pretending
+from metalsim import device, preload, pretending, surroundings
 from metalsim.errors import SimulationError
 
 
@@ -29,6 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         choices=pretending.PRETENCES,
         help="more of a Mac; may be repeated",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        choices=surroundings.SURROUNDINGS,
+        help="leave as on Linux that workers are forked, or that PyTorch may have CUDA; may be repeated",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -49,16 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         preload.arm()
         pretending.pretend(*given.pretend)
+        surroundings.set_up(given.keep)
     except SimulationError as error:
         print(f"metalsim: {error}", file=sys.stderr)
         return 2
     preload.after_torch(lambda: print(device.install(), file=sys.stderr, flush=True), required=True)
     if given.module:
-        sys.argv, sys.path[0] = _told_pytest(given.module, given.pretend), os.getcwd()
+        sys.argv, sys.path[0] = _told_pytest(given.module, given), os.getcwd()
         runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
     elif given.code:
         sys.argv, sys.path[0] = ["-c", *given.code[1:]], ""
-        exec(compile(given.code[0], "<string>", "exec"), {"__name__": "__main__"})
+        main_module = ModuleType("__main__")  # not this one, which a spawned process would import
+        sys.modules["__main__"] = main_module
+        exec(compile(given.code[0], "<string>", "exec"), main_module.__dict__)
     elif given.script and os.path.exists(given.script):
         sys.argv, sys.path[0] = (
             [given.script, *given.arguments],
@@ -72,11 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told_pytest(arguments: list[str], pretences: Sequence[str]) -> list[str]:
+def _told_pytest(arguments: list[str], given: argparse.Namespace) -> list[str]:
     """The arguments of a module; pytest is told by options what it is to do, so that its workers are told, too."""
     if arguments[0] != "pytest":
         return arguments
-    more = [word for name in pretences for word in ("--metalsim-pretend", name)]
+    more = [word for name in given.pretend for word in ("--metalsim-pretend", name)]
+    more += [word for name in given.keep for word in ("--metalsim-keep", name)]
     return ["pytest", "-p", "metalsim.pytest_plugin", "--metalsim", *more, *arguments[1:]]
 
 

@@ -9,7 +9,8 @@ What it knows:
 - *What is copied.* Copies between CPU and device, and those of a fallback, are counted and reported.
 - *What raises.* Mixed devices, float64, ``.numpy()`` of a device tensor, too much memory, a CPU tensor given to a
   shader. Uninitialised memory reads as NaN (whole numbers as -1), or as PyTorch fills it under
-  ``torch.use_deterministic_algorithms``. The child of a fork cannot use its parent's device.
+  ``torch.use_deterministic_algorithms``, under which kernels that are not deterministic raise. The child of a fork
+  cannot use its parent's device.
 - *autocast*: PyTorch's own lists for MPS, which every build has.
 
 What it does not know:
@@ -21,6 +22,7 @@ What it does not know:
   of Objective-C++ wait for a commit, or for PyTorch's next work (`metalsim.objc`).
 - *Memory pressure.* Memory figures are exact sums of tensors, the device has 16 GiB; Metal rounds, keeps pools, and
   shares with the system.
+- *Words.* What a kernel says of a tensor that was left on the CPU is known of some (`metalsim.refusals.left_on_cpu`).
 - *Other names.* Linear, convolution, attention and LSTM are one operator as on a Mac; max pooling is reported as
   ``max_pool2d_with_indices``. Sparse and quantised tensors are missing.
 
@@ -45,6 +47,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metalsim import building, operators, planting, preload, pretending, refusals, work
 from metalsim.errors import SimulationError
+from metalsim.refusals import alerts
 from metalsim.refusals.versions import release
 
 if TYPE_CHECKING:
@@ -80,6 +83,8 @@ class Event:
     """Of a copy."""
     copies: int = 0
     """One for a copy; the copied tensors of a fallback."""
+    tensors: str = ""
+    """Device, dtype and shape of what was given, as PyTorch's profiler prints them: ``MPS:Float[2, 3]:MPS:Float[]``."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,7 @@ def _switched_on() -> ModuleType:
             "torch was asked for its MPS device before the simulated one was installed: restart Python and begin with "
             f"{preload.FIRST}, before torch is imported"
         )
-    module.install(_decider(), _asker(), torch.version.git_version)
+    module.install(_decider(), _asker(), _alerter(), _complainer(), torch.version.git_version)
     module.register_native(_operators_with_kernel())
     preload.answer_mps(True)
     if str(torch.accelerator.current_accelerator()) != "mps":
@@ -255,24 +260,72 @@ def _let_the_last_backward_end() -> None:
         )
 
 
-def _decider() -> Callable[[str], tuple[int, Sequence[str], bool, bool]]:
+@dataclass(frozen=True)
+class Known:
+    """What is known of an operator before its arguments are: `OpInfo` in csrc/host_call.h reads it."""
+
+    decision: int
+    """NATIVE, FALLS_BACK, MISSING or LIMITED."""
+    widened: Sequence[str]
+    """Dtypes that Metal computes with and the CPU does not, as the CPU's errors call them."""
+    takes_numbers: bool
+    """Whether a number that is on the CPU may stand beside tensors of the device."""
+    takes_float8: bool
+    asks: bool
+    """Whether calls may raise under ``torch.use_deterministic_algorithms(True)``."""
+    is_silent: bool
+    """Whether the CPU's kernel raises there and the Metal kernel does not."""
+    makes_contiguous: bool
+    """Whether the Metal kernel makes contiguous results where the CPU's does not."""
+
+
+def _decider() -> Callable[[str], Known]:
     """Return a function of an operator: see `decide` in csrc/host_call.h."""
     falls_back = _fallback_enabled()
 
-    def decide(name: str) -> tuple[int, Sequence[str], bool, bool]:
+    def decide(name: str) -> Known:
         how, plain = operators.status(name), name.partition(".")[0]
-        takes = (
-            operators.takes_numbers(name),
-            plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
-        )
+        has_kernel = how in ("native", "composite")
         if how == "falls back":
-            return FALLS_BACK, (), *takes
-        if how in ("native", "composite"):
+            decision = FALLS_BACK
+        elif has_kernel:
             decision = LIMITED if refusals.looks_at_arguments(name) else NATIVE
-            return decision, operators.WITHOUT_CPU_KERNEL.get(plain, ()), *takes
-        return (FALLS_BACK if falls_back else MISSING), (), *takes
+        else:
+            decision = FALLS_BACK if falls_back else MISSING
+
+        return Known(
+            decision=decision,
+            widened=operators.WITHOUT_CPU_KERNEL.get(plain, ()) if has_kernel else (),
+            takes_numbers=operators.takes_numbers(name),
+            takes_float8=plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
+            asks=has_kernel and refusals.asks_whether_deterministic(name),
+            is_silent=has_kernel and plain in alerts.SILENT_THERE,
+            makes_contiguous=has_kernel and plain in operators.CONTIGUOUS,
+        )
 
     return decide
+
+
+def _complainer() -> Callable[[str, Sequence[Any]], str]:
+    """Return a function for calls with a tensor that was left on the CPU: see `complain` in csrc/host_call.h."""
+    import torch
+
+    def complain(name: str, arguments: Sequence[Any]) -> str:
+        with torch._C.DisableTorchFunction():
+            return refusals.describe_left_on_cpu(name, arguments)
+
+    return complain
+
+
+def _alerter() -> Callable[[str, Sequence[Any]], str | None]:
+    """Return a function for calls of operators that ask: see `alert` in csrc/host_call.h."""
+    import torch
+
+    def alert(name: str, arguments: Sequence[Any]) -> str | None:
+        with torch._C.DisableTorchFunction():
+            return refusals.alert(name, arguments)
+
+    return alert
 
 
 def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:

@@ -49,6 +49,17 @@ WITHOUT_CPU_KERNEL: Mapping[str, tuple[str, ...]] = {
     "aten::histc": ("Byte", "Char", "Int", "Long", "Short"),
     **dict.fromkeys(("aten::gather", "aten::scatter", "aten::scatter_"), ("Float8_e4m3fn",)),
 }  # fmt: skip
+CONTIGUOUS = (
+    "aten::nonzero", "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c", "aten::linalg_solve_triangular",
+    "aten::_cholesky_solve_helper",
+)  # fmt: skip
+"""Whose results the Metal kernel makes contiguous, and the CPU's kernel in another layout.
+
+Found by running PyTorch's own samples of all operators (``torch.testing._internal``, float32, contiguous inputs) on the
+CPU and looking at the results of operators that have one function for MPS and another one for the CPU; what MPS's
+function makes was read in its source (Indexing.mm, FastFourierTransform.mm, LinearAlgebra.mm). Other operators share
+the function that makes their results, so that the layout is the same.
+"""
 WITHOUT_FLOAT8 = ("aten::mm", "aten::addmm", "aten::mul", "aten::abs")
 """Where the CPU computes with float8_e4m3fn and the Metal libraries of PyTorch 2.15's wheel have no function for it."""
 

@@ -240,7 +240,8 @@ def _refuse_other_processes() -> None:
                 torch.utils.data.get_worker_info()
             ):  # an error in the thread that sends would reach nobody
                 sys.stderr.write(
-                    "a DataLoader's worker cannot pass mps tensors on: move them to mps in the parent\n"
+                    "_share_filename_: only available on CPU. A DataLoader's worker cannot pass mps tensors on: move "
+                    "them to mps in the parent\n"
                 )
                 os._exit(1)
             storage._share_filename_cpu_()

@@ -93,6 +93,11 @@ def around_import(module: str, before: Callable[[], object], after: Callable[[],
     sys.meta_path.insert(0, _AroundImport(module, after, required=False, before=before))
 
 
+def before_import(module: str, do: Callable[[], object]) -> None:
+    """Call ``do`` once, as soon as a module is about to be imported."""
+    sys.meta_path.insert(0, _BeforeImport(module, do))
+
+
 @contextlib.contextmanager
 def forgiving() -> Iterator[None]:
     """Within this block a failure of what is ``required`` of an import is a warning."""
@@ -153,6 +158,18 @@ class _AroundImport(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = load_and_do
         return spec
+
+
+class _BeforeImport(importlib.abc.MetaPathFinder):
+    """Finds no module, and does one thing when another one is looked for."""
+
+    def __init__(self, module: str, do: Callable[[], object]) -> None:
+        self._module, self._do = module, do
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == self._module and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._do()
 
 
 def _check_system() -> None:

@@ -3,8 +3,9 @@
 Written after the class ``MPSProfiler``, whose header PyTorch ships in ``include/ATen/mps``. Signposts themselves go
 nowhere: what shows them, Instruments, runs on a Mac only.
 
-What it does not know: times, which stand as ``nan`` in the log; tensors' shapes; which operators are Metal kernels and
-which are graphs, so that all are called kernels (``K``).
+What it does not know: times, which stand as ``nan`` in the log; which operators are Metal kernels and which are graphs,
+so that all are called kernels (``K``); how a Mac calls a kernel (``add_kernel_strided``) and which of the tensors it
+names, so that an operator has its own name and all the tensors that it was given.
 """
 
 from __future__ import annotations
@@ -134,11 +135,15 @@ def _number(text: str) -> int:
 
 def _line(event: Any, row: Row) -> str:
     """An entry of the live log."""
-    if event.kind == "op":
-        return f"aten::{_key(event.name)} (id=K{row.number}, run={row.runs})"
     if event.kind == "copy":
-        return f"MemCopySync: {_sides(event)} (len={_size(event.bytes)})"
-    return f"CPU Fallback::{_base(event.name)} (id={row.number}, run={row.runs}, CopyOverhead={_size(event.bytes)})"
+        return f"MemCopySync: {event.tensors or _sides(event)} (len={_size(event.bytes)})"
+    tensors = f":{event.tensors}" if event.tensors else ""
+    if event.kind == "op":
+        return f"aten::{_key(event.name)}{tensors} (id=K{row.number}, run={row.runs})"
+    overhead = f"CopyOverhead={_size(event.bytes)}"
+    return (
+        f"CPU Fallback::{_base(event.name)}{tensors} (id={row.number}, run={row.runs}, {overhead})"
+    )
 
 
 def _sides(event: Any) -> str:

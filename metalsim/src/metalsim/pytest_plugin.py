@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from metalsim import device, pretending
+from metalsim import device, pretending, surroundings
 from metalsim.errors import SimulationError
 
 
 def pytest_addoption(parser):
-    """The two options."""
+    """Offer the three options."""
     group = parser.getgroup("metalsim", "a simulated Apple GPU")
     group.addoption(
         "--metalsim", action="store_true", help="torch has an mps device: a simulated Apple GPU"
@@ -25,6 +25,14 @@ def pytest_addoption(parser):
         help="more of a Mac",
     )
 
+    group.addoption(
+        "--metalsim-keep",
+        action="append",
+        default=[],
+        choices=[*surroundings.SURROUNDINGS],
+        help="leave as on Linux that workers are forked, or that PyTorch may have CUDA",
+    )
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config):
@@ -35,6 +43,7 @@ def pytest_load_initial_conftests(early_config):
     try:
         device.install_with_torch(required=True)
         pretending.pretend(*given.metalsim_pretend)
+        surroundings.set_up(given.metalsim_keep)
     except SimulationError as error:
         raise pytest.UsageError(f"--metalsim: {error}") from error
 

@@ -99,9 +99,16 @@ void register_native(const std::vector<std::string>& names) {
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_any>());
 }
 
-void install(py::object decide_by_name, py::object outcome_of_call, std::string commit) {
+void install(
+    py::object decide_by_name,
+    py::object outcome_of_call,
+    py::object alert_of_call,
+    py::object words_of_call,
+    std::string commit) {
   decide = decide_by_name.release().ptr();
   outcome = outcome_of_call.release().ptr();
+  alert = alert_of_call.release().ptr();
+  complain = words_of_call.release().ptr();
   commit_hash = std::move(commit);
   watch_forks();
   register_transformed_attention();

@@ -23,8 +23,10 @@ namespace metalsim {
 enum class Decision { native, falls_back, missing, limited };
 
 // Set once by install.
-inline PyObject* decide = nullptr; // name -> decision, widened, takes_numbers and takes_float8 of OpInfo
+inline PyObject* decide = nullptr; // name -> an object with the last fields of OpInfo
 inline PyObject* outcome = nullptr; // name, arguments -> None, or an `Outcome` as two strings
+inline PyObject* alert = nullptr; // name, arguments -> None, or by which name the kernel says that it is not deterministic
+inline PyObject* complain = nullptr; // name, arguments -> what the kernel says of a tensor that was left on the CPU
 inline std::string commit_hash; // of the torch that is running, for the message about a missing operator
 
 constexpr const char* kTwoDevices =
@@ -41,6 +43,10 @@ struct OpInfo {
   bool takes_numbers = true; // of the CPU, which may stand beside device tensors in a kernel for elements
   bool takes_float8 = true;
   std::vector<std::string> widened; // dtypes that Metal computes with and the CPU does not, as its errors call them
+  bool names_device_of_generator = false; // whether the words for a generator of the CPU are those of randperm
+  bool asks = false; // whether calls may raise under torch.use_deterministic_algorithms
+  bool makes_contiguous = false; // whether results are contiguous where the CPU's kernel gives them another layout
+  bool is_silent = false; // whether the CPU's kernel may raise there, and Metal's does not
   mutable std::atomic<bool> warned = false;
 };
 
@@ -78,11 +84,15 @@ inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
   }
   py::gil_scoped_acquire gil;
   TORCH_CHECK(decide != nullptr, "the simulated Apple GPU was loaded but not installed: call metalsim.install()");
-  const py::tuple decision = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
-  info.decision = Decision(py::cast<int>(decision[0]));
-  info.widened = py::cast<std::vector<std::string>>(decision[1]);
-  info.takes_numbers = py::cast<bool>(decision[2]);
-  info.takes_float8 = py::cast<bool>(decision[3]);
+  const py::object known = py::reinterpret_borrow<py::object>(decide)(c10::toString(op.operator_name()));
+  info.decision = Decision(py::cast<int>(known.attr("decision")));
+  info.widened = py::cast<std::vector<std::string>>(known.attr("widened"));
+  info.takes_numbers = py::cast<bool>(known.attr("takes_numbers"));
+  info.takes_float8 = py::cast<bool>(known.attr("takes_float8"));
+  info.names_device_of_generator = op.schema().name() == "aten::randperm";
+  info.asks = py::cast<bool>(known.attr("asks"));
+  info.makes_contiguous = py::cast<bool>(known.attr("makes_contiguous"));
+  info.is_silent = py::cast<bool>(known.attr("is_silent"));
   return made;
 }
 
@@ -98,6 +108,32 @@ inline const OpInfo& info_of(const c10::OperatorHandle& op) {
   std::unique_lock<std::shared_mutex> lock(*mutex);
   return *known->emplace(&op.schema(), std::move(info)).first->second;
 }
+
+// The arguments of a call, for a function of Python's.
+inline py::list to_python(at::ArrayRef<c10::IValue> arguments) {
+  py::list given;
+  for (const c10::IValue& argument : arguments)
+    given.append(torch::jit::toPyObject(argument));
+  return given;
+}
+
+// While the CPU's kernel computes of which PyTorch says that it is not deterministic, and Metal's says nothing.
+class WithoutAlerts {
+ public:
+  WithoutAlerts() {
+    context_.setDeterministicAlgorithms(false, false);
+  }
+  ~WithoutAlerts() {
+    context_.setDeterministicAlgorithms(asked_, only_warned_);
+  }
+  WithoutAlerts(const WithoutAlerts&) = delete;
+  WithoutAlerts& operator=(const WithoutAlerts&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  const bool asked_ = context_.deterministicAlgorithms();
+  const bool only_warned_ = context_.deterministicAlgorithmsWarnOnly();
+};
 
 class HostCall {
  public:
@@ -125,9 +161,20 @@ class HostCall {
     arguments_.assign(stack_->begin() + int64_t(first), stack_->end());
     for (size_t i = 0; i < count; ++i)
       (*stack_)[first + i] = to_host(arguments_[i], i);
-    TORCH_CHECK(pairs_.empty() || !on_cpu_, kTwoDevices);
+    if (!pairs_.empty() && on_cpu_)
+      throw_left_on_cpu();
     // the device's generator brings the call of a CPU tensor here; a Mac's kernels refuse it, each in words of its own
     TORCH_CHECK(!generator_ || !on_cpu_, "Passed CPU tensor to MPS op");
+  }
+
+  void throw_left_on_cpu() const {
+    std::string words;
+    {
+      py::gil_scoped_acquire gil;
+      words = py::cast<std::string>(py::reinterpret_borrow<py::object>(complain)(
+          c10::toString(op_.operator_name()), to_python(arguments_)));
+    }
+    TORCH_CHECK(false, words);
   }
 
   c10::IValue to_host(const c10::IValue& value, size_t argument) {
@@ -136,8 +183,13 @@ class HostCall {
     if (value.isTensor())
       return to_host(value.toTensor(), argument);
     generator_ |= value.isGenerator();
-    if (value.isGenerator())
-      return host_generator(value.toGenerator()); // raises for a generator of the CPU
+    if (value.isGenerator()) {
+      const at::Generator given = value.toGenerator();
+      TORCH_CHECK(
+          !info_.names_device_of_generator || given.device().is_mps(),
+          "Expected a '", device(), "' generator device but found '", given.device(), "'");
+      return host_generator(given); // raises for a generator of the CPU
+    }
     if (value.isDevice())
       return value.toDevice().is_mps() ? c10::IValue(c10::Device(c10::kCPU)) : value;
     // what TorchScript passes may say of its elements more than the schema, a list of masks that it is one of tensors
@@ -215,6 +267,9 @@ class HostCall {
 
   void call_kernel() {
     OnHost on_host;
+    std::optional<WithoutAlerts> without_alerts;
+    if (info_.is_silent)
+      without_alerts.emplace();
     op_.redispatchBoxed(kHostKeys, stack_);
   }
 
@@ -289,8 +344,16 @@ class HostCall {
     for (const auto& pair : pairs_)
       if (pair.host.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl())
         return tensor_over(pair.device.storage(), kDeviceKeys, result);
-    pairs_.push_back({device_tensor(result), result});
+    const at::Tensor made = laid_out(result);
+    pairs_.push_back({device_tensor(made), made});
     return pairs_.back().device;
+  }
+
+  at::Tensor laid_out(const at::Tensor& result) const {
+    if (!info_.makes_contiguous)
+      return result;
+    OnHost on_host;
+    return result.contiguous();
   }
 
   const c10::OperatorHandle& op_;
@@ -302,16 +365,34 @@ class HostCall {
   bool generator_ = false;
 };
 
+// Under torch.use_deterministic_algorithms: PyTorch's exception, or its warning, for a kernel that is none.
+inline void ask_whether_deterministic(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (!info_of(op).asks || !at::globalContext().deterministicAlgorithms())
+    return;
+  std::optional<std::string> name;
+  {
+    py::gil_scoped_acquire gil;
+    const auto arguments = to_python(torch::jit::last(stack, op.schema().arguments().size()));
+    name = py::cast<std::optional<std::string>>(
+        py::reinterpret_borrow<py::object>(alert)(c10::toString(op.operator_name()), arguments));
+  }
+  if (name)
+    at::globalContext().alertNotDeterministic(*name);
+}
+
 inline void run_native(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  ask_whether_deterministic(op, *stack);
+  const auto tensors = describe(torch::jit::last(*stack, op.schema().arguments().size()));
   HostCall(op, stack).run();
-  count_op(op);
+  count_op(op, tensors);
 }
 
 // PyTorch copies the tensors to the CPU, computes there, and copies the results back. Here only the count is copied.
 inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto tensors = describe(torch::jit::last(*stack, op.schema().arguments().size()));
   HostCall call(op, stack);
   call.run();
-  count_fallback(op, call.copies, call.bytes);
+  count_fallback(op, call.copies, call.bytes, tensors);
 }
 
 inline void run_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -330,10 +411,7 @@ struct Outcome {
 
 inline std::optional<Outcome> ask(const std::string& name, at::ArrayRef<c10::IValue> arguments) {
   py::gil_scoped_acquire gil;
-  py::list given;
-  for (const c10::IValue& argument : arguments)
-    given.append(torch::jit::toPyObject(argument));
-  const py::object found = py::reinterpret_borrow<py::object>(outcome)(name, given);
+  const py::object found = py::reinterpret_borrow<py::object>(outcome)(name, to_python(arguments));
   if (found.is_none())
     return std::nullopt;
   const auto [error, words] = py::cast<std::pair<std::string, std::string>>(found);

@@ -30,9 +30,9 @@ inline Tensor copy_from(const Tensor& from, const Tensor& to, bool) {
   host_view(to).copy_(host_view(from));
   const bool to_device = to.is_mps();
   if (to_device == from.is_mps())
-    count_op("aten::copy_");
+    count_op("aten::copy_", {from, to});
   else
-    count_copy("aten::copy_", to_device, int64_t(to_device ? to.nbytes() : from.nbytes()));
+    count_copy("aten::copy_", to_device, int64_t(to_device ? to.nbytes() : from.nbytes()), from, to);
   return to;
 }
 
@@ -48,8 +48,9 @@ inline Tensor copy_from_and_resize(const Tensor& self, const Tensor& to) {
 }
 
 inline at::Scalar local_scalar(const Tensor& self) {
-  count_copy("aten::_local_scalar_dense", false, self.element_size());
-  return host_view(self).item();
+  const Tensor host = host_view(self);
+  count_copy("aten::_local_scalar_dense", false, self.element_size(), self, host);
+  return host.item();
 }
 
 inline Tensor& set_nothing(Tensor& self) {
@@ -128,7 +129,7 @@ inline Tensor linear(const Tensor& input, const Tensor& weight, const OptionalTe
   check_arguments("aten::linear", {input, weight, bias});
   OnHost on_host;
   auto result = at::linear(host_view(input), host_view(weight), host_view(bias.value_or(Tensor())));
-  count_op("aten::linear");
+  count_op("aten::linear", {input, weight, bias.value_or(Tensor())});
   return device_tensor(result);
 }
 
@@ -151,7 +152,7 @@ inline std::tuple<Tensor, Tensor, Tensor> linear_backward(
     grad_weight = grad.t().mm(input.reshape({rows, matrix.size(1)}).conj()).reshape(weight.sizes());
   if (mask[2])
     grad_bias = one_output ? grad.sum() : grad.sum(0);
-  count_op("aten::linear_backward");
+  count_op("aten::linear_backward", {self, grad_output, weight});
   return {device_tensor(grad_input), device_tensor(grad_weight), device_tensor(grad_bias)};
 }
 
@@ -174,7 +175,9 @@ struct Convolution {
     check_arguments("aten::convolution_overrideable", {input, weight, bias, options...});
     OnHost on_host;
     auto result = at::convolution(widened(input), widened(weight), widened(bias.value_or(Tensor())), options...);
-    count_op(transposed(options...) ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution");
+    count_op(
+        transposed(options...) ? "aten::_mps_convolution_transpose" : "aten::_mps_convolution",
+        {input, weight, bias.value_or(Tensor())});
     return narrowed(result, input);
   }
 
@@ -190,7 +193,8 @@ struct Convolution {
     auto [grad_input, grad_weight, grad_bias] = at::convolution_backward(
         widened(grad_output), widened(input), widened(weight), IntArrayRef(bias_size), options..., mask);
     count_op(
-        transposed(options...) ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward");
+        transposed(options...) ? "aten::mps_convolution_transpose_backward" : "aten::mps_convolution_backward",
+        {grad_output, input, weight});
     return {narrowed(grad_input, input), narrowed(grad_weight, weight), narrowed(grad_bias, weight)};
   }
 };
@@ -210,8 +214,9 @@ inline void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   check_arguments("aten::_scaled_dot_product_attention_math_for_mps", arguments);
   if (op.schema().arguments().size() < on_host.schema().arguments().size())
     torch::jit::push(*stack, false); // before PyTorch 2.12: whether heads are grouped
+  const auto tensors = describe(arguments);
   HostCall(on_host, stack).run();
-  count_op(op);
+  count_op(op, tensors);
 }
 
 // What PyTorch asks of these arguments on every device.
@@ -284,7 +289,8 @@ inline Tensor choose_attention(
   check_attention(query, key, value, mask, causal);
   OptionalTensor added = mask;
   if (mask && mask->defined() && mask->scalar_type() == at::kBool)
-    added = at::zeros_like(*mask, query.options()).masked_fill_(mask->logical_not(), -INFINITY);
+    added = at::zeros_like(*mask, mask->options().dtype(query.scalar_type())) // where the mask is, also on the CPU
+                .masked_fill_(mask->logical_not(), -INFINITY);
   const bool needs_grad =
       at::GradMode::is_enabled() && (query.requires_grad() || key.requires_grad() || value.requires_grad());
   if (needs_grad)
@@ -311,7 +317,7 @@ inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, 
     mask.bernoulli_(kept, host_generator(default_generator()));
     result = x.mul(mask).mul_(kept == 0 ? 0 : 1 / kept);
   }
-  count_op("aten::native_dropout");
+  count_op("aten::native_dropout", {input});
   return {device_tensor(result), device_tensor(mask)};
 }
 
@@ -336,7 +342,7 @@ struct Lstm {
     if (lstm_draws(options...))
       draw.emplace();
     auto [output, h, c] = at::lstm(host_view(input), host_views(hx), host_views(params), options...);
-    count_op("aten::_lstm_mps");
+    count_op("aten::_lstm_mps", {input});
     const Tensor unused = at::empty({0}, input.options());
     return {device_tensor(output), device_tensor(h), device_tensor(c), device_tensor(state), unused, unused};
   }
@@ -381,7 +387,7 @@ struct Lstm {
     for (size_t i = 0; i < found.size(); ++i)
       if (!found[i].defined())
         found[i] = at::zeros_like(wanted[i]);
-    count_op("aten::lstm_mps_backward");
+    count_op("aten::lstm_mps_backward", {input});
     auto made = c10::fmap(found, [](const Tensor& grad) { return device_tensor(grad); });
     const auto states = made.begin() + 1;
     const auto weights = states + int64_t(hx.size());

@@ -1,8 +1,9 @@
 """The outcome of a call on a Mac: its Metal kernel accepts the arguments, refuses them, or leaves them to the CPU.
 
 `metalsim.operators` knows which operators have a kernel. `outcome` looks at shapes, dtypes and settings, so tensors may
-be on any device, ``meta`` included. `rules` has what is refused, `detours` what is left to the CPU, each by the version
-of PyTorch: of the one that is installed if none is given.
+be on any device, ``meta`` included. `rules` has what is refused, `detours` what is left to the CPU, `alerts` what is
+not deterministic, and `left_on_cpu` the words for a tensor that is not on the device. Each goes by the version of
+PyTorch: of the one that is installed if none is given.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metalsim.refusals import detours, rules, versions
+from metalsim.refusals import alerts, detours, left_on_cpu, rules, versions
 from metalsim.refusals.detours import Detour
 
-__all__ = ["Detour", "Refusal", "is_refusal", "looks_at_arguments", "outcome"]
+__all__ = [
+    "Detour",
+    "Refusal",
+    "alert",
+    "asks_whether_deterministic",
+    "describe_left_on_cpu",
+    "is_refusal",
+    "looks_at_arguments",
+    "outcome",
+]
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def outcome(
     if not looks_at_arguments(operator, version):
         return None
     refused, computed_elsewhere = _of_version(version or versions.installed())
-    arguments = {**dict(zip(_parameters(operator), args, strict=False)), **(kwargs or {})}
+    arguments = _name_arguments(operator, args, kwargs)
 
     for name in _names(operator):
         for rule in refused.get(name, ()):
@@ -68,12 +78,52 @@ def outcome(
     return None
 
 
+def asks_whether_deterministic(operator: str, version: str | None = None) -> bool:
+    """Return True if calls of an operator may raise under ``torch.use_deterministic_algorithms(True)``."""
+    return alerts.find(operator, version) is not None
+
+
+def alert(
+    operator: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    version: str | None = None,
+) -> str | None:
+    """Return by which name the kernel of a call says that it is not deterministic; None if it is.
+
+    Parameters
+    ----------
+    operator
+        With or without its overload.
+    args, kwargs
+        The call's; `args` in the order of the operator's schema.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
+    """
+    found = alerts.find(operator, version)
+    if found is None or not found.asks(**_name_arguments(operator, args, kwargs)):
+        return None
+    return found.name
+
+
+def describe_left_on_cpu(operator: str, args: Sequence[Any], version: str | None = None) -> str:
+    """Return the message of a call that has tensors of the device and, wrongly, one of the CPU."""
+    return left_on_cpu.words(operator, _name_arguments(operator, args, None), version)
+
+
 def is_refusal(error: BaseException, version: str | None = None) -> bool:
     """Return True if an exception is a refusal of a kernel of a version of PyTorch, the installed one if None."""
     return any(
         isinstance(error, kind) and words.fullmatch(str(error))
         for kind, words in _patterns(version or versions.installed())
     )
+
+
+def _name_arguments(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the arguments of a call by the names of the operator's schema."""
+    return {**dict(zip(_parameters(operator), args, strict=False)), **(kwargs or {})}
 
 
 @functools.cache
