@@ -69,9 +69,11 @@ def planted() -> tuple[str, ...]:
     return tuple(_planted)
 
 
-def _is_simulated() -> bool:
-    """Return whether this process has the simulated device, which torch may not tell of (`metalsim.by_name`)."""
-    return sys.modules["metalsim.device"].installed()
+def _has_device() -> bool:
+    """Return whether there is an ``mps``: of a simulated one torch may not tell (`metalsim.by_name`)."""
+    import torch
+
+    return torch.backends.mps.is_available() or sys.modules["metalsim.device"].installed()
 
 
 @contextlib.contextmanager
@@ -108,7 +110,7 @@ def plant(*names: str, calls: range | None = None) -> Iterator[None]:
         raise ValueError(
             f"{', '.join(names)} is wrong in every call: calls= is for faults that come and go, {come_and_go}"
         )
-    if not (torch.backends.mps.is_available() or _is_simulated()):
+    if not _has_device():
         raise SimulationError(
             "there is no Apple GPU to plant wrong kernels on: call metalsim.install() first"
         )
