@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from metallab import fast_sizes, mode
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from metallab.records import Headline
     from metallab.verdicts import Comparison, Measurement
 
-    Result = Measurement | Comparison
+    Result: TypeAlias = Measurement | Comparison
 
 LARGEST_PAGE = 64 * 2**20
 """Bytes of a notebook up to which it is read to find out whether it is the one that runs."""
