@@ -21,7 +21,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 MARK = "# fast:"
@@ -82,12 +82,13 @@ def find_fast(source: str) -> list[FastSize]:
 
     lines = source.split("\n")
     equals = [token.end for token in tokens if token.type == tokenize.OP and token.string == "="]
-    comments = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
+    comments = _find_marked_comments(tokens)
+
     found: list[FastSize] = []
     for node, value in _find_assignments(tree):
         row, end = _end_of(node, lines)
         comment = comments.get(row)
-        if comment is None or not comment.string.startswith(MARK):
+        if comment is None:
             continue
         between = lines[row - 1][end : comment.start[1]].strip()
         if between not in ("", _OPEN_END[type(node)]):
@@ -97,6 +98,15 @@ def find_fast(source: str) -> list[FastSize]:
         begin = max(place for place in equals if place <= start)
         found.append(FastSize(begin, (row, end), _read_expression(comment)))
     return _keep_outermost(found)
+
+
+def _find_marked_comments(tokens: Iterable[tokenize.TokenInfo]) -> dict[int, tokenize.TokenInfo]:
+    """Return the comments that name a fast size, by their line."""
+    return {
+        token.start[0]: token
+        for token in tokens
+        if token.type == tokenize.COMMENT and token.string.startswith(MARK)
+    }
 
 
 def _find_assignments(
