@@ -270,6 +270,12 @@ def _make_room(job: Job) -> None:
         raise cannot_write(error.filename or job.out, error) from error
 
 
+def _remove_results(job: Job) -> None:
+    """Remove what a page saved: half of its results would be taken for all of them."""
+    for part in ("json", "png"):
+        Path(job.out, "results", f"{job.name}.{part}").unlink(missing_ok=True)
+
+
 def fail(
     job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None
 ) -> NotebookResult:
@@ -278,8 +284,8 @@ def fail(
     result.cell, result.traceback = failure.cell, failure.traceback
     left = job.partial
     try:
-        for part in ("json", "png"):  # half of a page's results would be taken for all of them
-            Path(job.out, "results", f"{job.name}.{part}").unlink(missing_ok=True)
+        if not job.allow_errors:  # else the cells after an error ran, too
+            _remove_results(job)
         if notebook is None and left.exists():
             notebook = json.loads(left.read_text(encoding="utf-8"))
         if notebook is None:
