@@ -37,7 +37,7 @@ from metallab.doctor.questions import (
 )
 from metallab.doctor.report import Report
 from metallab.exercises import check
-from metallab.project import Refusal, Refused, wording, workbench
+from metallab.project import Refusal, Refused, claims, wording, workbench
 from metallab.project.state import Basis
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import as_model, load_model, unload_module
@@ -551,3 +551,19 @@ def test_what_no_apple_gpu_tried_makes_the_page_incomplete(work, gaps, is_here, 
 def test_with_an_apple_gpu_nothing_is_left_out(work, gaps):
     begin(work).step(3)("float32")
     assert gaps == []
+
+
+# ---- the reader's sentence -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        pytest.param("It is slower on the GPU.", "", id="supported"),
+        pytest.param("It is faster on the GPU.", "faster", id="not supported"),
+        pytest.param("Slower on a CPU, three times as fast here.", "times", id="the second one"),
+        pytest.param("It is not faster.", "", id="negated"),
+    ],
+)
+def test_each_word_about_speed_needs_a_verdict(text, word):
+    assert claims.find_unsupported_speed_word(text, {"The step took longer.": "slower"}) == word

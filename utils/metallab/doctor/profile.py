@@ -78,16 +78,19 @@ def _result(
     is_timed: bool,
     raised_on: str | None,
 ) -> ProfileResult:
-    """Return what two traces hold: of the best device, and of the one on which copies can be seen, if there is one."""
-    moved = () if moves is None else moves.having("copy", "fallback")
-    copies = sum(event.kind == "copy" for event in moved)
+    """Return what two traces hold: of the best device, and of the one on which copies can be seen, if there is one.
+
+    ``is_timed`` says whether the times of copies count, and ``raised_on`` names the device on which the model raised.
+    """
+    events = () if moves is None else moves.having("copy", "fallback")
+    copies = sum(event.kind == "copy" for event in events)
     return ProfileResult(
         task,
         _operators(here),
-        transfers=None if moves is None else _transfers(moved, is_timed),
+        transfers=None if moves is None else _transfers(events, is_timed),
         copies=copies,
-        fallbacks=len(moved) - copies,
-        packages=_packages(moved, subject),
+        fallbacks=len(events) - copies,
+        packages=_packages(events, subject),
         raised_on=raised_on,
     )
 

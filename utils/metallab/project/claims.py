@@ -34,17 +34,19 @@ def find_unknown_number(text: str, shown: str) -> str:
 
 
 def find_unsupported_speed_word(text: str, verdicts: Mapping[str, Verdict]) -> str:
-    """Return a word about speed that no verdict supports; empty if there is none.
+    """Return the first word about speed that no verdict supports; empty if there is none.
 
     ``verdicts`` are those of the sentences that may be quoted. What is negated claims nothing.
     """
     for sentence in verdicts:
         text = text.replace(sentence, "")
-    word = find_speed_word(NEGATED.sub("", text))
-    if not word:
-        return ""
-    needed = "slower" if word.lower().startswith("slow") else "faster"
-    return "" if needed in verdicts.values() else word
+
+    for found in SPEED.finditer(NEGATED.sub("", text)):
+        word = found[0]
+        needed = "slower" if word.lower().startswith("slow") else "faster"
+        if needed not in verdicts.values():
+            return word
+    return ""
 
 
 def is_about_a_mac(text: str) -> bool:

@@ -124,6 +124,8 @@ class Reference:
     def rounding(self, number: int, exact: Tensor, where: Tensor) -> float:
         """Return the largest error of the CPU in the same dtype, or of changing the last bits.
 
+        It is 0 where the CPU makes no error in that dtype: then changed bits excuse none of the device.
+
         Parameters
         ----------
         number
@@ -169,7 +171,7 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
 
     try:
         for value in filter(is_floating, returned):
-            checks.tolerance(value.dtype)  # raises if this dtype has none
+            checks.tolerance(value.dtype)  # ValueError, caught below, if this dtype has none
         after = before.copy_to_cpu(to_float64)
         return Reference(before, after, results(after.compute()))
     except CPU_ERRORS as error:
@@ -300,10 +302,10 @@ class _ResultComparer:
 
     def _compare_positions(self, exact: Tensor, value: Tensor) -> Difference | None:
         """Compare positions by the values there: where values are equal, devices may differ."""
-        if exact.shape == value.shape and torch.equal(exact, value):
-            return None
         if exact.shape != value.shape or exact.dtype != value.dtype:
             return WrongKind.of(exact, value)
+        if torch.equal(exact, value):
+            return None
         if self.reference.before.settings.get("stable"):
             return WrongOrder(int((exact != value).sum()), value.numel())
 
@@ -314,7 +316,10 @@ class _ResultComparer:
         return WrongPositions(wrong, value.numel()) if wrong else None
 
     def _count_wrong_positions(self, exact: Tensor, value: Tensor) -> int:
-        """Return how many positions point at other values, or are there twice; 0 if these are no positions."""
+        """Return how many positions point at other values, or are there twice.
+
+        It is 0 if these are no positions, which `not_compared` then says.
+        """
         call = self.reference.before
         if not _returns_positions(call):
             self.not_compared = NotCompared(Reason.INTEGERS)

@@ -48,8 +48,8 @@ UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerote
 class Repeats:
     """How often a call was wrong and right with the same numbers."""
 
-    wrong: int = 1
-    right: int = 0
+    wrong: int
+    right: int
 
 
 class OperatorComparer:
@@ -85,6 +85,7 @@ class OperatorComparer:
         self.call: Call | None = None
 
         self._path = ""
+        """Of the module that runs, from the root's."""
         self._infinities: dict[int, CallSite] = {}
         """By address of memory that holds an infinity, the call that it comes from."""
 
@@ -228,7 +229,10 @@ class OperatorComparer:
     def _find_origin(
         self, call: Call, infinite_arguments: Sequence[Any], makes_one: bool
     ) -> CallSite | None:
-        """Return the call that an infinity in the arguments or the results comes from; None if it is not known."""
+        """Return the call that an infinity in the arguments or the results comes from; None if it is not known.
+
+        The first one of a run is noted in the report.
+        """
         if makes_one and not infinite_arguments:
             here = CallSite(call.name, self.module, self.direction)
             if self.report.infinity is None and not _asks_for_infinity(call):
@@ -243,7 +247,7 @@ class OperatorComparer:
         agreement: Agreement,
         call: Call,
         difference: Difference,
-        repeats: Repeats = Repeats(),
+        repeats: Repeats = Repeats(wrong=1, right=0),
     ) -> None:
         """Name a call as the first that is wrong, or makes a NaN."""
         tensors = call.tensors
