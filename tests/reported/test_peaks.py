@@ -127,3 +127,24 @@ def test_page_01_takes_the_upper_end(chip):
 
     limit = peaks.arithmetic(chip.name)
     assert names["peak"] == (limit and limit.high / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("chip", "dtype", "low", "high"),
+    [
+        pytest.param("M1 Pro", "float32", 26, 26.6, id="agreed"),
+        pytest.param("M5", "float32", 26.3, 37.2, id="a band"),
+        pytest.param("M5 Max", "float16", 27, 145, id="with matrix units"),
+    ],
+)
+def test_a_ridge_point_is_the_peak_over_the_label_s_bandwidth(chip, dtype, low, high):
+    ridge = peaks.ridge(chip, dtype)
+    assert low <= ridge.low <= ridge.high <= high
+    assert ridge.low == pytest.approx(peaks.float32(chip).low / reported.chip(chip).bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("chip", "dtype"), [pytest.param("M1", "float64", id="no such format"), ("M99", "float32")]
+)
+def test_no_ridge_point_is_given_where_nothing_is_known(chip, dtype):
+    assert peaks.ridge(chip, dtype) is None

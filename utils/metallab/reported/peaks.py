@@ -147,6 +147,32 @@ def bandwidth(chip: str) -> Band | None:
     return Band(known.bandwidth, known.bandwidth * ROUNDED, "B/s", "the label, which is rounded")
 
 
+def ridge(chip: str, dtype: object = "float32") -> Band | None:
+    """The ridge point of a chip's GPU: from so many operations for each byte on arithmetic takes longer than memory.
+
+    Parameters
+    ----------
+    chip : str
+        Such as ``M2 Max`` or ``Apple M2 Max``.
+    dtype : optional
+        ``float32`` is without matrix units, as `float32` is; other formats have them where `arithmetic` does.
+
+    Returns
+    -------
+    Band or None
+        FLOP/B: the ends of `float32` or `arithmetic` over the bandwidth on the label. None where one of both is
+        unknown.
+    """
+    name = units.dtype_name(dtype)
+    peak = float32(chip) if name == "float32" else arithmetic(chip, name)
+    memory = bandwidth(chip)
+    if peak is None or memory is None or memory.low is None:
+        return None
+
+    low = peak.low / memory.low if peak.low is not None else None
+    return Band(low, peak.high / memory.low, "FLOP/B", f"{peak.why}, over the label's bandwidth")
+
+
 def chip_of(device: Device) -> str | None:
     """The chip of a device, such as ``M2 Max``; None if it is no Apple GPU, is simulated, or is not in the table."""
     if device.kind != "mps" or device.simulated:

@@ -1,0 +1,408 @@
+"""Fifteen calls of PyTorch whose operations and bytes can be counted on paper, and the probes of a machine.
+
+::
+
+    probes = fifteen_calls.probes(lab.torch_device)
+    bench = roofline.calibrate(probes, on=lab)
+    for call in fifteen_calls.calls():
+        print(call.name, bench.machine.predict(call.work).seconds, call.work.why)
+
+Counted is what the mathematics needs: each input read once, each result written once, and an elementary function such
+as the exponential as one operation. What a library does beyond that is not counted, so that a prediction which fails
+says that there is something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from metallab.roofline import Change, Limit, Probe, Probes, Work
+
+Make = Callable[[torch.device], Callable[[], Any]]
+"""Makes the tensors on a device, and returns what is timed."""
+
+FLOAT = 4
+"""Bytes of a float32."""
+
+CHUNKS = 64
+"""Into so many pieces a tensor is cut, so that a piece fits into a CPU's cache."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The call with operations or bytes changed."""
+
+    change: Change
+    make: Make
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Something that the count leaves out, and a call with the same operations and bytes that does without it."""
+
+    cause: str
+    make: Make
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call, what it has to do, and two experiments that show what limits it."""
+
+    name: str
+    work: Work
+    make: Make
+    doubled: Make
+    """The same with twice the operations and twice the bytes."""
+    experiment: Callable[[torch.device], Experiment]
+    """With only one of the two changed; a CPU and a GPU need different ones."""
+    suspects: tuple[Suspect, ...] = ()
+    """What may be the cause if the prediction fails."""
+
+
+def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Probes:
+    """Make what a machine's three numbers are measured with.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where it runs.
+    side : int
+        Rows and columns of the smallest product; it is doubled until the device is full.
+    numbers : int
+        float32 numbers that are copied. Twice their bytes should be more than any cache holds.
+
+    Returns
+    -------
+    metallab.roofline.Probes
+        Each writes into memory that is there.
+    """
+    source = torch.ones(numbers, device=device)
+    target = torch.empty_like(source)
+    made: dict[int, Probe] = {}
+
+    def product(power: int) -> Probe:
+        if power not in made:
+            n = side * 2**power
+            made[power] = Probe(_product(n, n, n)(device), count_product(n, n, n))
+        return made[power]
+
+    return Probes(
+        launches=_launches(device),
+        product=product,
+        copy=Probe(lambda: target.copy_(source), Work(0, 2 * source.nbytes)),
+    )
+
+
+def _launches(device: torch.device) -> tuple[Probe, ...]:
+    """Calls of five kinds with next to no work: Python and the library do not do the same for each."""
+    x, out = torch.ones(16, 16, device=device), torch.empty(16, 16, device=device)
+    picture, weights = x[None, None], x[None, None, :3, :3]
+    little = Work(x.numel(), 2 * x.nbytes)
+
+    kinds = (
+        lambda: torch.mm(x, x, out=out),
+        lambda: torch.add(x, x, out=out),
+        lambda: torch.softmax(x, -1, out=out),
+        lambda: functional.layer_norm(x, (16,)),
+        lambda: functional.conv2d(picture, weights),
+    )
+    return tuple(Probe(kind, little) for kind in kinds)
+
+
+def count_product(rows: int, inner: int, columns: int) -> Work:
+    """Count a matrix product of (rows, inner) and (inner, columns) in float32.
+
+    Returns
+    -------
+    metallab.roofline.Work
+        A multiplication and an addition for each of rows x inner x columns; both inputs read, the result written.
+    """
+    return Work(
+        flops=2 * rows * inner * columns,
+        bytes=FLOAT * (rows * inner + inner * columns + rows * columns),
+        why="a multiplication and an addition for each row, column and inner index; "
+        "two matrices read, one written",
+    )
+
+
+def calls(side: int = 4096) -> list[Call]:
+    """Return the fifteen calls, in the order of their arithmetic intensity within each kind.
+
+    Parameters
+    ----------
+    side : int
+        Rows of the matrix that multiplies vectors, which has twice as many columns. The tensors of elementwise calls
+        have its square of numbers, in rows of a quarter of it. A multiple of 256; the other sizes follow from it.
+
+    Returns
+    -------
+    list of Call
+        Nothing is allocated before a call is made on a device.
+    """
+    products = [_product_call(side // divisor) for divisor in (128, 16, 4, 2)]
+    vectors = [_vectors_call(side, 2 * side, count) for count in (2, 8, 32, 128)]
+
+    return [
+        *products,
+        _doubling_call(side),
+        _softmax_call(side),
+        _gelu_call(side),
+        _layer_norm_call(side),
+        _convolution_call("convolution 3 x 3", channels=256, side=side // 64, groups=1),
+        _convolution_call("depthwise convolution", channels=64, side=side // 64, groups=64),
+        _vector_call(side, 2 * side),
+        *vectors,
+    ]
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def _product(rows: int, inner: int, columns: int) -> Make:
+    def make(device: torch.device) -> Callable[[], Any]:
+        a = torch.randn(rows, inner, device=device)
+        b = torch.randn(inner, columns, device=device)
+        out = torch.empty(rows, columns, device=device)
+        return lambda: torch.mm(a, b, out=out)
+
+    return make
+
+
+def _product_call(n: int) -> Call:
+    # as many operations, in a shape with more bytes: a quarter of the inner size, twice the rows and columns
+    flat = count_product(2 * n, n // 4, 2 * n)
+    square = count_product(n, n, n)
+    change = Change(
+        "twice the rows and columns, a quarter of the inner size",
+        Limit.MEMORY,
+        flat.bytes / square.bytes,
+    )
+
+    return Call(
+        name=f"product, n = {n}",
+        work=square,
+        make=_product(n, n, n),
+        doubled=_product(2 * n, n, n),
+        experiment=lambda _: Experiment(change, _product(2 * n, n // 4, 2 * n)),
+    )
+
+
+def _vector_call(rows: int, columns: int) -> Call:
+    work = Work(
+        flops=2 * rows * columns,
+        bytes=FLOAT * (rows * columns + columns + rows),
+        why="two operations for each weight, and each weight is read once: what a language model does for a token",
+    )
+
+    def make_with(rows: int) -> Make:
+        def make(device: torch.device) -> Callable[[], Any]:
+            matrix = torch.randn(rows, columns, device=device)
+            vector = torch.randn(columns, device=device)
+            out = torch.empty(rows, device=device)
+            return lambda: torch.mv(matrix, vector, out=out)
+
+        return make
+
+    def experiment(device: torch.device) -> Experiment:
+        if device.type != "cpu":
+            return _in_half_precision(_half_vector(rows, columns))
+        return _in_chunks(_chunked_vector(rows, columns))
+
+    return Call("matrix x vector", work, make_with(rows), make_with(2 * rows), experiment)
+
+
+def _half_vector(rows: int, columns: int) -> Make:
+    def make(device: torch.device) -> Callable[[], Any]:
+        matrix = torch.randn(rows, columns, device=device, dtype=torch.float16)
+        vector = torch.randn(columns, device=device, dtype=torch.float16)
+        out = torch.empty(rows, device=device, dtype=torch.float16)
+        return lambda: torch.mv(matrix, vector, out=out)
+
+    return make
+
+
+def _chunked_vector(rows: int, columns: int) -> Make:
+    def make(device: torch.device) -> Callable[[], Any]:
+        matrix = torch.randn(rows // CHUNKS, columns, device=device)
+        vector = torch.randn(columns, device=device)
+        out = torch.empty(rows // CHUNKS, device=device)
+
+        def call() -> torch.Tensor:
+            for _ in range(CHUNKS):
+                torch.mv(matrix, vector, out=out)
+            return out
+
+        return call
+
+    return make
+
+
+def _vectors_call(rows: int, columns: int, count: int) -> Call:
+    work = count_product(rows, columns, count)
+    change = Change("twice as many vectors, the same matrix", Limit.ARITHMETIC, 2.0)
+
+    def as_rows(device: torch.device) -> Callable[[], Any]:
+        matrix = torch.randn(rows, columns, device=device)
+        vectors = torch.randn(count, columns, device=device)
+        out = torch.empty(count, rows, device=device)
+        return lambda: torch.mm(vectors, matrix.t(), out=out)
+
+    return Call(
+        name=f"matrix x {count} vectors",
+        work=Work(work.flops, work.bytes, "as a product; the matrix is nearly all of its bytes"),
+        make=_product(rows, columns, count),
+        doubled=_product(2 * rows, columns, count),
+        experiment=lambda _: Experiment(change, _product(rows, columns, 2 * count)),
+        suspects=(Suspect("the layout: vectors as rows, as a linear layer has them", as_rows),),
+    )
+
+
+# ---- number by number, and row by row --------------------------------------------------------------------------------
+
+
+def _doubling_call(side: int) -> Call:
+    def build(x: torch.Tensor) -> Callable[[], Any]:
+        out = torch.empty_like(x)
+        return lambda: torch.mul(x, 2, out=out)
+
+    return _rows_call("doubling", side, 1, "a multiplication a number; read and written", build)
+
+
+def _softmax_call(side: int) -> Call:
+    def build(x: torch.Tensor) -> Callable[[], Any]:
+        out = torch.empty_like(x)
+        return lambda: torch.softmax(x, -1, out=out)
+
+    why = "largest, difference, exponential, sum, quotient: 5 a number; read and written"
+    return _rows_call("softmax", side, 5, why, build)
+
+
+def _gelu_call(side: int) -> Call:
+    def build(x: torch.Tensor) -> Callable[[], Any]:
+        out = torch.empty_like(x)
+        return lambda: torch.ops.aten.gelu.out(x, out=out)
+
+    why = "x / 2 * (1 + erf(x / sqrt 2)): 5 a number, the error function as one; read and written"
+    return _rows_call("GELU", side, 5, why, build)
+
+
+def _layer_norm_call(side: int) -> Call:
+    def build(x: torch.Tensor) -> Callable[[], Any]:
+        return lambda: functional.layer_norm(x, x.shape[-1:])
+
+    why = "mean, variance, difference, quotient: 8 a number; read and written, into new memory"
+    new_memory = Suspect("new memory for each result", _norm_in_pieces(side))
+    return _rows_call("layer norm", side, 8, why, build, new_memory)
+
+
+def _norm_in_pieces(side: int) -> Make:
+    """Layer norm of a few rows after the other: their result is small, and each gets the memory of the one before."""
+
+    def make(device: torch.device) -> Callable[[], Any]:
+        pieces = torch.randn(4 * side, side // 4, device=device).chunk(CHUNKS)
+
+        def call() -> Any:
+            for piece in pieces:
+                result = functional.layer_norm(piece, piece.shape[-1:])
+            return result
+
+        return call
+
+    return make
+
+
+def _rows_call(
+    name: str,
+    side: int,
+    operations: int,
+    why: str,
+    build: Callable[[torch.Tensor], Callable[[], Any]],
+    *suspects: Suspect,
+) -> Call:
+    """Make a call that reads and writes each of side x side numbers once, in rows of a quarter of the side."""
+    numbers = side * side
+    columns = side // 4
+
+    def make_with(rows: int) -> Make:
+        return lambda device: build(torch.randn(rows, columns, device=device))
+
+    def in_half(device: torch.device) -> Callable[[], Any]:
+        return build(torch.randn(4 * side, columns, device=device, dtype=torch.float16))
+
+    def in_chunks(device: torch.device) -> Callable[[], Any]:
+        once = build(torch.randn(4 * side // CHUNKS, columns, device=device))
+
+        def call() -> Any:
+            for _ in range(CHUNKS):
+                result = once()
+            return result
+
+        return call
+
+    def experiment(device: torch.device) -> Experiment:
+        return _in_chunks(in_chunks) if device.type == "cpu" else _in_half_precision(in_half)
+
+    return Call(
+        name=name,
+        work=Work(operations * numbers, 2 * FLOAT * numbers, why),
+        make=make_with(4 * side),
+        doubled=make_with(8 * side),
+        experiment=experiment,
+        suspects=suspects,
+    )
+
+
+def _in_half_precision(make: Make) -> Experiment:
+    """Halve the bytes: a GPU keeps the numbers in 16 bits and computes them in 32."""
+    return Experiment(Change("the same numbers in 16 bits", Limit.MEMORY, 0.5), make)
+
+
+def _in_chunks(make: Make) -> Experiment:
+    """Take memory out: a piece that fits into the cache, as often as there are pieces."""
+    # half the time at most, since a cache delivers at least twice as much a second as memory
+    what = f"one piece of {CHUNKS}, which fits into a cache, {CHUNKS} times"
+    return Experiment(Change(what, Limit.MEMORY, 0.5, launches=CHUNKS), make)
+
+
+# ---- convolutions ----------------------------------------------------------------------------------------------------
+
+
+def _convolution_call(name: str, channels: int, side: int, groups: int) -> Call:
+    image = channels * side * side
+    inner = channels // groups
+    work = Work(
+        flops=2 * 9 * inner * image,
+        bytes=FLOAT * (2 * image + channels * inner * 9),
+        why=f"9 multiply-adds for each of {inner} channels a result; picture and weights read, picture written",
+    )
+
+    def make_with(
+        pictures: int, taps: int, layout: torch.memory_format = torch.contiguous_format
+    ) -> Make:
+        def make(device: torch.device) -> Callable[[], Any]:
+            x = torch.randn(pictures, channels, side, side, device=device)
+            w = torch.randn(channels, inner, taps, taps, device=device)
+            x, w = x.to(memory_format=layout), w.to(memory_format=layout)
+            return lambda: functional.conv2d(x, w, padding=taps // 2, groups=groups)
+
+        return make
+
+    change = Change("5 x 5 weights in place of 3 x 3", Limit.ARITHMETIC, 25 / 9)
+    layout = Suspect(
+        "the layout: a kernel for channels that lie side by side (channels last) does it faster",
+        make_with(1, 3, torch.channels_last),
+    )
+
+    return Call(
+        name=name,
+        work=work,
+        make=make_with(1, 3),
+        doubled=make_with(2, 3),
+        experiment=lambda _: Experiment(change, make_with(1, 5)),
+        suspects=(layout,),
+    )

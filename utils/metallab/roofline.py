@@ -1,0 +1,505 @@
+"""How fast a call can be: three numbers of a machine, two counts of the call, and a time from them.
+
+A call does ``flops`` floating-point operations and moves ``bytes`` between memory and the processor. A machine needs
+some time to launch any call, does at most so many operations a second, and moves at most so many bytes a second. So the
+call takes at least
+
+    overhead + max(flops / peak, bytes / bandwidth)
+
+and whichever of the three is the largest is what limits it. The overhead is **added** to the work, because work begins
+when the launch has ended; taking the largest of the three instead misses by a factor of two where both are alike.
+
+::
+
+    bench = roofline.calibrate(probes, on=lab)
+    print(bench.machine)                         # before the first call is timed
+    print(bench.measure(call, work, "product"))  # predicted, measured, and how far apart
+
+The numbers of the machine are taken once, and predict every call. While a call is timed the probes that gave them are
+looked at again, before it and after it, because a machine that has become slower meanwhile would make a right
+prediction look wrong.
+
+This module knows no framework; `metallab.pytorch.fifteen_calls` has the probes and the calls of PyTorch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from metallab import timing, units
+from metallab.verdicts import Measurement
+
+Clock = Callable[[], int]
+
+STEADY = 0.15
+"""A machine whose probe takes up to so much longer or shorter than before has kept its speed."""
+
+TRIES = 3
+"""So often a call is timed in all, if the machine's speed changed meanwhile."""
+
+CLOSE = 0.35
+"""A prediction holds if the measured time is no further from it than this share."""
+
+FILLED = 1.05
+"""A device is filled when twice the work raises its rate by less than this factor."""
+
+GROW = 4
+"""So many sizes are tried for the peak, each with twice the side of the one before."""
+
+LOOK = timing.Budget(min_samples=5, min_seconds=0.02, max_seconds=0.5, warmup_limit=0.1)
+"""Of a look at a probe."""
+
+
+class Limit(StrEnum):
+    """What keeps a call from being faster."""
+
+    OVERHEAD = "launch overhead"
+    """Starting it takes longer than its work."""
+    MEMORY = "memory"
+    """Moving its bytes takes longest."""
+    ARITHMETIC = "arithmetic"
+    """Its operations take longest."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call has to do."""
+
+    flops: float
+    """Floating-point operations; a multiply-add counts as two."""
+    bytes: float
+    """Read from memory and written to it, each number once."""
+    why: str = ""
+    """How both were counted."""
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte, in FLOP/B."""
+        return self.flops / self.bytes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """How long a call takes at least, in parts: seconds."""
+
+    overhead: float
+    arithmetic: float
+    memory: float
+
+    @property
+    def work(self) -> float:
+        """Seconds of the longer of arithmetic and memory: both happen at the same time."""
+        return max(self.arithmetic, self.memory)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the call: first it is launched, then it works."""
+        return self.overhead + self.work
+
+    @property
+    def limit(self) -> Limit:
+        """The part that takes longest."""
+        if self.overhead > self.work:
+            return Limit.OVERHEAD
+        if self.memory > self.arithmetic:
+            return Limit.MEMORY
+        return Limit.ARITHMETIC
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The three numbers of a machine that predict a call's time."""
+
+    label: str
+    """The hardware's name."""
+    overhead: float
+    """Seconds of a call that has next to nothing to do."""
+    peak: float
+    """Floating-point operations per second of a product that fills the device."""
+    bandwidth: float
+    """Bytes per second of a large copy, those read and those written together."""
+    probed: Mapping[Limit, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds that the probe of each limit took, to see later whether the machine has kept its speed."""
+
+    @property
+    def ridge(self) -> float:
+        """The intensity from which on arithmetic takes longer than memory, in FLOP/B."""
+        return self.peak / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """Return the operations per second that a call of this intensity (FLOP/B) can reach: the roofline."""
+        return min(self.peak, self.bandwidth * intensity)
+
+    def predict(self, work: Work) -> Prediction:
+        """Predict how long a call takes at least.
+
+        Parameters
+        ----------
+        work : Work
+            What it has to do.
+
+        Returns
+        -------
+        Prediction
+            Its parts in seconds, their sum, and which of them is the limit.
+        """
+        return Prediction(self.overhead, work.flops / self.peak, work.bytes / self.bandwidth)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.label}: {units.seconds(self.overhead)} a launch, {units.rate(self.peak, 'FLOP/s')}, "
+            f"{units.rate(self.bandwidth, 'B/s')}; ridge point {self.ridge:.3g} FLOP/B"
+        )
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A call whose time gives one of a machine's numbers."""
+
+    call: Callable[[], Any]
+    work: Work
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What is timed to learn a machine's three numbers."""
+
+    launches: Sequence[Probe]
+    """Calls of several kinds with next to no work, since a launch costs something else for each."""
+    product: Callable[[int], Probe]
+    """A matrix product, 2 to the given power times the side of the smallest: it has to fill the device."""
+    copy: Probe
+    """A copy that is larger than any cache, into memory that is there."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A call that was predicted and then measured."""
+
+    work: Work
+    prediction: Prediction
+    measurement: Measurement
+    speed: float
+    """What the machine's probe took around it, over what it took when the machine's numbers were measured."""
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted time."""
+        return self.measurement.median / self.prediction.seconds
+
+    @property
+    def holds(self) -> bool:
+        """Whether the measured time is within `CLOSE` of the prediction."""
+        return abs(self.ratio - 1) <= CLOSE
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the machine had the speed that it was measured with."""
+        return abs(self.speed - 1) <= STEADY
+
+    @property
+    def rate(self) -> float:
+        """Operations per second that it reached, its launch included."""
+        return self.work.flops / self.measurement.median
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.measurement.name}: predicted {units.seconds(self.prediction.seconds)} "
+            f"({self.prediction.limit}), measured {units.seconds(self.measurement.median)}, "
+            f"{units.times(self.ratio)} times"
+        )
+        if not self.is_steady:
+            text += f" [the machine itself took {units.times(self.speed)} times as long as before]"
+        return text
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A machine whose numbers are known, and what is needed to time calls on it: `calibrate` makes one."""
+
+    machine: Machine
+    probes: Probes
+    on: timing.DeviceLike
+    look: timing.Budget = LOOK
+    """Of one probe."""
+    clock: Clock = time.perf_counter_ns
+
+    def measure(
+        self,
+        call: Callable[[], Any],
+        work: Work,
+        name: str,
+        budget: timing.Budget | None = None,
+    ) -> Reading:
+        """Time a call whose time has been predicted, and look at the machine before and after it.
+
+        If the machine has not kept its speed the call is timed again, up to `TRIES` times in all, and the last time
+        counts: chosen by the probes, and never by the call's own time.
+
+        Parameters
+        ----------
+        call : callable
+            What is timed, without arguments.
+        work : Work
+            What it has to do.
+        name : str
+            Of the call, for people.
+        budget : timing.Budget, optional
+            How long to measure.
+
+        Returns
+        -------
+        Reading
+            Prediction, measurement, and the machine's speed around it.
+        """
+        prediction = self.machine.predict(work)
+        probe = self._choose_probe(prediction.limit)
+        expected = self.machine.probed[prediction.limit]
+
+        before = self._time(probe)
+        for _ in range(TRIES):
+            measured = timing.measure(call, on=self.on, name=name, budget=budget, clock=self.clock)
+            after = self._time(probe)
+            reading = Reading(work, prediction, measured, (before + after) / 2 / expected)
+            if reading.is_steady:
+                break
+            before = after
+        return reading
+
+    def _choose_probe(self, limit: Limit) -> Probe:
+        """Return the probe whose time shows whether the machine has kept the speed that this limit depends on."""
+        if limit is Limit.OVERHEAD:
+            return self.probes.launches[0]
+        return self.probes.copy if limit is Limit.MEMORY else self.probes.product(0)
+
+    def _time(self, probe: Probe) -> float:
+        return _time(probe, self.on, self.look, self.clock)
+
+
+def calibrate(
+    probes: Probes,
+    *,
+    on: timing.DeviceLike,
+    looks: int = 3,
+    look: timing.Budget = LOOK,
+    clock: Clock = time.perf_counter_ns,
+) -> Bench:
+    """Measure a machine's three numbers, in turns.
+
+    Parameters
+    ----------
+    probes : Probes
+        What is timed.
+    on : DeviceLike
+        Where it runs.
+    looks : int
+        Rounds; each takes launches, product and copy, and the median of the rounds counts.
+    look : timing.Budget
+        Of one probe in one round.
+    clock : callable
+        Returns nanoseconds.
+
+    Returns
+    -------
+    Bench
+        With the machine's numbers. The launch is subtracted from the times of product and copy, since it is no part of
+        their rate.
+
+    Raises
+    ------
+    ValueError
+        Without a look.
+    """
+    if looks < 1:
+        raise ValueError(f"the machine is looked at {looks} times: one look is the least")
+
+    power = _find_filling_power(probes, on, look, clock)
+    rounds = [_look(probes, power, on, look, clock) for _ in range(looks)]
+    probed = {limit: statistics.median(each.probed[limit] for each in rounds) for limit in Limit}
+    machine = Machine(
+        label=on.label,
+        overhead=statistics.median(each.overhead for each in rounds),
+        peak=statistics.median(each.peak for each in rounds),
+        bandwidth=statistics.median(each.bandwidth for each in rounds),
+        probed=probed,
+    )
+    return Bench(machine, probes, on, look, clock)
+
+
+def _find_filling_power(
+    probes: Probes, on: timing.DeviceLike, budget: timing.Budget, clock: Clock
+) -> int:
+    """Return how often the product's side has to be doubled until the device is full."""
+    rate = 0.0
+    for power in range(GROW):
+        product = probes.product(power)
+        reached = product.work.flops / _time(product, on, budget, clock)
+        if reached < FILLED * rate:
+            return power - 1
+        rate = reached
+    return GROW - 1
+
+
+def _look(
+    probes: Probes, power: int, on: timing.DeviceLike, budget: timing.Budget, clock: Clock
+) -> Machine:
+    """Return the machine's numbers as they are now."""
+    launches = [_time(probe, on, budget, clock) for probe in probes.launches]
+    overhead = statistics.median(launches)
+    product = probes.product(power)
+    working = _time(product, on, budget, clock) - overhead
+    copying = _time(probes.copy, on, budget, clock) - overhead
+
+    return Machine(
+        label=on.label,
+        overhead=overhead,
+        peak=product.work.flops / working,
+        bandwidth=probes.copy.work.bytes / copying,
+        probed={
+            Limit.OVERHEAD: launches[0],
+            # the smallest product shows whether the processor has kept its clock, and is done sooner
+            Limit.ARITHMETIC: _time(probes.product(0), on, budget, clock),
+            Limit.MEMORY: copying + overhead,
+        },
+    )
+
+
+def _time(probe: Probe, on: timing.DeviceLike, budget: timing.Budget, clock: Clock) -> float:
+    return timing.measure(probe.call, on=on, name="probe", budget=budget, clock=clock).median
+
+
+# ---- which limit it was, by experiment -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """The same call with more or fewer operations, or more or fewer bytes: the other of the two stays."""
+
+    what: str
+    """Such as ``5 x 5 weights in place of 3 x 3``."""
+    of: Limit
+    """What changes: `Limit.ARITHMETIC` or `Limit.MEMORY`."""
+    factor: float
+    """By how much it changes: 2 is twice as many, 0.5 half as many. Never 1."""
+    launches: int = 1
+    """How many calls do it."""
+
+
+def observe_limit(
+    machine: Machine, seconds: float, doubled: float, changed: float, change: Change
+) -> Limit:
+    """Say what limits a call, from two experiments with it.
+
+    Parameters
+    ----------
+    machine : Machine
+        For its overhead.
+    seconds : float
+        What the call takes.
+    doubled : float
+        Seconds of the same call with twice the operations and twice the bytes. If it takes less than 1.5 times as long
+        the overhead is more than half of the first time: ``(t0 + 2 w) / (t0 + w) < 1.5`` where ``t0 > w``.
+    changed : float
+        Seconds with another number of operations alone, or of bytes alone.
+    change : Change
+        What was changed, and by how much.
+
+    Returns
+    -------
+    Limit
+        The one whose change the time followed. Half of the way counts, on a scale of factors.
+
+    Raises
+    ------
+    ValueError
+        For a change that changes nothing, or one of the overhead.
+    """
+    if change.factor == 1 or change.of is Limit.OVERHEAD:
+        raise ValueError(f"{change.what!r} tells nothing: change the operations or the bytes")
+
+    if doubled < 1.5 * seconds:
+        return Limit.OVERHEAD
+
+    least = machine.overhead / 1000  # a launch that is quicker than the others has some work, too
+    work = max(seconds - machine.overhead, least)
+    other = max(changed - change.launches * machine.overhead, least)
+    half_way = change.factor**0.5
+    followed = other / work > half_way if change.factor > 1 else other / work < half_way
+
+    if followed:
+        return change.of
+    return Limit.MEMORY if change.of is Limit.ARITHMETIC else Limit.ARITHMETIC
+
+
+def explains(prediction: float, measured: float, without: float) -> bool:
+    """Say whether an experiment explains why a prediction failed.
+
+    Parameters
+    ----------
+    prediction, measured : float
+        Seconds.
+    without : float
+        Seconds of a call that does the same without what is suspected.
+
+    Returns
+    -------
+    bool
+        Whether that is at most half as far from the prediction, in factors above 1, as the call was.
+    """
+    before = max(prediction / measured, measured / prediction)
+    after = max(prediction / without, without / prediction)
+    return after <= 1 + (before - 1) / 2
+
+
+# ---- two machines ----------------------------------------------------------------------------------------------------
+
+
+def wins_from(
+    work: Callable[[int], Work], first: Machine, second: Machine, largest: int = 2**40
+) -> int | None:
+    """Predict from which size on the second machine is faster.
+
+    Parameters
+    ----------
+    work : callable
+        What there is to do at a size, an integer from 1 on; it grows with the size.
+    first, second : Machine
+        Such as a CPU, and the GPU that is to win.
+    largest : int
+        Sizes above it are not looked at.
+
+    Returns
+    -------
+    int or None
+        The smallest size that the second machine wins, and at which it goes on to win up to ``largest``; None if it
+        does not win there.
+    """
+
+    def wins(size: int) -> bool:
+        return second.predict(work(size)).seconds < first.predict(work(size)).seconds
+
+    if not wins(largest):
+        return None
+
+    # by steps of two down to the largest size that it loses, then between the two
+    won = largest
+    while won > 1 and wins(won // 2):
+        won //= 2
+    lost = won // 2
+    while won - lost > 1:
+        middle = (won + lost) // 2
+        if wins(middle):
+            won = middle
+        else:
+            lost = middle
+    return won
+
+
+def count_close(readings: Sequence[Reading]) -> int:
+    """Return how many of the predictions hold."""
+    return sum(each.holds for each in readings)
