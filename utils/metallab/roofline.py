@@ -320,7 +320,10 @@ def calibrate(
 
     power = _find_filling_power(probes, on, look, clock)
     rounds = [_look(probes, power, on, look, clock) for _ in range(looks)]
-    probed = {limit: statistics.median(each.probed[limit] for each in rounds) for limit in Limit}
+    probed = {}
+    for limit in Limit:
+        probed[limit] = statistics.median(each.probed[limit] for each in rounds)
+
     machine = Machine(
         label=on.label,
         overhead=statistics.median(each.overhead for each in rounds),

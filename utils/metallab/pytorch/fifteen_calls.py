@@ -104,14 +104,13 @@ def _launches(device: torch.device) -> tuple[Probe, ...]:
     picture, weights = x[None, None], x[None, None, :3, :3]
     little = Work(x.numel(), 2 * x.nbytes)
 
-    kinds = (
-        lambda: torch.mm(x, x, out=out),
-        lambda: torch.add(x, x, out=out),
-        lambda: torch.softmax(x, -1, out=out),
-        lambda: functional.layer_norm(x, (16,)),
-        lambda: functional.conv2d(picture, weights),
+    return (
+        Probe(lambda: torch.mm(x, x, out=out), little),
+        Probe(lambda: torch.add(x, x, out=out), little),
+        Probe(lambda: torch.softmax(x, -1, out=out), little),
+        Probe(lambda: functional.layer_norm(x, (16,)), little),
+        Probe(lambda: functional.conv2d(picture, weights), little),
     )
-    return tuple(Probe(kind, little) for kind in kinds)
 
 
 def count_product(rows: int, inner: int, columns: int) -> Work:
@@ -210,13 +209,13 @@ def _vector_call(rows: int, columns: int) -> Call:
 
     def experiment(device: torch.device) -> Experiment:
         if device.type != "cpu":
-            return _in_half_precision(_half_vector(rows, columns))
-        return _in_chunks(_chunked_vector(rows, columns))
+            return _in_half_precision(_multiply_in_16_bits(rows, columns))
+        return _in_chunks(_multiply_pieces(rows, columns))
 
     return Call("matrix x vector", work, make_with(rows), make_with(2 * rows), experiment)
 
 
-def _half_vector(rows: int, columns: int) -> Make:
+def _multiply_in_16_bits(rows: int, columns: int) -> Make:
     def make(device: torch.device) -> Callable[[], Any]:
         matrix = torch.randn(rows, columns, device=device, dtype=torch.float16)
         vector = torch.randn(columns, device=device, dtype=torch.float16)
@@ -226,7 +225,7 @@ def _half_vector(rows: int, columns: int) -> Make:
     return make
 
 
-def _chunked_vector(rows: int, columns: int) -> Make:
+def _multiply_pieces(rows: int, columns: int) -> Make:
     def make(device: torch.device) -> Callable[[], Any]:
         matrix = torch.randn(rows // CHUNKS, columns, device=device)
         vector = torch.randn(columns, device=device)

@@ -1,0 +1,193 @@
+"""Are fifteen calls predicted from three numbers of a machine? Which limit, and how long?
+
+    python tests/benchmarks/predicted_times.py [--device cuda] [--threads 1] [--processor-time] [--side 4096]
+
+Measures the machine's launch overhead, peak and bandwidth, and prints them with all predictions before the first call
+is timed. Then it times each call, looks at the machine before and after, and finds out by two experiments what limits
+the call: twice the work, which shows the overhead; and other bytes at the same operations, or the reverse, which tells
+memory from arithmetic. Where a time is far from its prediction it tries what may be the cause. ``--processor-time``
+counts the time of this process alone, for a busy machine, and takes one thread of a CPU. Prints a line for each call,
+keeps ``build/bars/predicted_times.json``, and ends with code 1 if fewer than `LIMITS` limits or `TIMES` times are
+predicted right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+import torch
+
+import metallab.device
+from metallab import paths, roofline, timing, units
+from metallab.device import Device
+from metallab.pytorch import fifteen_calls
+from metallab.pytorch.fifteen_calls import Call, Make
+from metallab.roofline import Bench, Limit, Machine
+
+OUT = paths.BUILD / "bars" / "predicted_times.json"
+LIMITS, TIMES = 12, 10
+"""Of fifteen calls, so many limits and so many times have to be predicted right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was found of a call."""
+
+    name: str
+    flops: float
+    bytes: float
+    predicted_limit: Limit
+    observed_limit: Limit
+    predicted: float
+    """Seconds."""
+    measured: float
+    """Seconds."""
+    ratio: float
+    holds: bool
+    speed: float
+    """Of the machine's probe around it, over what it was."""
+    doubled: float
+    """Seconds with twice the work."""
+    changed: float
+    """Seconds of the experiment."""
+    experiment: str
+    explained: str | None
+    """Without it a time that was not predicted is at most half as far away; None where nothing that was tried is."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and say by the exit code whether the predictions are good."""
+    options = parse(arguments)
+    lab = pick(options)
+    clock = time.process_time_ns if options.processor_time else time.perf_counter_ns
+    budget = timing.Budget(max_seconds=options.seconds, min_seconds=min(0.2, options.seconds))
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32
+    torch.backends.cudnn.allow_tf32 = False
+
+    probes = fifteen_calls.probes(
+        lab.torch_device, side=max(64, options.side // 4), numbers=2 * options.side**2
+    )
+    bench = roofline.calibrate(probes, on=lab, clock=clock)
+    print(bench.machine)
+    calls = fifteen_calls.calls(options.side)
+    show_predictions(bench.machine, calls)
+
+    rows = []
+    for call in calls:
+        rows.append(examine(call, bench, lab, budget))
+        print(describe(rows[-1]), flush=True)
+
+    return conclude(bench.machine, rows, lab)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="of a CPU")
+    parser.add_argument("--processor-time", action="store_true")
+    parser.add_argument("--side", type=int, default=4096, help="rows of the largest tensors")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each time, at most")
+    return parser.parse_args(arguments)
+
+
+def pick(options: argparse.Namespace) -> Device:
+    """Return the device that is asked for."""
+    lab = metallab.device.pick(options.device)
+    if lab.kind != "cpu":
+        if options.processor_time:
+            raise SystemExit("--processor-time counts what a CPU does: leave it out for a GPU")
+        return lab
+    return metallab.device.cpu(threads=options.threads)
+
+
+def show_predictions(machine: Machine, calls: list[Call]) -> None:
+    """Print what is predicted of each call, before any of them is timed."""
+    for call in calls:
+        prediction = machine.predict(call.work)
+        print(
+            f"  {call.name:24} {call.work.intensity:8.2f} FLOP/B  "
+            f"{units.seconds(prediction.seconds):>8} {prediction.limit}"
+        )
+
+
+def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row:
+    """Time a call, and find out what limits it."""
+    device = lab.torch_device
+
+    def seconds(make: Make) -> float:
+        made = make(device)
+        return timing.measure(made, on=lab, name=call.name, budget=budget, clock=bench.clock).median
+
+    reading = bench.measure(call.make(device), call.work, call.name, budget)
+    doubled = seconds(call.doubled)
+    explained = None
+    for suspect in () if reading.holds else call.suspects:
+        without = seconds(suspect.make)
+        if roofline.explains(reading.prediction.seconds, reading.measurement.median, without):
+            explained = f"{suspect.cause} ({units.seconds(without)})"
+    experiment = call.experiment(device)
+    changed = seconds(experiment.make)
+    observed = roofline.observe_limit(
+        bench.machine, reading.measurement.median, doubled, changed, experiment.change
+    )
+
+    return Row(
+        name=call.name,
+        flops=call.work.flops,
+        bytes=call.work.bytes,
+        predicted_limit=reading.prediction.limit,
+        observed_limit=observed,
+        predicted=reading.prediction.seconds,
+        measured=reading.measurement.median,
+        ratio=reading.ratio,
+        holds=reading.holds,
+        speed=reading.speed,
+        doubled=doubled,
+        changed=changed,
+        experiment=experiment.change.what,
+        explained=explained,
+    )
+
+
+def describe(row: Row) -> str:
+    """Return a row as a line."""
+    agree = "right" if row.predicted_limit == row.observed_limit else "WRONG"
+    close = "close"
+    if not row.holds:
+        close = f"FAR, {row.explained or 'unexplained'}"
+    return (
+        f"{row.name:24} limit {row.predicted_limit} / {row.observed_limit} {agree}; "
+        f"{units.seconds(row.predicted)} / {units.seconds(row.measured)}, {units.times(row.ratio)} times {close}; "
+        f"doubled {units.seconds(row.doubled)}, {row.experiment}: {units.seconds(row.changed)}; "
+        f"machine {units.times(row.speed)}"
+    )
+
+
+def conclude(machine: Machine, rows: list[Row], lab: Device) -> int:
+    """Print and keep the outcome; return the exit code."""
+    limits = sum(row.predicted_limit == row.observed_limit for row in rows)
+    times = sum(row.holds for row in rows)
+    print(
+        f"{machine.label}, PyTorch {torch.__version__}: {limits} of {len(rows)} limits and "
+        f"{times} of {len(rows)} times predicted right"
+    )
+
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    about = {
+        "machine": dataclasses.asdict(machine),
+        "kind": lab.kind,
+        "torch": torch.__version__,
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    OUT.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return 0 if limits >= LIMITS and times >= TIMES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
