@@ -1,0 +1,166 @@
+"""Each drawing is made without a warning, its words do not overlap, and what stands in it comes from its arguments."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+from matplotlib import text as matplotlib_text
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from metallab import drawings, timing
+from metallab.drawings.chip import ChipParts, GridParts
+from metallab.drawings.roofs import Roof
+from metallab.drawings.threads import Held, Strides
+from metallab.drawings.times import CallTimes
+from metallab.roofline import Machine, Reading, Work
+
+CPU = Machine("a CPU", overhead=3e-6, peak=120e9, bandwidth=10e9)
+GPU = Machine("a GPU", overhead=20e-6, peak=40e12, bandwidth=4e12)
+TIMES = CallTimes(prepare=2e-6, work=10e-6, wake=80e-6)
+
+
+def measurement(name="product", seconds=1e-3):
+    samples = tuple(seconds * factor for factor in (1.0, 1.02, 0.98, 1.1, 0.99))
+    return timing.Measurement(
+        name, "latency", samples, 2 * seconds, 1, 3, "enough", "full", "a device", False
+    )
+
+
+def reading(name, flops, moved, factor=1.0):
+    work = Work(flops, moved)
+    prediction = CPU.predict(work)
+    return Reading(work, prediction, measurement(name, factor * prediction.seconds), 1.0)
+
+
+def cube(n):
+    return Work(2 * n**3, 12 * n**2)
+
+
+READINGS = [
+    reading("doubling", 1e7, 8e7),
+    reading("layer norm", 8e7, 8e7, factor=4),
+    reading("product", 1e10, 5e7),
+    reading("tiny", 1e3, 1e3),
+]
+FIGURES = {
+    "samples": (lambda: drawings.draw_samples(measurement()), "1.1 ms"),
+    "chip": (
+        lambda: drawings.draw_chip(
+            [
+                ChipParts("M1", 8, 68.3e9, "8 or 16 GB"),
+                ChipParts("M4 Max", 40, 546e9, "36 to 128 GB"),
+            ]
+        ),
+        "546 GB/s",
+    ),
+    "time line": (lambda: drawings.draw_time_line(TIMES), "368 µs"),
+    "grid": (
+        lambda: drawings.draw_grid(GridParts(4096, 256, 32, 208 * 1024, 32 * 1024)),
+        "16 in the grid",
+    ),
+    "lines": (lambda: drawings.draw_lines(Strides({1: 1, 2: 2, 32: 32}, 32, 128)), "32 lines"),
+    "occupancy": (
+        lambda: drawings.draw_occupancy(
+            [
+                Held("simple", 24 * 1024, 8, 2048, "registers"),
+                Held("shared", 32 * 1024, 1, 256, "threadgroup memory"),
+            ],
+            208 * 1024,
+            768,
+        ),
+        "2048 threads",
+    ),
+    "one memory": (
+        lambda: drawings.draw_one_memory(2**26, ['x.to("cpu")'], ["torch.from_numpy(a)"]),
+        "64 MiB",
+    ),
+    "latency": (
+        lambda: drawings.draw_latency_and_throughput(CallTimes(2e-3, 2e-3, 0.0)),
+        "2.5 ms",
+    ),
+    "roofline": (lambda: drawings.draw_roofline(CPU, READINGS), "layer norm"),
+    "chips": (
+        lambda: drawings.draw_roofs_of_chips(
+            [Roof("M1", 2.6e12, 68e9), Roof("M5 Max, units", 58e12, 614e9, has_matrix_units=True)],
+            {"doubling": 0.125, "decode": 1.0, "product": 85.0},
+        ),
+        "decode",
+    ),
+    "crossover": (
+        lambda: drawings.draw_crossover(
+            [CPU, GPU], cube, [{64: 4e-6, 512: 2e-3}, {64: 2e-5, 512: 3e-5}], 107
+        ),
+        "n = 107",
+    ),
+}
+
+
+@pytest.fixture(params=FIGURES)
+def drawn(request):
+    """A figure, drawn, and a word that has to come from its arguments."""
+    make, word = FIGURES[request.param]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = make()
+        FigureCanvasAgg(figure).draw()
+    return figure, word
+
+
+def words_in(figure):
+    """What is seen: a tick outside of the view has a label, too."""
+    unseen = set()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        unseen |= {tick.label1 for tick in ticks if not low <= tick.get_loc() <= high}
+
+    found = set(figure.findobj(matplotlib_text.Text)) - unseen
+    return [each for each in found if each.get_visible() and each.get_text().strip()]
+
+
+def test_there_is_one_for_each_that_is_offered():
+    assert len(FIGURES) == len(drawings.__all__)
+
+
+def test_words_and_numbers_come_from_the_arguments(drawn):
+    figure, word = drawn
+    shown = " ".join(each.get_text() for each in words_in(figure))
+    assert word in shown or word in figure.get_label()
+    assert figure.get_label()
+
+
+def test_no_words_overlap(drawn):
+    figure, _ = drawn
+    renderer = figure.canvas.get_renderer()
+    places = [(each.get_text(), each.get_window_extent(renderer)) for each in words_in(figure)]
+    overlapping = [
+        (one, other)
+        for (one, first), (other, second) in itertools.combinations(places, 2)
+        if first.shrunk(0.9, 0.7).overlaps(second.shrunk(0.9, 0.7))
+    ]
+    assert overlapping == []
+
+
+def test_no_words_are_cut_off(drawn):
+    figure, _ = drawn
+    renderer = figure.canvas.get_renderer()
+    for each in words_in(figure):
+        if each.get_transform() != figure.transFigure and "\n" not in each.get_text():
+            continue
+        extent = each.get_window_extent(renderer)
+        assert extent.x0 >= figure.bbox.x0 - 1, each.get_text()
+        assert extent.x1 <= figure.bbox.x1 + 1, each.get_text()
+
+
+def test_a_prediction_that_failed_is_a_hollow_point():
+    axes = drawings.draw_roofline(CPU, READINGS).axes[0]
+    faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"]
+    assert [face == "white" for face in faces] == [False, True, False, False]
+
+
+def test_a_chain_of_calls_waits_once():
+    """Four calls of 10 µs behind the first preparation, and one wait of 80."""
+    figure = drawings.draw_time_line(TIMES)
+    assert "122 µs" in figure.get_label()

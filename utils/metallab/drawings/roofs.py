@@ -1,0 +1,210 @@
+"""Rooflines: of the machine that was measured, of chips as they are reported, and where two machines cross."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from metallab import plots, units
+from metallab.roofline import Machine, Reading, Work
+
+
+def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
+    """Draw a machine's roofline, and where each call lies, by its number.
+
+    Parameters
+    ----------
+    machine : Machine
+        Its peak and bandwidth are the roof.
+    readings : sequence of Reading
+        A point each: filled where the prediction held, hollow where it did not.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The numbers are explained in the legend, in the order of the readings.
+    """
+    intensities = [each.work.intensity for each in readings] + [machine.ridge]
+    x = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
+
+    with plots.picture(4.2) as (figure, axes):
+        axes.loglog(x, [machine.attainable(each) for each in x], color=plots.BLACK, linewidth=2)
+        axes.axvline(machine.ridge, color=plots.GREY, linestyle=":", linewidth=1)
+        for number, each in enumerate(readings, 1):
+            _draw_point(axes, number, each)
+
+        axes.set_xlabel("arithmetic intensity [FLOP/B]; dotted: ridge point")
+        axes.set_ylabel("reached")
+        _label_rates(axes)
+        figure.legend(loc="outside right upper", fontsize=8, handlelength=1)
+
+        plots.title(
+            figure,
+            "Roofline: filled points were predicted within 35 %, hollow ones were not",
+            [machine.label],
+            any(each.measurement.simulated for each in readings),
+            any(each.measurement.is_busy for each in readings),
+        )
+
+    told = (
+        f"{each.measurement.name} at {each.work.intensity:.3g} FLOP/B reaches {units.rate(each.rate, 'FLOP/s')}"
+        for each in readings
+    )
+
+    return plots.described(
+        figure,
+        f"peak {units.rate(machine.peak, 'FLOP/s')}, ridge point {machine.ridge:.3g} FLOP/B; {'; '.join(told)}",
+    )
+
+
+def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
+    colour = plots.COLOURS[number % len(plots.COLOURS)]
+    face = colour if reading.holds else "white"
+    axes.plot(
+        reading.work.intensity,
+        reading.rate,
+        marker="o",
+        markersize=7,
+        markerfacecolor=face,
+        markeredgecolor=colour,
+        linestyle="none",
+        label=f"{number} {reading.measurement.name}",
+    )
+    # neighbours lie close together, so that their numbers go to different sides in turn
+    aside = ((0, 9), (0, -9), (9, 0), (-9, 0))[number % 4]
+    axes.annotate(
+        str(number),
+        (reading.work.intensity, reading.rate),
+        xytext=aside,
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize=8,
+    )
+
+
+def _label_rates(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.rate(value, "FLOP/s")))
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A chip's peak and bandwidth, as they are reported."""
+
+    name: str
+    peak: float
+    """FLOP/s."""
+    bandwidth: float
+    """B/s."""
+    has_matrix_units: bool = False
+    """Drawn dashed."""
+
+
+def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> Figure:
+    """Draw the rooflines of several chips, and at which intensity different work lies.
+
+    Parameters
+    ----------
+    roofs : sequence of Roof
+        Of chips; at most six are told apart.
+    places : mapping of str to float
+        Arithmetic intensity in FLOP/B, by the name of the work.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Each place is a vertical line with its name at the bottom.
+    """
+    x = np.geomspace(min(places.values()) / 2, max(places.values()) * 3, 200)
+    lowest = min(each.bandwidth for each in roofs) * x[0] / 40
+
+    with plots.picture(4.4) as (figure, axes):
+        for each, colour in zip(roofs, plots.COLOURS, strict=False):
+            rates = np.minimum(each.peak, each.bandwidth * x)
+            style = "--" if each.has_matrix_units else "-"
+            axes.loglog(x, rates, style, color=colour, linewidth=2, label=each.name)
+
+        for name, intensity in places.items():
+            axes.axvline(intensity, color="#bbbbbb", linewidth=0.8, zorder=0)
+            axes.text(
+                intensity, lowest * 1.2, name, rotation=90, va="bottom", ha="right", fontsize=8
+            )
+        axes.set_ylim(bottom=lowest)
+
+        axes.set_xlabel("arithmetic intensity [FLOP/B]")
+        axes.set_ylabel("at most")
+        _label_rates(axes)
+        figure.legend(loc="outside right upper", fontsize=8)
+
+        plots.title(
+            figure,
+            "What the GPUs of Apple's chips can reach, by arithmetic intensity",
+            ["reported by others, on a label or calculated from cores and clock"],
+        )
+
+    told = (
+        f"{each.name}: at most {units.rate(each.peak, 'FLOP/s')}, ridge point "
+        f"{each.peak / each.bandwidth:.3g} FLOP/B"
+        for each in roofs
+    )
+
+    return plots.described(figure, "; ".join(told))
+
+
+def draw_crossover(
+    machines: Sequence[Machine],
+    work: Callable[[int], Work],
+    measured: Sequence[Mapping[int, float]],
+    crossing: int | None,
+) -> Figure:
+    """Draw the predicted time of work over its size on two machines, and the times that were measured.
+
+    Parameters
+    ----------
+    machines : sequence of Machine
+        Two: a line each.
+    work : callable
+        What there is to do at a size.
+    measured : sequence of mapping
+        For each machine seconds by size: the points.
+    crossing : int or None
+        The size from which on the second machine wins, as predicted.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Where the lines cross is marked.
+    """
+    sizes = [size for times in measured for size in times]
+    x = np.unique(np.geomspace(min(sizes), max(sizes), 120).astype(int))
+
+    with plots.picture(3.6) as (figure, axes):
+        for machine, times, colour in zip(machines, measured, plots.COLOURS, strict=False):
+            predicted = [machine.predict(work(int(size))).seconds for size in x]
+            axes.loglog(x, predicted, color=colour, label=f"{machine.label}: predicted")
+            axes.plot(list(times), list(times.values()), "o", color=colour, label="and measured")
+        if crossing is not None:
+            axes.axvline(
+                crossing,
+                color=plots.BLACK,
+                linestyle="--",
+                linewidth=1,
+                label=f"predicted to cross at n = {crossing}",
+            )
+
+        axes.set_xlabel("n")
+        axes.set_ylabel("time a call")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
+        axes.legend(fontsize=8)
+
+        plots.title(
+            figure, "Who wins, from which size on?", [machine.label for machine in machines]
+        )
+    where = "they do not cross" if crossing is None else f"they cross at n = {crossing}"
+
+    return plots.described(figure, f"predicted times of {len(machines)} machines: {where}")
