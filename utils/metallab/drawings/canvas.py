@@ -21,7 +21,6 @@ SMALL = 8
 @contextlib.contextmanager
 def canvas(height: float, width: float, units: float) -> Iterator[tuple[Figure, Axes]]:
     """Make axes without frame, ``width`` x ``units`` large, with the first unit at the top."""
-
     with plots.picture(height) as (figure, axes):
         axes.set_axis_off()
         axes.set_xlim(0, width)

@@ -65,6 +65,7 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
 def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
     colour = plots.COLOURS[number % len(plots.COLOURS)]
     face = colour if reading.holds else "white"
+
     axes.plot(
         reading.work.intensity,
         reading.rate,
@@ -75,6 +76,7 @@ def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
         linestyle="none",
         label=f"{number} {reading.measurement.name}",
     )
+
     # neighbours lie close together, so that their numbers go to different sides in turn
     aside = ((0, 9), (0, -9), (9, 0), (-9, 0))[number % 4]
     axes.annotate(

@@ -39,7 +39,6 @@ def draw_lines(counted: Strides) -> Figure:
     matplotlib.figure.Figure
         The first threads of a SIMD-group, and the lines that they touch; how many all of them touch stands beside.
     """
-
     with canvas(0.9 + 1.15 * len(counted.lines), 24.0, 4.0 * len(counted.lines)) as (figure, axes):
         for row, (stride, lines) in enumerate(counted.lines.items()):
             _draw_stride(axes, 4.0 * row, stride, lines, counted)
@@ -110,7 +109,6 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
     matplotlib.figure.Figure
         Threads and what is used up first stand right of each bar; few threads are red.
     """
-
     with plots.picture(1.2 + 0.5 * len(kernels)) as (figure, axes):
         for row, each in enumerate(kernels):
             for group in range(each.groups):

@@ -123,10 +123,12 @@ def _draw_calls(
     write(axes, (left - 0.15, top + height / 2), "program", align="right")
     write(axes, (left - 0.15, top + 1.5 * height + 0.1), "GPU", align="right")
     program, gpu = 0.0, 0.0
+
     for _ in range(calls):
         corner = (left + program * scale, top)
         box(axes, corner, (times.prepare * scale, height), colour=plots.BLUE)
         program += times.prepare
+
         gpu = max(gpu, program)
         corner = (left + gpu * scale, top + height + 0.1)
         box(axes, corner, (times.work * scale, height), colour=plots.ORANGE)
@@ -134,6 +136,7 @@ def _draw_calls(
         if wait_each:
             box(axes, (left + program * scale, top), ((gpu + times.wake - program) * scale, height))
             program = gpu + times.wake
+
     if not wait_each:
         end = gpu + times.wake
         box(axes, (left + program * scale, top), ((end - program) * scale, height))
