@@ -32,7 +32,7 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
     intensities = [each.work.intensity for each in readings] + [machine.ridge]
     x = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
 
-    with plots.picture(4.2) as (figure, axes):
+    with plots.picture(5.2) as (figure, axes):
         axes.loglog(x, [machine.attainable(each) for each in x], color=plots.BLACK, linewidth=2)
         axes.axvline(machine.ridge, color=plots.GREY, linestyle=":", linewidth=1)
         for number, each in enumerate(readings, 1):
@@ -41,7 +41,7 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
         axes.set_xlabel("arithmetic intensity [FLOP/B]; dotted: ridge point")
         axes.set_ylabel("reached")
         _label_rates(axes)
-        figure.legend(loc="outside right upper", fontsize=8, handlelength=1)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, handlelength=1)
 
         plots.title(
             figure,
@@ -125,7 +125,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
     x = np.geomspace(min(places.values()) / 2, max(places.values()) * 3, 200)
     lowest = min(each.bandwidth for each in roofs) * x[0] / 40
 
-    with plots.picture(4.4) as (figure, axes):
+    with plots.picture(4.8) as (figure, axes):
         for each, colour in zip(roofs, plots.COLOURS, strict=False):
             rates = np.minimum(each.peak, each.bandwidth * x)
             style = "--" if each.has_matrix_units else "-"
@@ -141,7 +141,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
         axes.set_xlabel("arithmetic intensity [FLOP/B]")
         axes.set_ylabel("at most")
         _label_rates(axes)
-        figure.legend(loc="outside right upper", fontsize=8)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
 
         plots.title(
             figure,
