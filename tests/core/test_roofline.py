@@ -82,6 +82,25 @@ def test_a_planted_machine_is_measured_as_it_was_planted():
     assert machine.bandwidth == pytest.approx(MACHINE.bandwidth, rel=1e-3)
 
 
+def test_a_product_that_takes_long_is_not_doubled():
+    """A slow machine that no product fills: 512 x 512 would be the second size."""
+    slow = Planted(Machine("slow", 10e-6, peak=1e8, bandwidth=1e9), filled_from=10**6)
+    asked = []
+    probes = slow.probes()
+
+    def product(power):
+        asked.append(power)
+        return slow.product(power)
+
+    roofline.calibrate(
+        Probes(probes.launches, product, probes.copy),
+        on=timing.Host("slow"),
+        look=SHORT,
+        clock=slow.clock,
+    )
+    assert set(asked) == {0}
+
+
 def test_no_look_at_the_machine_is_refused():
     with pytest.raises(ValueError, match="one look"):
         Planted(MACHINE).calibrate(looks=0)

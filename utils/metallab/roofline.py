@@ -51,6 +51,9 @@ FILLED = 1.05
 GROW = 4
 """So many sizes are tried for the peak, each with twice the side of the one before."""
 
+LONG_PRODUCT = 0.1
+"""Seconds of a product that is not doubled any more: eight times as long would be most of a second."""
+
 LOOK = timing.Budget(min_samples=5, min_seconds=0.02, max_seconds=0.5, warmup_limit=0.1)
 """Of a look at a probe."""
 
@@ -341,9 +344,12 @@ def _find_filling_power(
     rate = 0.0
     for power in range(GROW):
         product = probes.product(power)
-        reached = product.work.flops / _time(product, on, budget, clock)
+        seconds = _time(product, on, budget, clock)
+        reached = product.work.flops / seconds
         if reached < FILLED * rate:
             return power - 1
+        if seconds > LONG_PRODUCT:
+            return power
         rate = reached
     return GROW - 1
 
