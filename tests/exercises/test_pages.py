@@ -1,7 +1,14 @@
-"""What a busy machine does to an exercise of a page makes its answer open, not wrong."""
+"""Exercises of pages: what a busy machine does makes an answer open, not wrong, and what is wrong is said."""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from metallab import checks
 from metallab.exercises import check
 from metallab.pytorch.kernels import rule
 
@@ -22,3 +29,105 @@ def test_a_kernel_that_does_not_end_in_time_is_open(monkeypatch):
 
     monkeypatch.setattr(rule, "gives", stop)
     assert check("23.1", "kernel void hardshrink() {}").outcome == "open"
+
+
+def lines_of_64_and_128(stride, line):
+    return min(4 * stride, line) + 4
+
+
+@pytest.mark.parametrize(("times", "line"), [(9.0, 64), (15.0, 128)])
+def test_page_02_names_the_line_that_is_nearest(times, line):
+    judged = check("02.2", lines_of_64_and_128, {1: 1.0, 32: times})
+    assert judged.outcome == "right"
+    assert f"nearest to lines of {line} bytes" in judged
+
+
+SIMD_SUM = """kernel void row_sums(device float* out, device const float* a, constant long& n,
+    uint r [[threadgroup_position_in_grid]], uint l [[thread_index_in_simdgroup]]) {
+    float sum = 0; for (long k = l; k < n; k += 32) sum += a[r * n + k];
+    sum = simd_sum(sum); if (l == 0) out[r] = sum; }"""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="only the simulated GPU counts lines")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        pytest.param((SIMD_SUM.replace("row_sums", "sums"), 32), "row_sums", id="another name"),
+        pytest.param((SIMD_SUM.replace("r * n + k", "k"), 32), "should be", id="other sums"),
+        pytest.param((SIMD_SUM, 0), "above 0", id="no threads"),
+        pytest.param(SIMD_SUM, "for each row", id="no pair"),
+    ],
+)
+def test_page_02_says_what_is_wrong_with_a_kernel(answer, said):
+    with pytest.raises(checks.WrongAnswer, match=said):
+        check("02.1", lambda: answer)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="only the simulated GPU counts lines")
+def test_page_02_accepts_a_kernel_that_reads_neighbours():
+    assert check("02.1", lambda: (SIMD_SUM, 32)).outcome == "right"
+
+
+def planted_bench(seconds, *, simulated=False):
+    """A machine on which each call takes the next of some times."""
+    times = iter(seconds)
+
+    def measure(call, *_):
+        return SimpleNamespace(measurement=SimpleNamespace(median=next(times)))
+
+    machine = SimpleNamespace(overhead=0.001)
+    return SimpleNamespace(
+        machine=machine, on=SimpleNamespace(simulated=simulated), measure=measure
+    )
+
+
+X = torch.tensor([-1.0, 2.0])
+CAUSE = "each call asks for new memory"
+
+
+def predict_launch(machine, _):
+    return machine.overhead
+
+
+def clamp(x, result):
+    return torch.clamp(x, min=0, out=result)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome"),
+    [
+        pytest.param([0.0015], "right", id="it holds"),
+        pytest.param([0.01, 0.002], "right", id="explained"),
+        pytest.param([0.01, 0.009], "open", id="another cause"),
+    ],
+)
+def test_page_13_judges_a_prediction_by_an_experiment(seconds, outcome):
+    judged = check("13.1", predict_launch, CAUSE, clamp, planted_bench(seconds), X)
+    assert judged.outcome == outcome
+
+
+def test_page_13_leaves_a_prediction_open_whose_cause_is_not_named():
+    judged = check("13.1", predict_launch, ..., lambda *_: ..., planted_bench([0.01]), X)
+    assert judged.outcome == "open"
+
+
+@pytest.mark.parametrize("seconds", [None, -1.0, 0.0, float("nan"), "5 ms"])
+def test_page_13_refuses_what_is_no_time(seconds):
+    bench = planted_bench([0.01], simulated=True)
+    with pytest.raises(checks.WrongAnswer, match="above 0"):
+        check("13.1", lambda *_: seconds, CAUSE, clamp, bench, X)
+
+
+def test_page_13_refuses_another_computation():
+    with pytest.raises(checks.WrongAnswer, match=r"torch\.relu"):
+        check("13.1", predict_launch, CAUSE, lambda x, _: x, planted_bench([0.01]), X)
+
+
+def test_page_13_judges_no_time_of_a_simulated_gpu():
+    bench = planted_bench([], simulated=True)
+    assert check("13.1", predict_launch, CAUSE, clamp, bench, X).outcome == "not judged"
+
+
+def test_page_13_takes_a_stub_as_not_attempted():
+    stub = lambda *_: ...
+    assert check("13.1", stub, ..., stub, planted_bench([]), X).outcome == "not attempted"

@@ -132,3 +132,27 @@ def test_a_call_is_timed_on_a_device_that_is_here(monkeypatch):
     seconds, result = predictions.time_on(timing.Host())(slow)
     assert seconds > 0
     assert np.array_equal(result, X * 2)
+
+
+@pytest.mark.parametrize(
+    ("guess", "instead", "outcome"),
+    [
+        pytest.param(0.03, None, "right", id="it holds"),
+        pytest.param(0.005, None, "open", id="nothing was tried"),
+        pytest.param(0.005, quick, "right", id="explained"),
+        pytest.param(0.005, partly, "open", id="another cause"),
+    ],
+)
+def test_a_formula_is_judged_in_one(guess, instead, outcome):
+    judged = predictions.judge_formula(
+        "97.1", guess, slow, because=CAUSE, instead=instead, measure=measure
+    )
+    assert judged.outcome == outcome
+
+
+def test_a_formula_may_be_put_in_again_with_newer_numbers():
+    for guess in (0.005, 0.006):
+        judged = predictions.judge_formula(
+            "97.1", guess, slow, because=..., instead=None, measure=measure
+        )
+    assert "predicted 0.006" in judged

@@ -34,6 +34,16 @@ def test_a_stride_touches_as_many_lines(stride):
     assert gpu_counts.lines_a_write(one, 0) == 1
 
 
+def test_reads_of_two_buffers_are_counted_together():
+    both = """kernel void k(device float* out, device const float* a, device const float* b,
+        uint i [[thread_position_in_grid]]) { out[i] = a[i] + b[i * 32]; }"""
+    one = record(both, torch.empty(32), torch.ones(32), torch.ones(1024), threads=32, group_size=32)
+    assert gpu_counts.lines_a_read(one, 1) == 1
+    assert gpu_counts.lines_a_read(one, 1, 2) == (1 + 32) / 2
+    assert gpu_counts.has_reads(one, 2)
+    assert not gpu_counts.has_reads(one, 0)
+
+
 def test_reads_in_a_loop_are_counted_one_by_one():
     rows = """kernel void k(device float* out, device const float* a, uint i [[thread_position_in_grid]]) {
         float sum = 0; for (int j = 0; j < 32; j++) sum += a[i * 32 + j]; out[i] = sum; }"""

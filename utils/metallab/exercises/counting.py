@@ -16,16 +16,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from metallab import isolated
 from metallab.exercises.judging import NotAttempted, Right
-from metallab.pytorch import puzzles
-
-LINE = 128
-"""Bytes of device memory that are fetched together."""
-SIMD = 32
-"""Threads of a SIMD-group, whose reads are made together."""
+from metallab.pytorch import gpu_counts, puzzles
 
 Count = Callable[[puzzles.Run], float]
 """What is counted of a run."""
@@ -101,40 +94,7 @@ def count_lines(run: puzzles.Run) -> float:
     """
     if run.accesses is None:
         raise ValueError("nothing is counted on a real GPU: run it on the simulated one")
-    reads = _find_reads(run)
-    if not len(reads):
+    inputs = range(1, len(run.arrays))
+    if not gpu_counts.has_reads(run.accesses, *inputs):
         return 0.0
-
-    simd_group = np.stack(
-        [reads["group"], reads["thread"] // SIMD, reads["site"], _number_reads(reads)], axis=1
-    )
-    groups, of_group = np.unique(simd_group, axis=0, return_inverse=True)
-    touched = np.stack([of_group.ravel(), reads["region"], reads["offset"] // LINE], axis=1)
-    return len(np.unique(touched, axis=0)) / len(groups)
-
-
-def _find_reads(run: puzzles.Run) -> np.ndarray:
-    """Return the recorded reads of the inputs' arrays."""
-    assert run.accesses is not None
-    arrays = set(range(1, len(run.arrays)))
-    regions = [
-        number
-        for number, buffers in enumerate(run.accesses.regions)
-        if arrays.intersection(buffers)
-    ]
-    lines = run.accesses.lines
-    return lines[(lines["kind"] == 0) & np.isin(lines["region"], regions)]
-
-
-def _number_reads(reads: np.ndarray) -> np.ndarray:
-    """Return of each read how often its thread has read at this place of the source before."""
-    order = np.lexsort((np.arange(len(reads)), reads["site"], reads["thread"], reads["group"]))
-    keys = np.stack([reads["group"], reads["thread"], reads["site"]], axis=1)[order]
-    is_first = np.ones(len(reads), bool)
-    is_first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-
-    place = np.arange(len(reads))
-    begin = np.maximum.accumulate(np.where(is_first, place, 0))
-    number = np.empty(len(reads), np.int64)
-    number[order] = place - begin
-    return number
+    return gpu_counts.lines_a_read(run.accesses, *inputs)

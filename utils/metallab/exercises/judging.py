@@ -169,6 +169,8 @@ def check(number: str, answer: Any, *given: Any) -> Judgement:
         judged = asked.judge(_watch(require_attempt(answer), returned), *given)
     except NotAttempted:
         return Judgement(asked.name, "not attempted", "not attempted yet")
+    except checks.WrongAnswer:  # of the library of predictions, with all that there is to say
+        raise
     except Exception as error:
         line = _find_line(error, page.f_globals, page.f_code.co_filename)
         if isinstance(error, ImportError) and not line:  # what the check itself needs
@@ -180,6 +182,8 @@ def check(number: str, answer: Any, *given: Any) -> Judgement:
 
 def _conclude(asked: Exercise, judged: Any, answer: Any) -> Judgement:
     """Return the judgement for what an exercise's function returned, or raise what is wrong."""
+    if isinstance(judged, Judgement):
+        return judged
     if isinstance(judged, isolated.Skipped):
         return Judgement(asked.name, "not judged", f"not judged. {judged}")
     if isinstance(judged, Open):

@@ -195,6 +195,52 @@ def explain(exercise: str, because: Any, instead: Any, *, same: Same | None = No
     return Judgement(name, "right", said)
 
 
+def judge_formula(
+    exercise: str,
+    seconds: Any,
+    call: Call,
+    *,
+    because: Any,
+    instead: Call | None,
+    measure: Measure,
+) -> Judgement:
+    """Predict, reveal and explain in one, for a prediction that a formula has made.
+
+    A formula is put in anew at each check, perhaps with newer numbers of the machine, so no earlier value is kept.
+
+    Parameters
+    ----------
+    exercise
+        Its number.
+    seconds
+        What the learner's formula gives.
+    call
+        What the formula is about.
+    because, instead
+        The cause if the formula fails, and the call without it, as `explain` takes them; None if nothing was tried.
+    measure
+        Runs a call, as `reveal` takes it.
+
+    Returns
+    -------
+    Judgement
+        That of `reveal` if the formula holds or nothing was tried, else that of `explain`.
+
+    Raises
+    ------
+    metallab.checks.WrongAnswer
+        As `predict` and `explain`.
+    """
+    _PREDICTIONS.pop(exercise, None)
+    predict(exercise, seconds=seconds)
+
+    revealed = reveal(exercise, call, measure=measure)
+    is_tried = because is not ... and instead is not None
+    if revealed.outcome == "right" or not is_tried:
+        return revealed
+    return explain(exercise, because, instead)
+
+
 def _require_same(name: str, reference: Any, result: Any, same: Same) -> None:
     """Refuse an experiment that computes something else."""
     try:

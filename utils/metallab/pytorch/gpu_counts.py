@@ -12,6 +12,7 @@ reported of M1 and M2 (`LINE`, `BANKS`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,15 +42,15 @@ ENOUGH_THREADS = 768
 _READ, _WRITE = 0, 1
 
 
-def lines_a_read(accesses: Any, buffer: int) -> float:
-    """Count the memory lines that a SIMD-group's read of a buffer touches.
+def lines_a_read(accesses: Any, buffer: int, *more: int) -> float:
+    """Count the memory lines that a SIMD-group's read of a buffer touches, or of several.
 
     Parameters
     ----------
     accesses : metalsim.shader.accesses.Accesses
         Of one run of a kernel.
-    buffer : int
-        The index of the buffer among the kernel's arguments.
+    buffer, *more : int
+        The indices of the buffers among the kernel's arguments.
 
     Returns
     -------
@@ -59,26 +60,37 @@ def lines_a_read(accesses: Any, buffer: int) -> float:
     Raises
     ------
     ValueError
-        Nothing was read from the buffer.
+        Nothing was read from the buffers.
     """
-    return _lines(accesses, buffer, _READ)
+    return _lines(accesses, (buffer, *more), _READ)
 
 
-def lines_a_write(accesses: Any, buffer: int) -> float:
+def lines_a_write(accesses: Any, buffer: int, *more: int) -> float:
     """Count the memory lines that a SIMD-group's write to a buffer touches, as `lines_a_read` does."""
-    return _lines(accesses, buffer, _WRITE)
+    return _lines(accesses, (buffer, *more), _WRITE)
 
 
-def _lines(accesses: Any, buffer: int, kind: int) -> float:
-    recorded = accesses.lines
-    region = _region_of(accesses, buffer)
-    own = recorded[(recorded["kind"] == kind) & (recorded["region"] == region)]
+def has_reads(accesses: Any, *buffers: int) -> bool:
+    """Return whether a kernel has read any of some buffers."""
+    return len(_select(accesses, buffers, _READ)) > 0
+
+
+def _lines(accesses: Any, buffers: Sequence[int], kind: int) -> float:
+    own = _select(accesses, buffers, kind)
     if not len(own):
-        raise ValueError(f"the kernel does not touch buffer {buffer} in this way: count another")
+        asked = ", ".join(map(str, buffers))
+        raise ValueError(f"the kernel does not touch buffer {asked} in this way: count another")
 
     instruction, count = _number_instructions(own)
-    touched = np.unique(np.stack([instruction, own["offset"] // LINE], axis=1), axis=0)
-    return len(touched) / count
+    touched = np.stack([instruction, own["region"], own["offset"] // LINE], axis=1)
+    return len(np.unique(touched, axis=0)) / count
+
+
+def _select(accesses: Any, buffers: Sequence[int], kind: int) -> np.ndarray:
+    """Return the recorded accesses of a kind to some buffers."""
+    regions = [_region_of(accesses, buffer) for buffer in buffers]
+    recorded = accesses.lines
+    return recorded[(recorded["kind"] == kind) & np.isin(recorded["region"], regions)]
 
 
 def _region_of(accesses: Any, buffer: int) -> int:

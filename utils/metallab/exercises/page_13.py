@@ -1,0 +1,70 @@
+"""The exercises of page 13."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from metallab import isolated, mode, timing
+from metallab.exercises.judging import exercise, expect, expect_that, is_near
+from metallab.exercises.predictions import judge_formula
+from metallab.judgement import Judgement
+from metallab.roofline import Bench, Work
+
+CpuSeconds = Callable[[float, float, float, float, float], Any]
+"""Of bytes, overhead, rate in the cache, rate outside, and size of the cache."""
+
+
+@exercise(
+    "13.1",
+    hint="count what is read and what is written; then do the same without new memory",
+)
+def judge_relu(
+    relu_seconds: Callable[[Any, torch.Tensor], Any],
+    because: Any,
+    without_it: Callable[[torch.Tensor, torch.Tensor], Any],
+    bench: Bench,
+    x: torch.Tensor,
+) -> Judgement | isolated.Skipped:
+    """Measure ``torch.relu(x)``, and the experiment that is to explain where the formula fails."""
+    seconds = relu_seconds(bench.machine, x)
+    is_time = isinstance(seconds, int | float) and 0 < seconds < math.inf
+    expect_that(is_time, "relu_seconds(machine, x)", seconds, "seconds, a number above 0")
+
+    result = torch.empty_like(x)
+    got = without_it(x, result)
+    instead = None if got is ... else lambda: without_it(x, result)
+    if instead is not None:
+        is_same = isinstance(got, torch.Tensor) and torch.equal(torch.relu(x), got)
+        expect_that(is_same, "without_it(x, result)", got, "the numbers of torch.relu(x)")
+
+    def measure(call: Callable[[], Any]) -> tuple[float, Any]:
+        work = Work(x.numel(), 2 * x.nbytes)
+        reading = bench.measure(call, work, "exercise", _choose_budget())
+        return reading.measurement.median, call()
+
+    if bench.on.simulated:
+        return isolated.Skipped("The simulated GPU has no times of its own.")
+    return judge_formula(
+        "13.1", seconds, lambda: torch.relu(x), because=because, instead=instead, measure=measure
+    )
+
+
+def _choose_budget() -> timing.Budget:
+    """Return a second, since a page has a minute."""
+    return mode.by_mode(full=timing.Budget(max_seconds=1.0), fast=timing.FAST)
+
+
+@exercise("13.2", hint="overhead + bytes / rate, with the rate of the place where the bytes lie")
+def judge_two_rates(cpu_seconds: CpuSeconds) -> bool:
+    """Ask for bytes on both sides of the cache's size."""
+    overhead, cached, uncached, cache = 3e-6, 200e9, 20e9, 1e6
+    for moved in (0.0, 1e3, 1e6, 1.1e6, 64e6):
+        got = cpu_seconds(moved, overhead, cached, uncached, cache)
+        wanted = overhead + moved / (cached if moved <= cache else uncached)
+        case = f"cpu_seconds({moved:g}, 3e-6, 200e9, 20e9, 1e6)"
+        expect(case, got, wanted, holds=is_near(got, wanted, absolute=0.0))
+    return True
