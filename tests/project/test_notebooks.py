@@ -88,7 +88,24 @@ def kind():
     return headless.resolve_device(os.environ.get("METALLAB_TEST_DEVICE") or "auto")["device"]
 
 
-ON_THE_DEVICE = ["02", "11", "13", "17", "19", "21", "22", "24", "31", "32", "41", "44", "52", "54", "61", "65"]
+ON_THE_DEVICE = [
+    "02",
+    "11",
+    "13",
+    "17",
+    "19",
+    "21",
+    "22",
+    "24",
+    "31",
+    "32",
+    "41",
+    "44",
+    "52",
+    "54",
+    "61",
+    "65",
+]
 """About half of the pages, so that both are tried; those that measure nothing on the simulated GPU are among them."""
 
 
