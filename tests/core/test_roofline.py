@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metallab import roofline, timing
+from metallab import results_made, roofline, timing
 from metallab.roofline import Change, Limit, Machine, Probe, Probes, Work
 
 MACHINE = Machine("planted", overhead=10e-6, peak=1e12, bandwidth=100e9)
@@ -80,6 +80,16 @@ def test_a_planted_machine_is_measured_as_it_was_planted():
     assert machine.overhead == pytest.approx(MACHINE.overhead, rel=1e-3)
     assert machine.peak == pytest.approx(MACHINE.peak, rel=1e-3)
     assert machine.bandwidth == pytest.approx(MACHINE.bandwidth, rel=1e-3)
+
+
+def test_a_look_at_the_machine_is_no_result_of_a_page():
+    heard = []
+    results_made.listen(heard.append)
+    try:
+        Planted(MACHINE).calibrate()
+    finally:
+        results_made.forget(heard.append)
+    assert heard == []
 
 
 def test_a_product_that_takes_long_is_not_doubled():

@@ -31,13 +31,13 @@ def test_a_kernel_that_does_not_end_in_time_is_open(monkeypatch):
     assert check("23.1", "kernel void hardshrink() {}").outcome == "open"
 
 
-def lines_of_64_and_128(stride, line):
+def bytes_in_lines(stride, line):
     return min(4 * stride, line) + 4
 
 
 @pytest.mark.parametrize(("times", "line"), [(9.0, 64), (15.0, 128)])
 def test_page_02_names_the_line_that_is_nearest(times, line):
-    judged = check("02.2", lines_of_64_and_128, {1: 1.0, 32: times})
+    judged = check("02.2", bytes_in_lines, {1: 1.0, 32: times})
     assert judged.outcome == "right"
     assert f"nearest to lines of {line} bytes" in judged
 
