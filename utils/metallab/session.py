@@ -12,8 +12,8 @@ happens in the kernel:
 **Which page it is** a kernel is not told. JupyterLab names the file in ``JPY_SESSION_NAME``; elsewhere it is the
 notebook in the folder of the kernel's start that holds the cells which have run. Its metadata say the rest, so that
 nothing of it stands in a cell: ``metadata.metallab.headline`` names the variables that the headline is made of, and a
-cell with ``"metallab": {"saves": false}``, or of an exercise, saves nothing; a list of names there says which results
-are saved.
+cell with ``"metallab": {"saves": false}`` saves nothing, nor does one of an exercise, unless it says ``true``; a list of
+names there says which results are saved.
 
 In a script, a program or a test nothing of this happens: `metallab.records.save` writes what it is given.
 """
@@ -187,16 +187,19 @@ class Session:
         return page.name if page else ""
 
     def begin_cell(self, info: ExecutionInfo) -> None:
-        """Note which cell begins."""
+        """Note which cell begins; what an interrupted one has made is dropped."""
         self.pending.clear()
+        self._note(info)
+
+    def _note(self, info: ExecutionInfo) -> None:
         source = _without_blank_ends(info.raw_cell)
         self.current = CellKey(getattr(info, "cell_id", None) or "", source)
         self.run[source] = None
 
     def end_cell(self, result: ExecutionResult) -> None:
         """Save what the cell made, if it made something."""
-        if not self.run:  # the cell that imported metallab had begun before
-            self.begin_cell(result.info)
+        if not self.run:  # the cell that imported metallab: nobody has told of its beginning
+            self._note(result.info)
         if self.pending:
             self.save()
 
@@ -405,11 +408,11 @@ def _read_page(path: Path, _written: int) -> Page:
 
 
 def _read_cell(cell: Mapping[str, Any], in_exercise: bool) -> Cell:
-    says = cell["metadata"].get("metallab", {}).get("saves", True)
+    says = cell["metadata"].get("metallab", {}).get("saves", not in_exercise)
     return Cell(
         cell.get("id", ""),
         _without_blank_ends("".join(cell["source"])),
-        saves=bool(says) and not in_exercise,
+        saves=bool(says),
         names=frozenset(says) if isinstance(says, list) else None,
     )
 
