@@ -131,9 +131,9 @@ def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Br
         expect(switch.locator("[aria-current=page]")).to_have_text(ELSEWHERE)
         expect(page.locator(".executed")).to_contain_text(f"executed on {ELSEWHERE}")
         page.locator("a.right-next").click()
-        assert "/notebooks/elsewhere/10_" in page.url, "the next page is that machine's"
+        assert "/notebooks/elsewhere/02_" in page.url, "the next page is that machine's"
         switch.get_by_role("link", name=here).click()
-        assert "/notebooks/10_" in page.url
+        assert "/notebooks/02_" in page.url
 
 
 def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):
@@ -268,9 +268,9 @@ def test_a_dead_link_is_no_book(run, tmp_path):
     (broken / "summary.json").write_bytes((run / "summary.json").read_bytes())
     (notebook,) = run.glob("01_*.ipynb")
     text = notebook.read_text(encoding="utf-8")
-    assert "](10_run_pytorch_on_mps.ipynb)" in text
+    assert "](02_look_inside_an_apple_gpu.ipynb)" in text
     (broken / notebook.name).write_text(
-        text.replace("](10_run_pytorch_on_mps.ipynb)", "](02_gone.ipynb)")
+        text.replace("](02_look_inside_an_apple_gpu.ipynb)", "](02_gone.ipynb)")
     )
     built = build(tmp_path / "book", broken)
     assert built.returncode == 1
