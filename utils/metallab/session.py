@@ -12,8 +12,8 @@ happens in the kernel:
 **Which page it is** a kernel is not told. JupyterLab names the file in ``JPY_SESSION_NAME``; elsewhere it is the
 notebook in the folder of the kernel's start that holds the cells which have run. Its metadata say the rest, so that
 nothing of it stands in a cell: ``metadata.metallab.headline`` names the variables that the headline is made of, and a
-cell with ``"metallab": {"saves": false}`` saves nothing, nor does one of an exercise, unless it says ``true``; a list of
-names there says which results are saved.
+cell with ``"metallab": {"saves": false}`` saves nothing, nor does one of an exercise, unless it says ``true``; a list
+of names there says which results are saved.
 
 In a script, a program or a test nothing of this happens: `metallab.records.save` writes what it is given.
 """
