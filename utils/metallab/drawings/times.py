@@ -95,7 +95,7 @@ def draw_time_line(times: CallTimes, calls: int = 4) -> Figure:
 
         plots.title(
             figure,
-            f"{calls} calls: blue the program, orange the GPU, grey what nobody does but wait",
+            f"{calls} calls: blue the program, orange the GPU, grey waiting",
             ["a drawing"],
         )
 
