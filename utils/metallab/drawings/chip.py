@@ -169,7 +169,7 @@ def draw_one_memory(size_bytes: int, copies: Sequence[str], shares: Sequence[str
     size = units.size(size_bytes)
 
     with canvas(2.6, 20.0, 6.6) as (figure, axes):
-        write(axes, (4.6, 0.4), "copies, and waits", align="center", fontsize=9)
+        write(axes, (4.6, 0.4), "copies", align="center", fontsize=9)
         box(axes, (0.2, 2.9), (9.0, 3.2), colour=plots.PURPLE)
         box(axes, (0.7, 3.3), (3.3, 1.6), f"x\n{size}", colour=plots.ORANGE)
         box(axes, (5.4, 3.3), (3.3, 1.6), f"second tensor\n{size}", colour=plots.BLUE)
