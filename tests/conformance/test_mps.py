@@ -70,8 +70,15 @@ def test_float64_is_refused():
 
 @pytest.mark.claim(used_in="notebook 10, three errors that everybody meets")
 def test_mixed_devices_are_refused():
-    """A product of a tensor on the GPU with one on the CPU raises RuntimeError: all tensors on the same device."""
+    """A sum of a tensor on the GPU and one on the CPU raises RuntimeError: all tensors on the same device."""
     with pytest.raises(RuntimeError, match=r"^Expected all tensors to be on the same device"):
+        torch.ones(2, 2, device="mps") + torch.ones(2, 2)
+
+
+@pytest.mark.claim(used_in="docs/test_mps_on_linux.md, words of a tensor left on the CPU")
+def test_a_product_of_two_devices_has_no_storage():
+    """A product of a tensor on the GPU with one on the CPU raises RuntimeError: placeholder storage not allocated."""
+    with pytest.raises(RuntimeError, match=r"^Placeholder storage has not been allocated"):
         torch.ones(2, 2, device="mps") @ torch.ones(2, 2)
 
 
