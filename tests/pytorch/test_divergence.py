@@ -440,6 +440,15 @@ def test_positions_of_the_largest_are_compared():
 
 
 @on_simulated
+def test_positions_of_another_dtype_are_wrong():
+    """Though each of them is equal."""
+    model = After(lambda y: y.topk(3).values)
+    wrong = with_positions(lambda positions: positions.int())
+    report = find_replaced("topk", wrong, model, torch.randn(16, 8))
+    assert isinstance(report.divergent_call.difference, WrongKind)
+
+
+@on_simulated
 def test_the_order_of_a_stable_sort_is_compared():
     model = After(lambda y: y.gather(1, y.sign().sort(stable=True, dim=1).indices), 8)
     find_replaced("sort.stable", sorted_in_reverse, model, torch.randn(16, 8))
