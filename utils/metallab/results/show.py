@@ -481,11 +481,9 @@ def _part(page: Executed, learned: str, folder: str, links: str) -> str:
     link, headline = f"{folder}/{page.path.name}", page.record.headline
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
     if page.picture:
-        words = re.sub(
-            r"[][\\|*`<>]",
-            " ",
-            textwrap.shorten(headline.alternative_text, 160, placeholder=" ..."),
-        )
+        shortened = textwrap.shorten(headline.alternative_text, 160, placeholder=" ...")
+        # Between the brackets of a picture's link, units such as [ms] stand in round ones.
+        words = re.sub(r"[\\|*`<>]", " ", shortened.replace("[", "(").replace("]", ")"))
         lines.append(f"[![{words}]({folder}/results/{page.picture.name})]({link})")
     return "\n\n".join(
         [
