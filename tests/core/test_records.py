@@ -648,12 +648,12 @@ def test_a_reference_machine_is_quoted_by_its_name():
         == f"Measured before on an NVIDIA H200, Softshrink MLP, batch 4096: {told}."
     )
     assert re.search(r"traced .* 8\.08 .* not traced", stored.comparison(network[0], "the network"))
-    lstm = ("19_compare_cpu_and_gpu", "LSTM, inference, latency")
+    lstm = ("64_compare_machines", "LSTM, inference, latency")
     (of_gpu,) = stored.comparison(*lstm, "cuda").splitlines()
     assert re.search(r"cuda .* 2\.74 .* CPU, 16 threads \(one process\)\.$", of_gpu)
     assert len(stored.comparison(*lstm).splitlines()) == 2, "one thread, and the GPU"
     xeon = "intel_r_xeon_r_processor_cpu_2_threads.json"
     two = stored.comparison(lstm[0], "ResNet-18, inference, latency", file=xeon)
     assert re.search(r"CPU, 1 thread: no speed-up is given: drifted: ", two), "in every process"
-    with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 19"):
+    with pytest.raises(ValueError, match=r"has no comparison 'sorting' of 64"):
         stored.comparison(lstm[0], "sorting")

@@ -55,7 +55,8 @@ OLD = re.compile(
     r"(?<![0-9A-Za-z])(0[2-9][bc]?|1[0-7][bc]?)_(run_pytorch|compare_cpu|check_your_model|profile_and|write_a_custom|"
     r"make_it_an|train_with_auto|choose_a|train_tensorflow|look_into_tensor|transform_with|compile_with_jit|detect_with|"
     r"find_the_slow|load_models|compile_for|ship_with|quantize_to|take_int8|filter_with|check_edge|compare_machines|"
-    r"find_the_layer|compare_with_mlx|run_a_lang|shrink_a|adapt_a|solve_metal|share_memory|use_simd|your_own_project)"
+    r"find_the_layer|compare_with_mlx|run_a_lang|shrink_a|adapt_a|solve_metal|share_memory|use_simd|your_own_project)|"
+    r"19_compare_cpu"  # a page that is part of others
 )
 NEW = {page.name for page in PAGES}
 

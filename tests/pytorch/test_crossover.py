@@ -77,7 +77,7 @@ def test_a_curve_is_drawn_with_its_crossover_and_all_its_times():
 
 
 def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
-    lesson = {"lesson": "19_compare_cpu_and_gpu"}
+    lesson = {"lesson": "13_predict_a_calls_time"}
     made = []
     for n, speed_up, others in ((8, 0.5, 0.0), (16, 3.0, 0.0), (32, 3.0, 5.0)):
         busy = {"others": others} | lesson

@@ -11,9 +11,16 @@ from metallab import isolated
 from metallab.exercises.counting import count_lines, judge_count
 from metallab.exercises.judging import Right, exercise, expect, expect_that, is_near
 from metallab.pytorch import puzzles
+from metallab.roofline import CLOSE
 
 GROUP = 32
 """Threads of a threadgroup: one SIMD-group."""
+
+LINES = 64, 128
+"""Bytes that memory may deliver at once."""
+
+BASE = 2
+"""The stride that others are compared with: a copy of neighbours is often a program of its own."""
 
 ROW_SUMS = puzzles.Puzzle(
     "row_sums",
@@ -49,18 +56,18 @@ def judge_bytes(
     for line in (64, 128, 32):
         for stride in (1, 2, 8, 16, 24, 32, 100):
             got = bytes_a_number(stride, line)
-            wanted = min(4 * stride, line) + 4
+            wanted = _count_bytes(stride, line)
             expect(f"bytes_a_number({stride}, {line})", got, wanted, holds=is_near(got, wanted))
     return Right(compare_lines(slower))
 
 
 def compare_lines(slower: Mapping[int, float]) -> str:
-    """Say which length of a line comes nearest to the last point of a strided copy.
+    """Say which length of a line explains the last point of a strided copy, if either does.
 
     Parameters
     ----------
     slower
-        How many times as long as stride 1 a copy took, by the stride.
+        How many times as long as stride 1 a copy took, by the stride; `BASE` and a larger one are among them.
 
     Returns
     -------
@@ -68,11 +75,20 @@ def compare_lines(slower: Mapping[int, float]) -> str:
         An explanation to think about, and no proof.
     """
     stride = max(slower)
-    expected = {line: (min(4 * stride, line) + 4) / 8 for line in (64, 128)}
-    told = ", ".join(f"{times:.3g} times with lines of {line}" for line, times in expected.items())
+    measured = slower[stride] / slower[BASE]
+    expected = {line: _count_bytes(stride, line) / _count_bytes(BASE, line) for line in LINES}
+    told = f"Stride {stride} should take {expected[64]:.3g} times as long as stride {BASE} with lines of 64 bytes, "
+    told += f"and {expected[128]:.3g} times with 128; measured {measured:.3g} times."
 
-    nearest = min(expected, key=lambda line: abs(expected[line] - slower[stride]))
-    return (
-        f"At stride {stride}: {told} bytes; measured {slower[stride]:.3g} times, "
-        f"nearest to lines of {nearest} bytes."
-    )
+    close = [line for line, times in expected.items() if abs(measured / times - 1) <= CLOSE]
+    limit = f"{100 * CLOSE:.0f} %"
+    if not close:
+        return f"{told} Neither comes within {limit}: something else counts for more here."
+    if len(close) == len(LINES):
+        return f"{told} Both come within {limit}, so this point does not tell which it is."
+    return f"{told} Lines of {close[0]} bytes alone come within {limit}."
+
+
+def _count_bytes(stride: int, line: int) -> int:
+    """Return what a strided copy moves for each number of 4 bytes."""
+    return min(4 * stride, line) + 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from metallab.roofline import Bench, Work
 
 CpuSeconds = Callable[[float, float, float, float, float], Any]
 """Of bytes, overhead, rate in the cache, rate outside, and size of the cache."""
+
+VERDICTS = ("slower", "not faster", "inconclusive", "unsure", "faster", "faster")
 
 
 @exercise(
@@ -67,4 +70,30 @@ def judge_two_rates(cpu_seconds: CpuSeconds) -> bool:
         wanted = overhead + moved / (cached if moved <= cache else uncached)
         case = f"cpu_seconds({moved:g}, 3e-6, 200e9, 20e9, 1e6)"
         expect(case, got, wanted, holds=is_near(got, wanted, absolute=0.0))
+    return True
+
+
+def _draw_verdicts(seed: int) -> list[tuple[int, str]]:
+    """Return up to six sizes with verdicts; the last ones are often faster."""
+    draw = random.Random(seed)
+    sizes = sorted({draw.randint(0, 9) for _ in range(draw.randint(0, 6))})
+    verdicts = [(size, draw.choice(VERDICTS)) for size in sizes]
+    won = draw.randint(0, len(sizes))
+    return verdicts[:won] + [(size, "faster") for size in sizes[won:]]
+
+
+@exercise(
+    "13.3",
+    hint="one lucky win in the middle does not count, and unsure is no win",
+)
+def judge_first_win(first_win: Callable[..., Any]) -> bool:
+    """Ask for the first size from which on all are won, in sixty series."""
+    first_win([(8, "slower"), (16, "faster")])
+
+    for verdicts in map(_draw_verdicts, range(60)):
+        lost = [size for size, verdict in verdicts if verdict != "faster"]
+        wins = [size for size, _ in verdicts if not lost or size > lost[-1]]
+        given = list(verdicts)
+        expect(f"first_win({verdicts})", first_win(given), min(wins, default=None))
+        assert given == verdicts, f"of {verdicts} it leaves {given}"
     return True

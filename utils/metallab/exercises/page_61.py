@@ -53,3 +53,27 @@ def judge_best_batch(best_batch: Callable[..., Any]) -> bool:
         expect(f"best_batch({times}, {limit})", best_batch(seconds, limit), wanted)
         assert seconds == times, f"`seconds` is changed into {seconds}"
     return True
+
+
+@exercise(
+    "61.3",
+    hint="add times, not ratios, and divide at the end",
+)
+def judge_whole_speed_up(whole_speed_up: Callable[..., Any]) -> bool:
+    """Ask for the speed-up of several pipelines."""
+    cases = [
+        ([(0.09, 3.0), (0.01, 0.5)], 2.0),
+        ([(0.003, 0.4)], 0.4),
+        ([(0.01, 2.0), (0.02, 4.0)], 3.0),
+        ([(7.0, 7.0), (1.0, 0.25)], 1.6),
+        ([(0.6, 3.0), (0.1, 0.5), (0.4, 1.0)], 1.375),
+        ([(0.0, 9.0), (0.3, 1.5), (0.3, 3.0), (0.6, 1.0)], 4 / 3),
+    ]
+
+    for stages, wanted in cases:
+        given = list(stages)
+        got = whole_speed_up(given)
+        near = is_near(got, wanted, relative=0, absolute=1e-6)
+        expect(f"whole_speed_up({stages})", got, wanted, holds=near)
+        assert given == stages, f"of {stages} it leaves {given}"
+    return True
