@@ -568,7 +568,7 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
 
 def test_memory_is_counted():
     layers = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 10))
-    counted = footprint.count(subject_of(layers, torch.randn(8, 100)))
+    counted = footprint.count_bytes(subject_of(layers, torch.randn(8, 100)))
     assert counted.weights == counted.gradients == 4 * (100 * 200 + 200 + 200 * 10 + 10)
     # the input, what ReLU gives, which it and the second layer keep, and the loss's outputs
     assert counted.activations == 8 * 4 * (100 + 200 + 10)
@@ -749,10 +749,10 @@ def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
     told = f"KeyError: 'words' (in words, at {row_of('return {')})"
     monkeypatch.setattr(worker, "load_model", lambda factory: each)
     monkeypatch.setattr(
-        worker, "hold_memory", lambda most: None
+        worker, "exit_above_memory_limit", lambda most: None
     )  # its thread would outlive this test
     with pytest.raises(doctor.NotAModel, match=re.escape(told)):
-        worker.look("tests:example", 2**40)
+        worker.inspect_model("tests:example", 2**40)
     assert told in worker.answer(SPEED, each, LIMITS).sentence
     with pytest.raises(coverage.TraceFailed, match=re.escape(told)):
         coverage.mps_coverage(each.model, *each.inputs)

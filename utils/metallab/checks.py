@@ -52,7 +52,7 @@ def wrong_answer(exercise: str, sentence: str) -> WrongAnswer:
 class Tolerance:
     """Outputs agree if ``|result - reference| <= relative * (|reference| + size) + absolute`` everywhere.
 
-    ``size`` is that of the whole reference but its masks, a root mean square (`array_size`). A GPU adds in another
+    ``size`` is that of the whole reference but its masks, a root mean square (`typical_size`). A GPU adds in another
     order than a CPU, and the error of a sum goes with what is added, not with what is left of it: an output near 0
     among outputs of 30 carries the error of its neighbours. ``absolute`` is for references that are 0 but for rounding.
     """
@@ -378,7 +378,7 @@ def _assert_arrays_close(
     nan = np.isnan(reference)
     if one_sided := np.count_nonzero(nan != np.isnan(result)):
         raise Mismatch(f"{part}: {one_sided} of {reference.size} values are NaN on one side only")
-    size = array_size(reference)
+    size = typical_size(reference)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where((reference == result) | nan, 0, np.abs(reference - result))
         limit = allowed.relative * (np.abs(reference) + size) + allowed.absolute
@@ -411,7 +411,7 @@ def _at(index: tuple) -> str:
     return f"at {tuple(int(i) for i in index)}: " if index else ""
 
 
-def array_size(reference: np.ndarray) -> float:
+def typical_size(reference: np.ndarray) -> float:
     """Return the root mean square of the values that carry information: neither 0 nor infinite nor NaN, and no masks.
 
     A mask such as -1e9 would make any difference elsewhere look small. In real numbers masks are sizes that repeat, all

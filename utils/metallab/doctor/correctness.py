@@ -64,9 +64,9 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
-        not_compared=_not_compared(compared),
-        wrong=_wrong_operator(compared[-1].report),
-        nan=_first_nan(compared),
+        not_compared=_collect_not_compared(compared),
+        wrong=_to_wrong_operator(compared[-1].report),
+        nan=_find_first_nan(compared),
         without_gradient=find_weights_without_gradient(subject),
         is_narrowed=narrowed is not subject,
         # PyTorch's own words, as there is no other sign of it
@@ -121,7 +121,7 @@ def _compare_in_ways(
 
     compared: list[_Compared] = []
     not_tried: list[NotTried] = []
-    ways = _ways(subject)
+    ways = _list_ways(subject)
     for number, (way, changed) in enumerate(ways):
         # the way that the model is used in gets half of the time
         share = time_budget.left / 2 if number == 0 else time_budget.left / (len(ways) - number)
@@ -130,7 +130,7 @@ def _compare_in_ways(
             continue
 
         try:
-            report = _find(changed, on, max(0.0, share - uncompared))
+            report = _compare_operators(changed, on, max(0.0, share - uncompared))
         except Exception as error:
             if not compared:
                 raise
@@ -143,14 +143,16 @@ def _compare_in_ways(
     return compared, not_tried
 
 
-def _find(subject: ModelUnderTest, on: PyTorchDevice, seconds: float) -> divergence.Report:
+def _compare_operators(
+    subject: ModelUnderTest, on: PyTorchDevice, seconds: float
+) -> divergence.Report:
     """Compare the calls of operators for so many seconds."""
     inputs = subject.named or subject.inputs
     loss = subject.to(on.torch_device).loss
     return divergence.find(subject.model, inputs, loss, on=on, seconds=seconds, layers=False)
 
 
-def _ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
+def _list_ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
     """Return the model as given, in the other mode, and with its inputs in layouts that kernels get wrong."""
     switched = subject.copy()
     switched.model.train(not subject.model.training)
@@ -190,7 +192,7 @@ def _to_run(compared: _Compared) -> ComparedRun:
     )
 
 
-def _not_compared(compared: Sequence[_Compared]) -> dict[str, str]:
+def _collect_not_compared(compared: Sequence[_Compared]) -> dict[str, str]:
     """Return the operators that cannot be compared, and why."""
     return {
         operator: str(why)
@@ -199,13 +201,13 @@ def _not_compared(compared: Sequence[_Compared]) -> dict[str, str]:
     }
 
 
-def _first_nan(compared: Sequence[_Compared]) -> str | None:
+def _find_first_nan(compared: Sequence[_Compared]) -> str | None:
     """Return where a NaN appears that the CPU has as well; None if none does."""
     found = (each.report for each in compared if each.report.kind is divergence.Outcome.NAN)
     return next((report.headline for report in found), None)
 
 
-def _wrong_operator(report: divergence.Report) -> WrongOperator | None:
+def _to_wrong_operator(report: divergence.Report) -> WrongOperator | None:
     """Return what is wrong in the last run, after which no other is made; None if nothing is."""
     call = report.divergent_call
     if call is None or report.agreement != "differs":

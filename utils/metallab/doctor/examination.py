@@ -27,10 +27,10 @@ from metallab.doctor.report import Report
 from metallab.doctor.results import ModelSummary, NoAnswer, Why
 from metallab.pytorch.errors import NotAModel
 
-CHILD = "import gc; gc.set_threshold(100_000)\nfrom metallab.doctor import worker\nresult = worker.{call}"
+CHILD_SOURCE = "import gc; gc.set_threshold(100_000)\nfrom metallab.doctor import worker\nresult = worker.{call}"
 BUILD_SECONDS = 600.0
 """For building the simulated GPU once, which does not count."""
-LOOK_SECONDS = 60.0
+INSPECTION_SECONDS = 60.0
 """At least, for looking at the model."""
 MOST_PRINTED = 4000
 """Characters that are kept of what a process printed last."""
@@ -98,11 +98,11 @@ def examine(
     if together:
         model, by_key = _ask_together(subject, 60 * minutes, questions)
         if model is not None and len(by_key) == len(questions):
-            return _report(factory, model, by_key.values())
+            return _make_report(factory, model, by_key.values())
     return _ask_apart(subject, 60 * minutes, questions, progress)
 
 
-def _report(
+def _make_report(
     factory: str, model: ModelSummary, answers: Iterable[Answer[Any]], interrupted: bool = False
 ) -> Report:
     in_order = tuple(sorted(answers, key=lambda answer: answer.number))
@@ -121,10 +121,10 @@ def _ask_apart(
     """Ask one question after the other; after Ctrl-C the report has the answers that there are."""
     progress(wording.PHRASES["looking"].format(factory=subject.factory))
     began = time.monotonic()
-    model, kind = _look(subject, max(seconds, LOOK_SECONDS))
+    model, kind = _inspect_model(subject, max(seconds, INSPECTION_SECONDS))
     looked = time.monotonic() - began
     # builds the simulated GPU, if there is no other
-    has_apple_gpu = _run("import torch", BUILD_SECONDS, device="mps").ok
+    has_apple_gpu = _run_in_process("import torch", BUILD_SECONDS, device="mps").ok
 
     left = seconds
     answers: list[Answer[Any]] = []
@@ -144,7 +144,7 @@ def _ask_apart(
 
     if not answers:
         raise KeyboardInterrupt
-    return _report(subject.factory, model, answers, interrupted=len(answers) < len(questions))
+    return _make_report(subject.factory, model, answers, interrupted=len(answers) < len(questions))
 
 
 def _announce(question: Question[Any], seconds: float) -> str:
@@ -158,13 +158,13 @@ def _wants_apple_gpu(question: Question[Any], kind: str) -> bool:
     return question.needs_apple_gpu or (question.uses_apple_gpu and kind != "cuda")
 
 
-def _look(subject: _Subject, seconds: float) -> tuple[ModelSummary, str]:
+def _inspect_model(subject: _Subject, seconds: float) -> tuple[ModelSummary, str]:
     """Return what the model is, and the kind of the best device. NotAModel if it cannot be tried."""
-    call = f"look({subject.factory!r}, {subject.max_bytes})"
-    outcome = _run(CHILD.format(call=call), seconds, results=["result"])
+    call = f"inspect_model({subject.factory!r}, {subject.max_bytes})"
+    outcome = _run_in_process(CHILD_SOURCE.format(call=call), seconds, results=["result"])
     _raise_not_a_model(outcome)
     if not outcome.ok:
-        why = wording.why(_no_answer(outcome, subject))
+        why = wording.why(_explain_no_answer(outcome, subject))
         raise NotAModel(f"{subject.factory} could not be tried: {why}")
     return outcome["result"]
 
@@ -178,8 +178,8 @@ def _ask(
         f"ask({question.key!r}, {subject.factory!r}, {began + seconds}, "
         f"{subject.max_bytes}, {subject.machine_bytes})"
     )
-    outcome = _run(
-        CHILD.format(call=call),
+    outcome = _run_in_process(
+        CHILD_SOURCE.format(call=call),
         seconds,
         results=["result"],
         device="mps" if on_apple_gpu else None,
@@ -189,12 +189,12 @@ def _ask(
     if outcome.ok:
         answer = outcome["result"]
     else:
-        result = _no_answer(outcome, subject)
+        result = _explain_no_answer(outcome, subject)
         answer = Answer(question, "skipped", result, ended=outcome.ended)
     return replace(answer, seconds=round(time.monotonic() - began, 1))
 
 
-def _no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer:
+def _explain_no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer:
     """Return why a process has no result, with what it printed last."""
     if outcome.ended == "raised":  # its traceback has our lines only
         return NoAnswer(Why.ENDED, outcome.reason)
@@ -207,7 +207,7 @@ def _no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer:
     return NoAnswer(Why.ENDED, outcome.reason, printed)
 
 
-def _run(
+def _run_in_process(
     source: str, seconds: float, *, fallback: bool = False, **settings: Any
 ) -> isolated.Outcome:
     """Run code in a process with this one's module path; missing operators run on the CPU if ``fallback``."""
@@ -241,9 +241,9 @@ def _ask_together(
             f"ask_together({left}, {subject.factory!r}, {seconds}, "
             f"{subject.max_bytes}, {subject.machine_bytes})"
         )
-        limit = 2 * seconds + LOOK_SECONDS
+        limit = 2 * seconds + INSPECTION_SECONDS
         outcome = isolated.run_again(
-            CHILD.format(call=call), device=device, results=["result"], timeout=limit
+            CHILD_SOURCE.format(call=call), device=device, results=["result"], timeout=limit
         )
         _raise_not_a_model(outcome)
         if outcome.ok:

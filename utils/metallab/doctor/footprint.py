@@ -45,8 +45,8 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
         needs; else ``passed``.
     """
     on = best_device()
-    counted = count(subject)
-    machines = [_this_machine(on), *_macs(limits.machine_bytes)]
+    counted = count_bytes(subject)
+    machines = [_describe_this_machine(on), *_list_macs(limits.machine_bytes)]
     free = machines[0].free or 0
 
     usable = min(machine.usable for machine in machines)
@@ -88,12 +88,12 @@ def _status(result: FootprintResult, free: int) -> Status:
 # ---- machines --------------------------------------------------------------------------------------------------------
 
 
-def _this_machine(on: PyTorchDevice) -> MachineMemory:
+def _describe_this_machine(on: PyTorchDevice) -> MachineMemory:
     usable, free = read_memory(on)
     return MachineMemory(usable, label=on.label, free=free)
 
 
-def _macs(installed: int | None) -> Iterator[MachineMemory]:
+def _list_macs(installed: int | None) -> Iterator[MachineMemory]:
     """Yield what a GPU may use in a Mac with so much memory, by its system."""
     if not installed:
         return
@@ -143,7 +143,7 @@ class Counted:
         return self.weights + (1 + NUMBERS_OF_ADAMW) * self.gradients
 
 
-def count(subject: ModelUnderTest) -> Counted:
+def count_bytes(subject: ModelUnderTest) -> Counted:
     """Return the bytes of the weights, of their gradients, and of what is kept for the backward pass."""
     parameters = list(subject.model.parameters())
     weights = sum(tensor.nbytes for tensor in (*parameters, *subject.model.buffers()))
@@ -169,10 +169,10 @@ def _measure_peaks(subject: ModelUnderTest, on: PyTorchDevice) -> dict[Task, int
 
     if on.kind == "cpu":
         return {task: measure_allocated_peak(make()) for task, make in tasks.items()}
-    return {task: _device_peak(make, on) for task, make in tasks.items()}
+    return {task: _measure_device_peak(make, on) for task, make in tasks.items()}
 
 
-def _device_peak(make: Make, on: PyTorchDevice) -> int:
+def _measure_device_peak(make: Make, on: PyTorchDevice) -> int:
     """Return the most bytes that a GPU held during a call."""
     # so that what a library takes once, as cuBLAS does 32 MiB, is not counted as the batch's
     make()()

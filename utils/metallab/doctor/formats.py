@@ -93,15 +93,15 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FormatsResult]:
     """
     on = best_device()
     time_budget = Allowance(limits.seconds)
-    exact, is_float64 = _exact_outputs(subject)
+    exact, is_float64 = _compute_exact_outputs(subject)
     has_random = is_random(subject)
 
-    formats = list(_formats(subject, on))
+    formats = list(_make_formats(subject, on))
     runs = [run_in_format(each.subject, each.autocast, exact, has_random) for each in formats]
     result = FormatsResult(
         reference="float64" if is_float64 else "itself",
         formats=tuple(
-            _result(each, run, runs[0], on, time_budget)
+            _to_format_run(each, run, runs[0], on, time_budget)
             for each, run in zip(formats, runs, strict=True)
         ),
         is_random=has_random,
@@ -124,7 +124,7 @@ def _is_trouble(run: FormatRun) -> bool:
     return not run.is_sound and not is_refused_cast
 
 
-def _formats(subject: ModelUnderTest, on: PyTorchDevice) -> Iterator[Format]:
+def _make_formats(subject: ModelUnderTest, on: PyTorchDevice) -> Iterator[Format]:
     """Yield float32, then each small format under autocast and with everything cast."""
     whole = _cast(subject, torch.float32).to(on.torch_device)
     no_autocast = torch.autocast(on.kind, enabled=False)
@@ -136,7 +136,7 @@ def _formats(subject: ModelUnderTest, on: PyTorchDevice) -> Iterator[Format]:
         yield Format(name, "cast", _cast(whole, dtype), no_autocast)
 
 
-def _result(
+def _to_format_run(
     each: Format, run: Run, whole: Run, on: PyTorchDevice, time_budget: Allowance
 ) -> FormatRun:
     """Return a run in numbers, with what the format costs: time, as time permits, and memory.
@@ -182,10 +182,12 @@ def _count_kept(each: Format) -> int | None:
 def is_random(subject: ModelUnderTest, task: Task = "inference") -> bool:
     """Return True if a second call of inference gives other outputs, or a training step another loss."""
     once, again = (
-        _floating(subject.inference()() if task == "inference" else subject.training_step()())
+        _to_float64_on_cpu(
+            subject.inference()() if task == "inference" else subject.training_step()()
+        )
         for _ in range(2)
     )
-    return any(_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
+    return any(_relative_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
 
 
 # ---- a run in a format -----------------------------------------------------------------------------------------------
@@ -200,12 +202,12 @@ def run_in_format(
     """Run inference, compare its outputs unless they are random, and find where infinite numbers come up."""
     there = subject.copy()
     there.model.eval()
-    watched = _Infinities(there)
+    watched = _NonfiniteFinder(there)
     began = time.perf_counter()
     try:
         with torch.no_grad(), autocast, watched.modules, watching(watched.see):
             outputs = there.outputs()
-        outputs = _floating(outputs)
+        outputs = _to_float64_on_cpu(outputs)
     except Exception as error:  # noqa: BLE001 - such as no kernel for this format: it is reported
         return Run(raised=str(explain(error)))
 
@@ -219,11 +221,11 @@ def _largest_error(exact: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     pairs = list(zip(exact, outputs, strict=False))
     if not all(right.shape == output.shape for right, output in pairs):
         return math.nan
-    errors = [_error(right, output) for right, output in pairs if right.numel()]
+    errors = [_relative_error(right, output) for right, output in pairs if right.numel()]
     return max(errors, default=math.nan)
 
 
-class _Infinities:
+class _NonfiniteFinder:
     """Finds operators that turn finite numbers into infinite ones or NaN; `see` is for `watching`."""
 
     def __init__(self, subject: ModelUnderTest) -> None:
@@ -243,7 +245,7 @@ class _Infinities:
         name = operator.name().partition("::")[2].partition(".")[0]
         is_inherited = any(
             name in COPIES or _address(tensor) not in self.own
-            for tensor in _infinite((args, kwargs))
+            for tensor in _list_nonfinite((args, kwargs))
         )
         result = operator(*args, **kwargs)
         if operator.is_view or name.startswith(UNWRITTEN):
@@ -253,7 +255,7 @@ class _Infinities:
         self.counts[module, operator.name()] += 1
         if is_inherited:
             return result
-        if infinite := _infinite(result):
+        if infinite := _list_nonfinite(result):
             place = module, operator.name(), self.counts[module, operator.name()]
             is_infinity = any(bool(tensor.isinf().any()) for tensor in infinite)
             line = calling_line(until=run_in_format.__name__)
@@ -262,14 +264,14 @@ class _Infinities:
         return result
 
 
-def _infinite(values: Any) -> list[Tensor]:
+def _list_nonfinite(values: Any) -> list[Tensor]:
     """Return the dense tensors among values that have an infinite number or NaN."""
     found = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
     dense = (tensor for tensor in found if tensor.layout == torch.strided and not tensor.is_nested)
-    return [tensor for tensor in dense if any_element(tensor, _not_finite)]
+    return [tensor for tensor in dense if any_element(tensor, _mark_nonfinite)]
 
 
-def _not_finite(numbers: Tensor) -> Tensor:
+def _mark_nonfinite(numbers: Tensor) -> Tensor:
     return ~numbers.isfinite()
 
 
@@ -293,21 +295,21 @@ def _cast(
     return subject.cast(cast)
 
 
-def _exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]:
+def _compute_exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]:
     """Return the outputs in float64 and True, or the model's own outputs and False if it does not run in that."""
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)  # of tensors that the model makes on its way
         wide = _cast(subject, torch.float64, torch.complex128)
-        return _floating(wide.inference()()), True
+        return _to_float64_on_cpu(wide.inference()()), True
     except Exception:  # noqa: BLE001 - a model may insist on its own format
         torch.set_default_dtype(default)
-        return _floating(subject.inference()()), False
+        return _to_float64_on_cpu(subject.inference()()), False
     finally:
         torch.set_default_dtype(default)
 
 
-def _floating(outputs: object) -> list[Tensor]:
+def _to_float64_on_cpu(outputs: object) -> list[Tensor]:
     """Return floating outputs in float64 on the CPU, complex ones as pairs of real numbers."""
     found = []
     for tensor in tensors_in(outputs):
@@ -317,7 +319,7 @@ def _floating(outputs: object) -> list[Tensor]:
     return found
 
 
-def _error(exact: Tensor, result: Tensor) -> float:
+def _relative_error(exact: Tensor, result: Tensor) -> float:
     """Return the largest difference over the root mean square, where the exact number is finite."""
     finite = exact.isfinite()
     if exact.shape != result.shape or not finite.any():

@@ -34,18 +34,20 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
     """
     del limits
     on = best_device()
-    here, task = record(subject, on)
+    step_trace, task = record(subject, on)
 
-    moves = here if on.kind != "cpu" else None
+    copies_trace = step_trace if on.kind != "cpu" else None
     apple = apple_gpu() if on.kind == "cpu" else None
     raised_on = None
     if apple is not None:
         try:
-            moves, _ = record(subject.without_float64(), apple)
+            copies_trace, _ = record(subject.without_float64(), apple)
         except Exception:  # noqa: BLE001 - a model may raise anything
             raised_on, apple = apple.label, None
 
-    result = _result(task, here, moves, subject, is_timed=apple is None, raised_on=raised_on)
+    result = _to_result(
+        task, step_trace, copies_trace, subject, is_timed=apple is None, raised_on=raised_on
+    )
     is_own_code = bool(result.transfers) and not result.packages
     return Answer(
         PROFILE,
@@ -69,10 +71,10 @@ def record(subject: ModelUnderTest, on: PyTorchDevice) -> tuple[trace.Trace, Tas
     return recorded, task
 
 
-def _result(
+def _to_result(
     task: Task,
-    here: trace.Trace,
-    moves: trace.Trace | None,
+    step_trace: trace.Trace,
+    copies_trace: trace.Trace | None,
     subject: ModelUnderTest,
     *,
     is_timed: bool,
@@ -82,20 +84,20 @@ def _result(
 
     ``is_timed`` says whether the times of copies count, and ``raised_on`` names the device on which the model raised.
     """
-    events = () if moves is None else moves.having("copy", "fallback")
+    events = () if copies_trace is None else copies_trace.having("copy", "fallback")
     copies = sum(event.kind == "copy" for event in events)
     return ProfileResult(
         task,
-        _operators(here),
-        transfers=None if moves is None else _transfers(events, is_timed),
+        _list_operators(step_trace),
+        transfers=None if copies_trace is None else _list_transfers(events, is_timed),
         copies=copies,
         fallbacks=len(events) - copies,
-        packages=_packages(events, subject),
+        packages=_find_packages(events, subject),
         raised_on=raised_on,
     )
 
 
-def _operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
+def _list_operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
     """Return the operators that compute, the longest first."""
     rows = [row for row in recorded.rows() if row["kind"] != "view"]
     whole = sum(row["total [ms]"] for row in rows)
@@ -112,7 +114,7 @@ def _operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
     )
 
 
-def _transfers(events: Sequence[trace.Event], is_timed: bool) -> tuple[Transfers, ...]:
+def _list_transfers(events: Sequence[trace.Event], is_timed: bool) -> tuple[Transfers, ...]:
     """Return copies and fallbacks by line, the most frequent first."""
     groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
     for event in events:
@@ -146,7 +148,7 @@ def _most_first(item: tuple[object, Sequence[object]]) -> int:
     return -len(item[1])
 
 
-def _packages(moved: Sequence[trace.Event], subject: ModelUnderTest) -> tuple[str, ...]:
+def _find_packages(moved: Sequence[trace.Event], subject: ModelUnderTest) -> tuple[str, ...]:
     """Return the installed packages whose code makes all these copies; none if there is a fallback or a copy elsewhere.
 
     The package that has the factory is the user's own.

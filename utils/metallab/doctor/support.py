@@ -47,7 +47,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
         ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
     """
     del limits
-    traced = list(_trace(subject))
+    traced = list(_predict_tasks(subject))
     covered = [found for _, found in traced if isinstance(found, coverage.Coverage)]
 
     tried = None
@@ -62,7 +62,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
         )
 
     result = SupportResult(
-        tasks=tuple(_task_support(task, found) for task, found in traced),
+        tasks=tuple(_to_task_support(task, found) for task, found in traced),
         trial=tried,
         operators=_list_unsupported(covered),
     )
@@ -83,7 +83,7 @@ def _status(result: SupportResult) -> Status:
     return "passed"
 
 
-def _trace(
+def _predict_tasks(
     subject: ModelUnderTest,
 ) -> Iterator[tuple[Task, coverage.Coverage | coverage.TraceFailed]]:
     """Yield the coverage of inference and of training, or why it is not known."""
@@ -106,7 +106,7 @@ def _trace(
         yield "training", trace(train, subject.model, training=True, **{"the loss": subject.loss})
 
 
-def _task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed) -> TaskSupport:
+def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed) -> TaskSupport:
     if isinstance(found, coverage.TraceFailed):
         cause = found.__cause__
         why = units.first_line(found) if cause is None else str(explain(cause))

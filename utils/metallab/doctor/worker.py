@@ -59,7 +59,7 @@ def ask(
     machine_bytes
         Memory of a machine that the question of memory also asks about.
     """
-    hold_memory(max_bytes)
+    exit_above_memory_limit(max_bytes)
     subject = load_model(factory)
     seconds = max(SHORTEST, TIME_SHARE * (ends - time.monotonic()))
     return answer(find_question(key), subject, Limits(seconds, max_bytes, machine_bytes))
@@ -73,7 +73,7 @@ def ask_together(
     Parameters are those of `ask`, with ``seconds`` for all questions together.
     """
     unload_module(factory)
-    model, _ = look(factory, max_bytes)
+    model, _ = inspect_model(factory, max_bytes)
     subject = load_model(factory)
 
     questions = [find_question(key) for key in keys]
@@ -103,9 +103,9 @@ def answer(question: Question[R], subject: ModelUnderTest, limits: Limits) -> An
         return Answer(question, "skipped", why, ended="raised")
 
 
-def look(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
+def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
     """Return what the model is, and the kind of the best device. `NotAModel` if it is none."""
-    hold_memory(max_bytes)
+    exit_above_memory_limit(max_bytes)
     subject = load_model(factory)
     with raising_not_a_model(DOES_NOT_RUN):
         subject.inference()()
@@ -120,7 +120,7 @@ def look(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
     return summary, best_device().kind
 
 
-def hold_memory(max_bytes: int) -> None:
+def exit_above_memory_limit(max_bytes: int) -> None:
     """End this process with `OVER_MEMORY` when it uses more bytes."""
     process = psutil.Process()
 

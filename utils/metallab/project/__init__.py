@@ -64,7 +64,7 @@ class Project(Workbench):
         def judge_step(given: Any) -> bool:
             # what stays if the reader interrupts it
             interrupted = wording.PHRASES["interrupted"]
-            step = Step(number, _source_of(given)[:MOST_GIVEN], refusal=interrupted)
+            step = Step(number, _describe_given(given)[:MOST_GIVEN], refusal=interrupted)
             self.state.steps[number] = step
             try:
                 finding = judge(self, given)
@@ -111,11 +111,11 @@ class Project(Workbench):
     def save(self) -> Path:
         """Write ``report.html`` and ``report.md`` into the folder; return the page."""
         page = self.folder / "report.html"
-        paths.write_atomically(page.with_suffix(".md"), self._report("project.md.j2"))
-        paths.write_atomically(page, self._report("project.html.j2"))
+        paths.write_atomically(page.with_suffix(".md"), self._render_report("project.md.j2"))
+        paths.write_atomically(page, self._render_report("project.html.j2"))
         return page
 
-    def _report(self, template: str, page: bool = True) -> str:
+    def _render_report(self, template: str, page: bool = True) -> str:
         system = f"macOS {platform.mac_ver()[0]}" if self.on_a_mac else platform.system()
         versions = [
             f"{datetime.now(UTC):%Y-%m-%d}",
@@ -134,7 +134,7 @@ class Project(Workbench):
         )
 
     def _repr_html_(self) -> str:
-        return self._report("project.html.j2", page=False)
+        return self._render_report("project.html.j2", page=False)
 
     def _without_folder(self, line: str) -> str:
         return line.replace(f"{self.folder}/", "")
@@ -163,7 +163,7 @@ def _name_unknown_step(step: Step) -> str:
     return phrase.format(number=step.number, name=step.name, words=step.words)
 
 
-def _source_of(given: Any) -> str:
+def _describe_given(given: Any) -> str:
     """Return what a step was given: of a function its source, if there is one."""
     with contextlib.suppress(OSError, TypeError):
         return inspect.getsource(given)

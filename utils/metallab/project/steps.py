@@ -116,7 +116,9 @@ def compare_outputs(work: Workbench, dtype: Any) -> Finding:
     answer = work.answer(questions.CORRECTNESS, "moved")
     if answer.status == "failed":
         raise Refused.because(Refusal.WRONG_OPERATOR, answer=answer.lines[0])
-    return _agreement(work, answer, dtype, sum(tensor.numel() for tensor in outputs), gradients)
+    return _describe_agreement(
+        work, answer, dtype, sum(tensor.numel() for tensor in outputs), gradients
+    )
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _check_dtype(dtype: Any, outputs: Sequence[Tensor]) -> None:
         raise Refused.because(Refusal.LOOSE_DTYPE, own=own, dtype=dtype)
 
 
-def _agreement(
+def _describe_agreement(
     work: Workbench,
     answer: Answer[CorrectnessResult],
     dtype: str,
@@ -270,7 +272,7 @@ def look_into(work: Workbench, name: Any) -> Finding:
     names: list[str] = []
     versions: tuple[Which, ...] = ("script", "moved")
     for which in versions:
-        entries = _entries(work.answer(questions.PROFILE, which))
+        entries = _list_entries(work.answer(questions.PROFILE, which))
         names += [entry.name for entry in entries]
         chosen = [entry for entry in entries if wording.plain_name(entry.name) == wanted]
         if chosen:
@@ -284,7 +286,7 @@ def look_into(work: Workbench, name: Any) -> Finding:
     return Finding(
         wording.PHRASES["looked into"].format(name=wanted, found=" ".join(found)),
         operators=answer.asked,
-        details=_copies_of(answer),
+        details=_describe_copies(answer),
     )
 
 
@@ -298,14 +300,14 @@ def _refuse_operator(name: str, names: Sequence[str], answer: Answer[ProfileResu
     )
 
 
-def _entries(answer: Answer[ProfileResult]) -> list[OperatorTime | Transfers]:
+def _list_entries(answer: Answer[ProfileResult]) -> list[OperatorTime | Transfers]:
     """Return what the page of the doctor lists: the longest operators, then copies and fallbacks."""
     if not isinstance(answer.result, ProfileResult):
         return []
     return [*answer.result.operators[:MOST_OPERATORS], *(answer.result.transfers or ())]
 
 
-def _copies_of(answer: Answer[ProfileResult]) -> tuple[str, ...]:
+def _describe_copies(answer: Answer[ProfileResult]) -> tuple[str, ...]:
     """Return what the moved model copies, in a line; nothing where that is not known."""
     result = answer.result
     if not isinstance(result, ProfileResult) or result.transfers is None:
@@ -326,7 +328,7 @@ def compare_times(work: Workbench, name: Any) -> Finding:
     if task == "training" and not (script.can_train and moved.can_train):
         raise Refused.because(Refusal.NOTHING_TO_TRAIN)
 
-    compared = _compare(work, name, script, moved)
+    compared = _time_versions(work, name, script, moved)
     work.comparisons = [compared]
     records.save("results", compared, on=work.on, folder=work.folder)
 
@@ -346,26 +348,26 @@ def compare_times(work: Workbench, name: Any) -> Finding:
     )
 
 
-class _Side(NamedTuple):
+class _Version(NamedTuple):
     """A version of the model on a device."""
 
     subject: ModelUnderTest
     on: PyTorchDevice
 
 
-def _compare(
+def _time_versions(
     work: Workbench, name: str, script: ModelUnderTest, moved: ModelUnderTest
 ) -> Comparison:
     """Time the script on the CPU, and the moved model on the CPU and on the device."""
     cpu = work.devices[0]
     baseline = "script on the CPU"
-    sides = {baseline: _Side(script, cpu), "moved on the CPU": _Side(moved, cpu)}
+    sides = {baseline: _Version(script, cpu), "moved on the CPU": _Version(moved, cpu)}
     if work.on.kind != "cpu":
-        sides[f"moved on {work.on.kind.upper()}"] = _Side(moved, work.on)
+        sides[f"moved on {work.on.kind.upper()}"] = _Version(moved, work.on)
 
     with crossover.whole_float32():
         return timing.compare(
-            {variant: _outputs_of(side, TASKS[name]) for variant, side in sides.items()},
+            {variant: _make_task(side, TASKS[name]) for variant, side in sides.items()},
             on={variant: side.on for variant, side in sides.items()},
             baseline=baseline,
             parity=checks.matches("float32"),
@@ -374,7 +376,7 @@ def _compare(
         )
 
 
-def _outputs_of(side: _Side, task: Task) -> Callable[[], list[Tensor]]:
+def _make_task(side: _Version, task: Task) -> Callable[[], list[Tensor]]:
     """Return a function that computes a task, and returns its tensors."""
     run = make_run(side.subject.to(side.on.torch_device), task)
     return lambda: tensors_in(run())

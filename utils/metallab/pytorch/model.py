@@ -281,11 +281,11 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     NotAModel
         If it is something else, lies on another device, has no tensor among the inputs, or does not run.
     """
-    model, inputs, loss = _split(result, factory)
+    model, inputs, loss = _split_result(result, factory)
     plain, named = _split_inputs(inputs)
     loss, plain, named = mapped(_detach_result, (_open_closure(loss or mean_square), plain, named))
     weights = _all_tensors(model)
-    _check_place(weights)
+    _require_cpu(weights)
     if not tensors_in((plain, named)):
         raise NotAModel(
             f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)"
@@ -298,7 +298,7 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     return ModelUnderTest(model, loss, plain, named, package)
 
 
-def _split(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | None]:
+def _split_result(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | None]:
     """Return the model as a module, the inputs and the loss of a factory's result. NotAModel if it has others."""
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not callable(result[0]):
         parts = result if isinstance(result, tuple) else (result,)
@@ -330,7 +330,7 @@ def _detach_result(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_leaf else tensor.detach()
 
 
-def _check_place(weights: Sequence[Tensor]) -> None:
+def _require_cpu(weights: Sequence[Tensor]) -> None:
     """NotAModel if weights lie on another device than the CPU."""
     if devices := {tensor.device.type for tensor in weights} - {"cpu", "meta"}:
         raise NotAModel(

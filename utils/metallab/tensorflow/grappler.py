@@ -85,7 +85,7 @@ def error(reference: Any, result: Any) -> float:
     if a.shape != b.shape:
         return float("inf")
     allowed = checks.tolerance("float32")
-    limit = allowed.relative * (np.abs(a) + checks.array_size(a)) + allowed.absolute
+    limit = allowed.relative * (np.abs(a) + checks.typical_size(a)) + allowed.absolute
     shares = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b) / limit)
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
 

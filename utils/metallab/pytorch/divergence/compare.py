@@ -385,7 +385,7 @@ class _ResultComparer:
         if not_finite.any():
             return WrongValues.of(not_finite, exact, value, Cause.NOT_FINITE)
 
-        error, allowed = deviation(exact, value, dtype)
+        error, allowed = compute_errors(exact, value, dtype)
         finite = exact.isfinite() & value.isfinite()
         wrong = error > allowed
         if not wrong.any():
@@ -434,7 +434,7 @@ class _ResultComparer:
         return on_one_side | other
 
 
-def deviation(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def compute_errors(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the error of each value, and the error that is allowed.
 
     Parameters
@@ -458,7 +458,7 @@ def deviation(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     relative = checks.tolerance(dtype).relative
     allowed = relative * size + _smallest(dtype)
     if (error > allowed).any():
-        allowed += relative * checks.array_size(exact[finite].numpy())
+        allowed += relative * checks.typical_size(exact[finite].numpy())
     return error, allowed
 
 
@@ -506,7 +506,7 @@ def compare_dropout(call: Call, returned: Any) -> WrongShare | WrongValues | Non
         return None
 
     exact = call.tensors[0].double() * mask / right
-    error, allowed = deviation(exact, value.double(), value.dtype)
+    error, allowed = compute_errors(exact, value.double(), value.dtype)
     wrong = error > allowed
     return WrongValues.of(wrong, exact, value, Cause.SCALED) if wrong.any() else None
 

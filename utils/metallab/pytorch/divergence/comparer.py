@@ -68,7 +68,7 @@ class OperatorComparer:
     ----------
     report : Report
         What was found so far.
-    call : Call or None
+    always_wrong_call : Call or None
         The first wrong call, with layouts in place of tensors; None unless it is wrong each time.
     began : float
         When it was made, by `time.monotonic`.
@@ -82,7 +82,7 @@ class OperatorComparer:
         self.direction: Direction = "forward"
 
         self.report = Report("agrees", on.label)
-        self.call: Call | None = None
+        self.always_wrong_call: Call | None = None
 
         self._path = ""
         """Of the module that runs, from the root's."""
@@ -142,7 +142,7 @@ class OperatorComparer:
             repeats = self._repeat(call, reference)
             self._record("differs", call, comparison.difference, repeats)
             if not repeats.right:
-                self.call = call.replace(Tensor, Layout.of)
+                self.always_wrong_call = call.replace(Tensor, Layout.of)
             return
 
         self.report.largest = max(self.report.largest, comparison.rounding)

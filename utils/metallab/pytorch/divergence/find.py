@@ -88,8 +88,10 @@ def find(
     on_device = run.compare(on.torch_device, comparer, record=layers)
     report = comparer.report
 
-    if comparer.call is not None:
-        conditions, program = minimize(comparer.call, on.torch_device, comparer.began + seconds)
+    if comparer.always_wrong_call is not None:
+        conditions, program = minimize(
+            comparer.always_wrong_call, on.torch_device, comparer.began + seconds
+        )
         report = dataclasses.replace(report, conditions=conditions, program=program)
     if not layers:
         return report
