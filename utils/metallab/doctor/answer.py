@@ -59,7 +59,11 @@ class Answer(Generic[R]):
         return evidence.collect(self.result)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: the result for programs, sentence and evidence for people."""
+        """Return an answer of ``doctor.json`` as plain values.
+
+        Programs read ``result`` or, if there is none, ``no_answer``; the other of the two is None. Sentence and
+        evidence are for people, and `from_json` does not read them.
+        """
         has_result = not isinstance(self.result, NoAnswer)
         result = msgspec.to_builtins(self.result)
 
@@ -81,16 +85,25 @@ class Answer(Generic[R]):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
-        """Return what `to_json` was made of. Raises what a file of another schema leads to, such as KeyError."""
+        """Return the answer that `to_json` was called of.
+
+        Raises
+        ------
+        KeyError
+            If a field is missing, or there is no such question.
+        msgspec.ValidationError
+            If a field has another type.
+        """
         question = find_question(data["key"])
-        kept, kind = data["result"], question.result_type
-        if kept is None:
-            kept, kind = data["no_answer"], NoAnswer
+        if data["result"] is not None:
+            result = msgspec.convert(data["result"], question.result_type)
+        else:
+            result = msgspec.convert(data["no_answer"], NoAnswer)
 
         return cls(
             question,
             data["status"],
-            msgspec.convert(kept, kind),
+            result,
             asked=msgspec.convert(data["asked"], Asked),
             caveats=tuple(map(Caveat, data["caveats"])),
             seconds=data["seconds"],

@@ -33,11 +33,17 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0; 1 if an answer is *failed*; 2 if one is missing or nothing was asked; 130 if interrupted.
+        0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, or the folder cannot be written;
+        130 if interrupted.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
     """
     given = _parse(parser, arguments)
     try:
-        paths.make_output(given.out)
+        paths.make_output(given.out)  # before the minutes of asking, in case it cannot be written
         report = examine(
             given.factory,
             minutes=given.minutes,
@@ -69,6 +75,7 @@ def exit_code(report: Report) -> int:
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command, memory in bytes. SystemExit if they are wrong, with a message."""
     parser.add_argument(
         "factory",
         help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
@@ -92,7 +99,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
 
 def _parse_size(text: str) -> int:
-    """Return the bytes of ``16GB``, which are 16 GiB, as memory is sold."""
+    """Return the bytes of ``16GB``, which are 16 GiB, as memory is sold. ArgumentTypeError if it is no size above 0."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT])B", text.strip(), re.IGNORECASE)
     if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write it like 16GB")

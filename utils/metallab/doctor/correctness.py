@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 from collections.abc import Sequence
@@ -51,6 +50,11 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     Answer
         ``failed`` if an operator is wrong; ``incomplete`` if something could not be compared or a weight that the loss
         should reach gets no gradient; ``skipped`` without an Apple GPU or without time.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises on the Apple GPU when it is run as given; in other ways that is a part of the answer.
     """
     on = apple_gpu()
     if on is None:
@@ -61,25 +65,31 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
         warnings.simplefilter("always")
         compared, not_tried = _compare_in_ways(narrowed, on, limits.seconds)
 
+    last = compared[-1].report  # after a wrong operator no other way is tried
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
         not_compared=_collect_not_compared(compared),
-        wrong=_to_wrong_operator(compared[-1].report),
+        wrong=_to_wrong_operator(last),
         nan=_find_first_nan(compared),
         without_gradient=find_weights_without_gradient(subject),
         is_narrowed=narrowed is not subject,
-        # PyTorch's own words, as there is no other sign of it
+        # PyTorch warns of it, and there is no other sign
         has_fallbacks=any("fall back" in str(warning.message) for warning in heard),
     )
     status = _status(result, has_loss=subject.has_loss)
     asked = Asked(device=on.label)
-    if status == "skipped":
+    if status == "skipped":  # there was no time to compare a single call
         return Answer(CORRECTNESS, status, result, asked, ended="timeout")
     return Answer(CORRECTNESS, status, result, asked)
 
 
 def _status(result: CorrectnessResult, has_loss: bool) -> Status:
+    """Return how the question ends.
+
+    A weight without a gradient counts only if the user gave the loss: the doctor's own, the mean square of all outputs,
+    need not reach each weight.
+    """
     if result.wrong is not None:
         return "failed"
     if not result.compared:
@@ -105,32 +115,45 @@ class _Compared:
 def _compare_in_ways(
     subject: ModelUnderTest, on: PyTorchDevice, seconds: float
 ) -> tuple[list[_Compared], list[NotTried]]:
-    """Compare in each way until something is wrong.
+    """Compare the model's operators in each way to run it, until something is wrong.
+
+    Parameters
+    ----------
+    subject
+        The model without float64.
+    on
+        An Apple GPU.
+    seconds
+        For all ways together; a run that has begun is finished.
 
     Returns
     -------
-    list of _Compared
-        One at least.
-    list of NotTried
+    compared : list of _Compared
+        One at least: the first way is tried without regard to the time.
+    not_tried : list of NotTried
         Those that were left out: for lack of time, or because of an error, such as a ``.view()`` of another layout.
+
+    Raises
+    ------
+    Exception
+        What the model raises in the first way, as it was given: then it does not run on the device at all.
     """
     time_budget = Allowance(seconds)
-    began = time.perf_counter()
-    subject.to(on.torch_device).value()
-    uncompared = 3 * (time.perf_counter() - began)  # seconds of a run without comparisons
+    seconds_of_run = _estimate_uncompared_run(subject, on)
 
     compared: list[_Compared] = []
     not_tried: list[NotTried] = []
     ways = _list_ways(subject)
     for number, (way, changed) in enumerate(ways):
-        # the way that the model is used in gets half of the time
-        share = time_budget.left / 2 if number == 0 else time_budget.left / (len(ways) - number)
-        if compared and time_budget.left < uncompared:
+        if compared and time_budget.left < seconds_of_run:
             not_tried.append(NotTried(way))
             continue
 
+        # the way that the model is used in gets half of the time, each other an equal part of what is left
+        parts = 2 if number == 0 else len(ways) - number
+        seconds_to_compare = time_budget.left / parts - seconds_of_run
         try:
-            report = _compare_operators(changed, on, max(0.0, share - uncompared))
+            report = _compare_operators(changed, on, max(0.0, seconds_to_compare))
         except Exception as error:
             if not compared:
                 raise
@@ -143,17 +166,31 @@ def _compare_in_ways(
     return compared, not_tried
 
 
+def _estimate_uncompared_run(subject: ModelUnderTest, on: PyTorchDevice) -> float:
+    """Return about the seconds of a forward and a backward pass on a device, from the time of a forward pass.
+
+    A backward pass takes about twice as long as the forward pass: it computes gradients by inputs and by weights.
+    """
+    began = time.perf_counter()
+    subject.to(on.torch_device).value()
+    return 3 * (time.perf_counter() - began)
+
+
 def _compare_operators(
     subject: ModelUnderTest, on: PyTorchDevice, seconds: float
 ) -> divergence.Report:
-    """Compare the calls of operators for so many seconds."""
+    """Run a model forward and backward on a device, and compare calls of operators for so many seconds."""
     inputs = subject.named or subject.inputs
-    loss = subject.to(on.torch_device).loss
+    loss = subject.to(on.torch_device).loss  # which may hold tensors, such as targets
     return divergence.find(subject.model, inputs, loss, on=on, seconds=seconds, layers=False)
 
 
 def _list_ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
-    """Return the model as given, in the other mode, and with its inputs in layouts that kernels get wrong."""
+    """Return the ways to run a model, each with the model changed for it.
+
+    That is as given, in the other mode, whose operators differ, and with its inputs in layouts that kernels get wrong.
+    A layout that leaves all inputs as they are is left out.
+    """
     switched = subject.copy()
     switched.model.train(not subject.model.training)
     mode: Mode = "training" if subject.model.training else "evaluation"
@@ -170,10 +207,12 @@ def _list_ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
 
 
 def _swap_in_memory(tensor: Tensor) -> Tensor:
+    """Return equal numbers whose last two dimensions lie in the other order; a tensor of one dimension as it is."""
     return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor
 
 
 def _to_channels_last(tensor: Tensor) -> Tensor:
+    """Return equal numbers in channels-last order; a tensor of other than four dimensions as it is."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
@@ -186,6 +225,7 @@ def _to_odd_offset(tensor: Tensor) -> Tensor:
 
 
 def _to_run(compared: _Compared) -> ComparedRun:
+    """Return a run with the counts of its report."""
     report = compared.report
     return ComparedRun(
         compared.way, report.compared, report.skipped, report.kind.value, report.largest
@@ -208,9 +248,10 @@ def _find_first_nan(compared: Sequence[_Compared]) -> str | None:
 
 
 def _to_wrong_operator(report: divergence.Report) -> WrongOperator | None:
-    """Return what is wrong in the last run, after which no other is made; None if nothing is."""
+    """Return the wrong operator of a report; None if there is none, be it that a NaN appears on the CPU as well."""
     call = report.divergent_call
-    if call is None or report.agreement != "differs":
+    has_only_nan = report.agreement != "differs"
+    if call is None or has_only_nan:
         return None
 
     return WrongOperator(
@@ -228,14 +269,17 @@ def _to_wrong_operator(report: divergence.Report) -> WrongOperator | None:
 
 
 def find_weights_without_gradient(subject: ModelUnderTest) -> tuple[str, ...]:
-    """Return the names of the weights that get no gradient in a training step; none of a model that raises."""
-    with contextlib.suppress(Exception):  # the question of support reports it
-        gradients = subject.gradients()
-        if not gradients:
-            return ()
+    """Return the names of the weights that want a gradient and get none from a backward pass on the CPU.
 
-        weights = subject.model.named_parameters()
-        return tuple(
-            name for name, weight in weights if weight.requires_grad and name not in gradients
-        )
-    return ()
+    None are named where no weight gets one, since such a model is not made for training, or where the model raises,
+    which the question of support reports.
+    """
+    try:
+        gradients = subject.gradients()
+    except Exception:  # noqa: BLE001 - a model may raise anything
+        return ()
+    if not gradients:
+        return ()
+
+    weights = subject.model.named_parameters()
+    return tuple(name for name, weight in weights if weight.requires_grad and name not in gradients)

@@ -57,12 +57,13 @@ def collect(result: Any) -> list[Evidence]:  # noqa: ARG001 - the class decides
 
 
 @collect.register
-def _(result: NoAnswer) -> list[Evidence]:
+def _collect_no_answer(result: NoAnswer) -> list[Evidence]:
     return [Evidence("What it printed last", text=result.printed)] if result.printed else []
 
 
 @collect.register
-def _(result: SupportResult) -> list[Evidence]:
+def _collect_support(result: SupportResult) -> list[Evidence]:
+    """Return a table of the operators that do not run on the GPU; nothing if all do."""
     if not result.operators:
         return []
 
@@ -75,15 +76,19 @@ def _(result: SupportResult) -> list[Evidence]:
 
 
 @collect.register
-def _(result: CorrectnessResult) -> list[Evidence]:
+def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
+    """Return the wrong operator with its program if there is one, then tables of what was and was not compared."""
     evidence = []
     if result.wrong is not None:
         evidence.append(Evidence("The first wrong operator", text=result.wrong.details))
         if result.wrong.program:
             evidence.append(Evidence("A program that shows it", text=result.wrong.program))
-    if not result.compared and result.wrong is None:
+    if (
+        not result.compared and result.wrong is None
+    ):  # no table of runs in which nothing was compared
         return evidence
 
+    # a row for each way in which the model was run
     rows = [
         (
             wording.way(run.way),
@@ -105,7 +110,8 @@ def _(result: CorrectnessResult) -> list[Evidence]:
 
 
 @collect.register
-def _(result: SpeedResult) -> list[Evidence]:
+def _collect_speed(result: SpeedResult) -> list[Evidence]:
+    """Return all times: of inference, over batches, and of a training step, as far as they were taken."""
     evidence = [_show_times(task) for task in result.inference]
     if isinstance(result.batches, BatchTimes):
         evidence.append(Evidence("Over batches", _table_of_batches(result.batches)))
@@ -120,6 +126,8 @@ def _show_times(timed: TimedTask) -> Evidence:
 
 
 def _table_of_batches(batches: BatchTimes) -> Table:
+    """Return a table with a row for each batch and the time on each device."""
+
     def rows() -> Iterator[tuple[object, ...]]:
         for number, batch in enumerate(batches.batches):
             times = (units.seconds(line[number]) for line in batches.seconds.values())
@@ -129,7 +137,8 @@ def _table_of_batches(batches: BatchTimes) -> Table:
 
 
 @collect.register
-def _(result: ProfileResult) -> list[Evidence]:
+def _collect_profile(result: ProfileResult) -> list[Evidence]:
+    """Return a table of the operators that take the longest, and one of copies and fallbacks if there are any."""
     rows = [
         (
             each.name,
@@ -151,6 +160,7 @@ def _(result: ProfileResult) -> list[Evidence]:
 
 
 def _table_of_transfers(result: ProfileResult) -> Table:
+    """Return a table with a row for each place in the code that copies or falls back."""
     rows = []
     for each in result.transfers or ():
         unknown = wording.PHRASES["unknown time"]
@@ -161,7 +171,8 @@ def _table_of_transfers(result: ProfileResult) -> Table:
 
 
 @collect.register
-def _(result: FootprintResult) -> list[Evidence]:
+def _collect_footprint(result: FootprintResult) -> list[Evidence]:
+    """Return a table of what takes memory, each with how it is known: counted, or measured as a peak."""
     by_peak = "by the peak of a step" if result.is_by_peak else "counted"
     parts = [
         ("weights", result.weights, "counted"),
@@ -180,7 +191,8 @@ def _(result: FootprintResult) -> list[Evidence]:
 
 
 @collect.register
-def _(result: FormatsResult) -> list[Evidence]:
+def _collect_formats(result: FormatsResult) -> list[Evidence]:
+    """Return a table with a row for each number format: its error, its time, and its memory."""
     rows = [
         (run.name, wording.error(run), wording.inference(run), wording.show_kept_bytes(run))
         for run in result.formats

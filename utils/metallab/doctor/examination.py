@@ -27,11 +27,14 @@ from metallab.doctor.report import Report
 from metallab.doctor.results import ModelSummary, NoAnswer, Why
 from metallab.pytorch.errors import NotAModel
 
+# with the garbage collected less often, importing PyTorch takes a sixth less time
 CHILD_SOURCE = "import gc; gc.set_threshold(100_000)\nfrom metallab.doctor import worker\nresult = worker.{call}"
 BUILD_SECONDS = 600.0
 """For building the simulated GPU once, which does not count."""
 INSPECTION_SECONDS = 60.0
-"""At least, for looking at the model."""
+"""What inspecting the model may take at least, since imports take long on a busy machine."""
+MEMORY_SHARE = 0.8
+"""The share of the free memory that a process which answers may use, so that other programs keep some."""
 MOST_PRINTED = 4000
 """Characters that are kept of what a process printed last."""
 
@@ -65,14 +68,14 @@ def examine(
         For all together: each may take an equal part of the rest, and up to as much again to make the model. Building
         the simulated GPU, the first time, does not count.
     memory
-        Bytes of a machine that the question of memory asks about beside this one.
+        Bytes of a machine that the question of memory asks about beside this one; None for no other machine.
     process_memory
         Bytes that a process may need; by default four fifths of what is free.
     progress
         Called with a line as each answer comes.
     together
-        Ask first in one process, without fallback to the CPU, which is sooner; apart where that process does not end
-        well.
+        Ask first in one process, without fallback to the CPU, which is sooner; each in a process of its own where that
+        process ends otherwise than ``ok``, or not all answers come.
     questions
         Those to ask, in this order; by default all of `metallab.doctor.questions`.
 
@@ -86,14 +89,16 @@ def examine(
     NotAModel
         If the factory makes no model that runs on the CPU.
     ValueError
-        If ``minutes`` is no time.
+        If ``minutes`` is not a finite number above 0.
+    KeyboardInterrupt
+        After Ctrl-C, if there is no answer yet.
     """
     if not 0 < minutes < math.inf:
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     if questions is None:
         questions = in_asking_order()
 
-    max_bytes = process_memory or int(0.8 * psutil.virtual_memory().available)
+    max_bytes = process_memory or int(MEMORY_SHARE * psutil.virtual_memory().available)
     subject = _Subject(factory, max_bytes, memory)
     if together:
         model, by_key = _ask_together(subject, 60 * minutes, questions)
@@ -105,6 +110,7 @@ def examine(
 def _make_report(
     factory: str, model: ModelSummary, answers: Iterable[Answer[Any]], interrupted: bool = False
 ) -> Report:
+    """Return a report of the answers, in the order of their numbers, which is not that of asking."""
     in_order = tuple(sorted(answers, key=lambda answer: answer.number))
     return Report(factory, model, in_order, metadata.version("torch"), interrupted)
 
@@ -118,11 +124,35 @@ def _ask_apart(
     questions: Sequence[Question[Any]],
     progress: Callable[[str], object],
 ) -> Report:
-    """Ask one question after the other; after Ctrl-C the report has the answers that there are."""
+    """Ask one question after the other, each in a process of its own.
+
+    Parameters
+    ----------
+    subject
+        What is examined.
+    seconds
+        For all questions together; the time that a process needs to import PyTorch and make the model does not count.
+    questions
+        In the order of asking.
+    progress
+        Called with a line before each question, and with its answer.
+
+    Returns
+    -------
+    Report
+        After Ctrl-C, with the answers that there are.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model that runs on the CPU.
+    KeyboardInterrupt
+        After Ctrl-C, if there is no answer yet.
+    """
     progress(wording.PHRASES["looking"].format(factory=subject.factory))
     began = time.monotonic()
     model, kind = _inspect_model(subject, max(seconds, INSPECTION_SECONDS))
-    looked = time.monotonic() - began
+    inspected_in = time.monotonic() - began
     # builds the simulated GPU, if there is no other
     has_apple_gpu = _run_in_process("import torch", BUILD_SECONDS, device="mps").ok
 
@@ -131,23 +161,25 @@ def _ask_apart(
     with contextlib.suppress(KeyboardInterrupt):
         for question in questions:
             part = left / (len(questions) - len(answers))
-            # for importing and making the model, which takes long on a busy machine
-            start = min(looked, part)
-            limit = max(1.0, part + start)
+            # for importing and making the model, as long as the inspection took; at most as much again as the part
+            allowance_to_start = min(inspected_in, part)
+            limit = max(1.0, part + allowance_to_start)
             progress(_announce(question, limit))
 
             began = time.monotonic()
             on_apple_gpu = has_apple_gpu and _wants_apple_gpu(question, kind)
             answers.append(_ask(question, subject, limit, on_apple_gpu))
-            left -= max(0.0, time.monotonic() - began - start)
+            left -= max(0.0, time.monotonic() - began - allowance_to_start)
             progress("\n".join(f"   {line}" for line in answers[-1].lines))
 
+    # stopped before the first answer there is nothing to report
     if not answers:
         raise KeyboardInterrupt
     return _make_report(subject.factory, model, answers, interrupted=len(answers) < len(questions))
 
 
 def _announce(question: Question[Any], seconds: float) -> str:
+    """Return the line that says which question is asked, and for how many seconds at most."""
     return wording.PHRASES["asking"].format(
         number=question.number, total=len(QUESTIONS), question=question, seconds=seconds
     )
@@ -159,7 +191,11 @@ def _wants_apple_gpu(question: Question[Any], kind: str) -> bool:
 
 
 def _inspect_model(subject: _Subject, seconds: float) -> tuple[ModelSummary, str]:
-    """Return what the model is, and the kind of the best device. NotAModel if it cannot be tried."""
+    """Inspect the model in a process, for at most so many seconds.
+
+    Return what it is, and the kind of the best device, such as ``cuda``. Raise NotAModel if it is no model that runs on
+    the CPU, or the process ends without a result, since then no question could be answered either.
+    """
     call = f"inspect_model({subject.factory!r}, {subject.max_bytes})"
     outcome = _run_in_process(CHILD_SOURCE.format(call=call), seconds, results=["result"])
     _raise_not_a_model(outcome)
@@ -172,7 +208,11 @@ def _inspect_model(subject: _Subject, seconds: float) -> tuple[ModelSummary, str
 def _ask(
     question: Question[Any], subject: _Subject, seconds: float, on_apple_gpu: bool
 ) -> Answer[Any]:
-    """Ask a question in a process, for at most so many ``seconds``."""
+    """Ask a question in a process of its own, for at most so many seconds.
+
+    Return what the process answers; how it ended, as the reason why there is no answer, if it crashed, was stopped or
+    used too much memory. ``on_apple_gpu`` gives it the Apple GPU, which may be simulated.
+    """
     began = time.monotonic()
     call = (
         f"ask({question.key!r}, {subject.factory!r}, {began + seconds}, "
@@ -195,8 +235,12 @@ def _ask(
 
 
 def _explain_no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer:
-    """Return why a process has no result, with what it printed last."""
-    if outcome.ended == "raised":  # its traceback has our lines only
+    """Return why a process has no result, with what it printed last.
+
+    Nothing is printed of an exception: the model's are answers, so this one came from the doctor's own code, and the
+    traceback would show lines that the reader has not written.
+    """
+    if outcome.ended == "raised":
         return NoAnswer(Why.ENDED, outcome.reason)
 
     printed = outcome.detail[-MOST_PRINTED:]
@@ -210,7 +254,12 @@ def _explain_no_answer(outcome: isolated.Outcome, subject: _Subject) -> NoAnswer
 def _run_in_process(
     source: str, seconds: float, *, fallback: bool = False, **settings: Any
 ) -> isolated.Outcome:
-    """Run code in a process with this one's module path; missing operators run on the CPU if ``fallback``."""
+    """Run Python text in a process for at most so many seconds, and return how it ended.
+
+    The process finds the modules that this one finds. Operators that MPS lacks run on the CPU if ``fallback``. Other
+    ``settings`` are those of `metallab.isolated.run`.
+    """
+    # an empty entry of sys.path is the working directory
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     if fallback:
         variables["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
@@ -218,7 +267,7 @@ def _run_in_process(
 
 
 def _raise_not_a_model(outcome: isolated.Outcome) -> None:
-    """Raise NotAModel where a process has."""
+    """Raise NotAModel, with the same message, if a process has raised it."""
     if NotAModel.__name__ in outcome.kinds:
         raise NotAModel(outcome.reason.removeprefix(f"{NotAModel.__name__}: "))
 
@@ -229,18 +278,41 @@ def _raise_not_a_model(outcome: isolated.Outcome) -> None:
 def _ask_together(
     subject: _Subject, seconds: float, questions: Sequence[Question[Any]]
 ) -> tuple[ModelSummary | None, dict[str, Answer[Any]]]:
-    """Return the model and the answers of one process; of two, where an Apple GPU is simulated beside an NVIDIA GPU."""
+    """Ask several questions in one process; in a second one, what the first left to the NVIDIA GPU.
+
+    Parameters
+    ----------
+    subject
+        What is examined.
+    seconds
+        For all questions of a process together.
+    questions
+        In the order of asking.
+
+    Returns
+    -------
+    model : ModelSummary or None
+        None if no process came to an end.
+    answers : dict
+        By the keys of questions, those that came; a process that crashes or takes too long gives none.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model that runs on the CPU.
+    """
     model = None
     answers: dict[str, Answer[Any]] = {}
     for device in _devices_to_ask(questions):
-        left = [question.key for question in questions if question.key not in answers]
-        if not left:
+        unanswered = [question.key for question in questions if question.key not in answers]
+        if not unanswered:
             break
 
         call = (
-            f"ask_together({left}, {subject.factory!r}, {seconds}, "
+            f"ask_together({unanswered}, {subject.factory!r}, {seconds}, "
             f"{subject.max_bytes}, {subject.machine_bytes})"
         )
+        # twice the time, as a question finishes what it has begun
         limit = 2 * seconds + INSPECTION_SECONDS
         outcome = isolated.run_again(
             CHILD_SOURCE.format(call=call), device=device, results=["result"], timeout=limit
@@ -250,12 +322,15 @@ def _ask_together(
             model, more = outcome["result"]
             answers |= more
         elif "SimulationUnavailable" not in outcome.kinds:
-            break
+            break  # it would end so without the simulated GPU as well
     return model, answers
 
 
 def _devices_to_ask(questions: Sequence[Question[Any]]) -> tuple[Literal["mps"] | None, ...]:
-    """Return the devices of the processes that are asked in turn; None is this machine's best."""
+    """Return the devices of the processes that are asked in turn: an Apple GPU, then this machine's best, as None.
+
+    Beside an NVIDIA GPU the first is left out if no question needs an Apple GPU, which would be a simulated one there.
+    """
     has_nvidia = shutil.which("nvidia-smi") is not None
     if has_nvidia and not any(question.needs_apple_gpu for question in questions):
         return (None,)

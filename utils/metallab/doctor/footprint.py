@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -24,7 +24,9 @@ from metallab.pytorch.model import ModelUnderTest
 MACOS = (15, 26)
 """Versions of macOS that give a GPU different shares of the memory."""
 NUMBERS_OF_ADAMW = 2
-"""That AdamW keeps for each weight."""
+"""Numbers that AdamW keeps for each weight: the averages of its gradient and of the gradient's square."""
+SAFETY_FACTOR = 2
+"""A step is run where so many times the counted bytes are free: what it allocates on its way is not in the count."""
 
 
 def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
@@ -43,24 +45,29 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
     Answer
         ``failed`` if it does not fit into one of the machines, ``incomplete`` if other programs hold memory that it
         needs; else ``passed``.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises with its inputs.
     """
     on = best_device()
     counted = count_bytes(subject)
-    machines = [_describe_this_machine(on), *_list_macs(limits.machine_bytes)]
-    free = machines[0].free or 0
+    usable, free = read_memory(on)
+    this_machine = MachineMemory(usable, label=on.label, free=free)
+    machines = [this_machine, *_list_macs(limits.machine_bytes)]
 
-    usable = min(machine.usable for machine in machines)
     peaks: dict[Task, int] = {}
-    if 2 * (counted.fixed + counted.activations) <= min(limits.max_bytes, free, usable):
+    smallest = min(machine.usable for machine in machines)
+    if SAFETY_FACTOR * counted.total <= min(limits.max_bytes, free, smallest):
         peaks = _measure_peaks(subject, on)
 
+    # what the count knows of the batch, then what the peak of a step shows beyond that
     activations = counted.activations
-    if not counted.gradients:  # nothing to train: a call, with its inputs
-        inputs = tensors_in((subject.inputs, subject.named))
-        activations = sum(tensor.nbytes for tensor in inputs) + peaks.get("inference", 0)
-    # what a step holds beyond that, such as gradients of activations, belongs to the batch
-    rest = max(0, peaks.get("training", 0) - counted.gradients - activations)
-    activations += rest
+    if not counted.gradients:
+        activations = _count_call(subject, peaks)
+    beyond = max(0, peaks.get("training", 0) - counted.gradients - activations)
+    activations += beyond
 
     batch = subject.batch if activations and subject.can_change_batch else 0
     if batch:
@@ -70,7 +77,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
         gradients=counted.gradients,
         optimizer=NUMBERS_OF_ADAMW * counted.gradients,
         activations=activations,
-        is_by_peak=rest > 0,
+        is_by_peak=beyond > 0,
         rows=subject.batch,
         batch=batch,
         machines=tuple(machines),
@@ -80,21 +87,23 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
 
 
 def _status(result: FootprintResult, free: int) -> Status:
+    """Return how the question ends, where so many bytes of this machine are free."""
     if not all(map(result.fits, result.machines)):
         return "failed"
     return "passed" if result.needed <= free else "incomplete"
 
 
+def _count_call(subject: ModelUnderTest, peaks: Mapping[Task, int]) -> int:
+    """Return the bytes of a call of a model that has nothing to train: its inputs, and the peak if it was measured."""
+    inputs = tensors_in((subject.inputs, subject.named))
+    return sum(tensor.nbytes for tensor in inputs) + peaks.get("inference", 0)
+
+
 # ---- machines --------------------------------------------------------------------------------------------------------
 
 
-def _describe_this_machine(on: PyTorchDevice) -> MachineMemory:
-    usable, free = read_memory(on)
-    return MachineMemory(usable, label=on.label, free=free)
-
-
 def _list_macs(installed: int | None) -> Iterator[MachineMemory]:
-    """Yield what a GPU may use in a Mac with so much memory, by its system."""
+    """Yield what a GPU may use in a Mac with so many bytes of memory, by its system; nothing for None."""
     if not installed:
         return
     for macos in MACOS:
@@ -103,24 +112,37 @@ def _list_macs(installed: int | None) -> Iterator[MachineMemory]:
 
 
 def _with_batch(machine: MachineMemory, fixed: int, activations: int, batch: int) -> MachineMemory:
+    """Return a machine with the largest batch that fits into it beside the ``fixed`` bytes."""
     largest = largest_batch(machine.usable - fixed, activations, batch)
     return replace(machine, largest_batch=largest)
 
 
 def largest_batch(usable: float, activations: int, batch: int) -> int:
-    """Return about the largest batch that fits into so many bytes, where ``batch`` rows need ``activations``."""
+    """Return about the largest batch that fits into memory, rounded down to two digits.
+
+    It has no more digits, since the bytes of a row are an estimate.
+
+    Parameters
+    ----------
+    usable
+        Bytes that are left for what belongs to the batch; 0 or less if nothing is.
+    activations
+        The bytes that ``batch`` rows need, above 0.
+    batch
+        Rows.
+    """
     most = max(0, int(usable * batch / activations))
     unit = 10 ** max(0, len(str(most)) - 2)
     return most // unit * unit
 
 
 def read_memory(on: PyTorchDevice) -> tuple[int, int]:
-    """Return the bytes that a device may use, and how many of them are free."""
+    """Return the bytes that a device may use, and how many of them are free now."""
     if on.kind == "cuda":
         free, installed = torch.cuda.mem_get_info()
         return installed, free
 
-    machine = psutil.virtual_memory()  # an Apple GPU's, too
+    machine = psutil.virtual_memory()  # also for an Apple GPU, which shares the CPU's memory
     usable = torch.mps.recommended_max_memory() if on.kind == "mps" else machine.total
     return usable, min(usable, machine.available)
 
@@ -133,63 +155,80 @@ class Counted:
     """Bytes that training needs, but for the peak of a step."""
 
     weights: int
+    """With buffers."""
     gradients: int
     activations: int
     """What the forward pass keeps for the backward pass."""
 
     @property
     def fixed(self) -> int:
-        """Bytes that do not depend on the batch."""
-        return self.weights + (1 + NUMBERS_OF_ADAMW) * self.gradients
+        """Bytes that do not depend on the batch: weights, gradients, and AdamW's numbers for each gradient."""
+        return self.weights + self.gradients + NUMBERS_OF_ADAMW * self.gradients
+
+    @property
+    def total(self) -> int:
+        """Bytes of a step with this batch."""
+        return self.fixed + self.activations
 
 
 def count_bytes(subject: ModelUnderTest) -> Counted:
-    """Return the bytes of the weights, of their gradients, and of what is kept for the backward pass."""
+    """Count the bytes of the weights, of their gradients, and of what is kept for the backward pass.
+
+    Raises what the model raises with its inputs on the CPU.
+    """
     parameters = list(subject.model.parameters())
     weights = sum(tensor.nbytes for tensor in (*parameters, *subject.model.buffers()))
     gradients = sum(weight.nbytes for weight in parameters if weight.requires_grad)
 
     try:
-        there = subject.to("meta")
-        kept = precision.kept_for_backward(there.model, there.value)
-    except Exception:  # noqa: BLE001 - it depends on numbers
+        # without memory and without computing, so that a model which does not fit can be counted
+        on_meta = subject.to("meta")
+        kept = precision.kept_for_backward(on_meta.model, on_meta.value)
+    except Exception:  # noqa: BLE001 - a model that looks at its numbers, which meta tensors lack, raises anything
         kept = precision.kept_for_backward(subject.model, subject.value)
     return Counted(weights, gradients, kept)
 
 
-Make = Callable[[], Callable[[], object]]
+MakeRun = Callable[[], Callable[[], object]]
+"""Returns a function that makes one call or step."""
 
 
 def _measure_peaks(subject: ModelUnderTest, on: PyTorchDevice) -> dict[Task, int]:
-    """Return the peaks of inference and of a training step in bytes, beyond the weights that lie there."""
+    """Return the peaks of inference and of a training step in bytes, beyond the weights on the device.
+
+    A model that has nothing to train has no peak of training.
+    """
     there = subject.to(on.torch_device)
-    tasks: dict[Task, Make] = {"inference": there.inference}
+    tasks: dict[Task, MakeRun] = {"inference": there.inference}
     if there.can_train:
         tasks["training"] = there.training_step
 
     if on.kind == "cpu":
-        return {task: measure_allocated_peak(make()) for task, make in tasks.items()}
-    return {task: _measure_device_peak(make, on) for task, make in tasks.items()}
+        return {task: measure_allocated_peak(make_run()) for task, make_run in tasks.items()}
+    return {task: _measure_device_peak(make_run, on) for task, make_run in tasks.items()}
 
 
-def _measure_device_peak(make: Make, on: PyTorchDevice) -> int:
-    """Return the most bytes that a GPU held during a call."""
+def _measure_device_peak(make_run: MakeRun, on: PyTorchDevice) -> int:
+    """Return the most bytes that a GPU held during a call, beyond those before; 0 if it does not say."""
     # so that what a library takes once, as cuBLAS does 32 MiB, is not counted as the batch's
-    make()()
+    make_run()()
 
-    run = make()
+    run = make_run()
     with memory.peak(on=on) as measured:
         run()
     return measured.bytes or 0
 
 
 def measure_allocated_peak(run: Callable[[], object]) -> int:
-    """Return the most bytes that PyTorch held on the CPU during a call, beyond those that it held before."""
+    """Return the most bytes that PyTorch held on the CPU during a call, beyond those that it held before.
+
+    PyTorch keeps no such peak for the CPU, so it is the largest sum of what the profiler saw allocated and freed.
+    """
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiled:
-        result = run()
-    del result
+        run()
 
+    # each event is one allocation (bytes above 0) or release (below 0); they do not come in the order of time
     events = profiled.profiler.kineto_results.events()
     changes = sorted(
         (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"

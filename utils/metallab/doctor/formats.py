@@ -39,8 +39,13 @@ from metallab.pytorch.model import ModelUnderTest
 RANDOM = 1e-3
 """Outputs that differ by more from call to call, over their root mean square, are random."""
 UNWRITTEN = ("empty", "new_empty", "resize", "set_")
-"""Operators that leave memory uninitialised."""
+"""How operators begin that leave memory uninitialised, whose numbers mean nothing yet."""
 COPIES = ("copy_", "_to_copy", "clone")
+"""Operators that copy or cast: an infinity in their argument was not made by them."""
+CALLS_OF_A_TIMING = 5
+"""Calls that timing a format takes: a format whose calls would take longer than what is left is not timed."""
+SHARE_OF_A_TIMING = 1 / 10
+"""The share of what is left that timing one format takes at most."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Run:
     infinities: Mapping[Place, FirstInfinity] = field(default_factory=dict)
     """Where infinite numbers or NaN come up."""
     raised: str | None = None
+    """The exception; None if it ran."""
     seconds: float = 0.0
     """0 if it raised."""
 
@@ -90,12 +96,18 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FormatsResult]:
     -------
     Answer
         ``incomplete`` if a small format overflows or fails, or the exact outputs have NaN; else ``passed``.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises as it is on the CPU; what it raises in a format is a part of the answer.
     """
     on = best_device()
     time_budget = Allowance(limits.seconds)
     exact, is_float64 = _compute_exact_outputs(subject)
     has_random = is_random(subject)
 
+    # all run before one is timed: the first, in float32, tells which infinities are no fault of a small format
     formats = list(_make_formats(subject, on))
     runs = [run_in_format(each.subject, each.autocast, exact, has_random) for each in formats]
     result = FormatsResult(
@@ -113,38 +125,39 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FormatsResult]:
 
 
 def _status(result: FormatsResult) -> Status:
+    """Return how the question ends: a NaN in the exact outputs is the model's own, and wants a look as well."""
     if result.nans or any(map(_is_trouble, result.formats)):
         return "incomplete"
     return "passed"
 
 
 def _is_trouble(run: FormatRun) -> bool:
-    """Return True if a format fails; not where a cast is refused, since there is autocast as well."""
+    """Return True if a format overflows or raises; not where casting everything raises, since there is autocast."""
     is_refused_cast = run.raised is not None and run.how == "cast"
     return not run.is_sound and not is_refused_cast
 
 
 def _make_formats(subject: ModelUnderTest, on: PyTorchDevice) -> Iterator[Format]:
-    """Yield float32, then each small format under autocast and with everything cast."""
-    whole = _cast(subject, torch.float32).to(on.torch_device)
+    """Yield float32, which must come first, then each small format under autocast and with everything cast."""
+    in_float32 = _cast(subject, torch.float32).to(on.torch_device)
     no_autocast = torch.autocast(on.kind, enabled=False)
-    yield Format("float32", None, whole, no_autocast)
+    yield Format("float32", None, in_float32, no_autocast)
 
     for dtype in (torch.bfloat16, torch.float16):
         name = units.dtype_name(dtype)
-        yield Format(name, "autocast", whole, torch.autocast(on.kind, dtype))
-        yield Format(name, "cast", _cast(whole, dtype), no_autocast)
+        yield Format(name, "autocast", in_float32, torch.autocast(on.kind, dtype))
+        yield Format(name, "cast", _cast(in_float32, dtype), no_autocast)
 
 
 def _to_format_run(
-    each: Format, run: Run, whole: Run, on: PyTorchDevice, time_budget: Allowance
+    each: Format, run: Run, in_float32: Run, on: PyTorchDevice, time_budget: Allowance
 ) -> FormatRun:
     """Return a run in numbers, with what the format costs: time, as time permits, and memory.
 
-    ``whole`` is the run in float32, whose infinities are no fault of a small format.
+    Infinities that the run ``in_float32`` has at the same places are no fault of a small format, and are left out.
     """
-    new = [each for place, each in run.infinities.items() if place not in whole.infinities]
-    is_number = math.isfinite(run.error)
+    new = [found for place, found in run.infinities.items() if place not in in_float32.infinities]
+    is_number = math.isfinite(run.error)  # JSON has neither infinity nor NaN
     return FormatRun(
         each.dtype,
         each.how,
@@ -161,13 +174,21 @@ def _to_format_run(
 def _time_inference(
     each: Format, run: Run, on: PyTorchDevice, time_budget: Allowance
 ) -> CallTime | None:
-    """Return the time of a call; None if it raised, or for lack of time."""
-    if not run.seconds:
+    """Return the time of a call in a format; None if its run raised, or for lack of time, which is noted.
+
+    It takes at most a tenth of what is left, so that all five formats get some.
+    """
+    if run.raised is not None or not run.seconds:
         return None
-    if not time_budget.count(f"timings in {each.name}", each=5 * run.seconds, wanted=1):
+    seconds = CALLS_OF_A_TIMING * run.seconds
+    if not time_budget.count(f"timings in {each.name}", each=seconds, wanted=1):
         return None
 
-    budget = timing.Budget(min_samples=5, min_seconds=0.1, max_seconds=time_budget.left / 10)
+    budget = timing.Budget(
+        min_samples=CALLS_OF_A_TIMING,
+        min_seconds=0.1,
+        max_seconds=SHARE_OF_A_TIMING * time_budget.left,
+    )
     inference = each.autocast(each.subject.inference())
     return call_time(timing.measure(inference, on=on, name=each.name, budget=budget))
 
@@ -180,14 +201,17 @@ def _count_kept(each: Format) -> int | None:
 
 
 def is_random(subject: ModelUnderTest, task: Task = "inference") -> bool:
-    """Return True if a second call of inference gives other outputs, or a training step another loss."""
-    once, again = (
-        _to_float64_on_cpu(
-            subject.inference()() if task == "inference" else subject.training_step()()
-        )
-        for _ in range(2)
-    )
-    return any(_relative_error(a, b) > RANDOM for a, b in zip(once, again, strict=False))
+    """Return True if a second call of inference gives other outputs, or a second training step another loss.
+
+    Both start from the same weights, since each works on a copy of the model. Raises what the model raises.
+    """
+    make_run = subject.inference if task == "inference" else subject.training_step
+    first = _to_float64_on_cpu(make_run()())
+    second = _to_float64_on_cpu(make_run()())
+
+    # of a model that returns fewer outputs the second time, those that both have
+    pairs = zip(first, second, strict=False)
+    return any(_relative_error(one, other) > RANDOM for one, other in pairs)
 
 
 # ---- a run in a format -----------------------------------------------------------------------------------------------
@@ -199,25 +223,45 @@ def run_in_format(
     exact: Sequence[Tensor],
     has_random: bool = False,
 ) -> Run:
-    """Run inference, compare its outputs unless they are random, and find where infinite numbers come up."""
-    there = subject.copy()
-    there.model.eval()
-    watched = _NonfiniteFinder(there)
+    """Run inference in a number format, compare its outputs, and find where infinite numbers or NaN come up.
+
+    Parameters
+    ----------
+    subject
+        The model, in the format if everything is cast; a copy of it is run in evaluation mode.
+    autocast
+        What it runs under; switched off where everything is cast, and for float32.
+    exact
+        The right outputs, in float64 on the CPU.
+    has_random
+        Whether outputs differ from call to call, so that they cannot be compared.
+
+    Returns
+    -------
+    Run
+        With the exception in place of numbers if the model raises, for example because there is no kernel.
+    """
+    copy = subject.copy()
+    copy.model.eval()
+    finder = _NonfiniteFinder(copy)
     began = time.perf_counter()
     try:
-        with torch.no_grad(), autocast, watched.modules, watching(watched.see):
-            outputs = there.outputs()
-        outputs = _to_float64_on_cpu(outputs)
+        with torch.no_grad(), autocast, finder.modules, watching(finder.see):
+            outputs = copy.outputs()
+        on_cpu = _to_float64_on_cpu(outputs)  # waits for the device, so the time ends behind it
     except Exception as error:  # noqa: BLE001 - such as no kernel for this format: it is reported
         return Run(raised=str(explain(error)))
 
     seconds = time.perf_counter() - began
-    largest = math.nan if has_random else _largest_error(exact, outputs)
-    return Run(largest, watched.found, seconds=seconds)
+    largest = math.nan if has_random else _largest_error(exact, on_cpu)
+    return Run(largest, finder.found, seconds=seconds)
 
 
 def _largest_error(exact: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
-    """Return the largest error of all outputs; NaN where they cannot be compared."""
+    """Return the largest error of all outputs, over the root mean square of the exact ones.
+
+    NaN where they cannot be compared: an output has another shape than the exact one, or there is no number.
+    """
     pairs = list(zip(exact, outputs, strict=False))
     if not all(right.shape == output.shape for right, output in pairs):
         return math.nan
@@ -226,52 +270,71 @@ def _largest_error(exact: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
 
 
 class _NonfiniteFinder:
-    """Finds operators that turn finite numbers into infinite ones or NaN; `see` is for `watching`."""
+    """Finds the operators of a run that turn finite numbers into infinite ones or NaN.
+
+    Enter `modules` with ``with``, and give `see` to `metallab.pytorch.dispatch.watching`; `found` has the places.
+    """
 
     def __init__(self, subject: ModelUnderTest) -> None:
         self.modules = CallingModules()
-        self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
-        own = (
+        self.found: dict[Place, FirstInfinity] = {}
+
+        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        """How many times each module has called each operator."""
+        given = (
             *subject.model.parameters(),
             *subject.model.buffers(),
             *tensors_in((subject.inputs, subject.named)),
         )
-        self.own = {_address(tensor) for tensor in own if tensor.layout == torch.strided}
+        self._given = {_address(tensor) for tensor in given if tensor.layout == torch.strided}
         """Addresses of weights and inputs, which a cast may have made infinite."""
-        self.found: dict[Place, FirstInfinity] = {}
 
     def see(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator and look at its result."""
+        """Run an operator, note the place if it makes infinite numbers or NaN, and return its result."""
         name = operator.name().partition("::")[2].partition(".")[0]
-        is_inherited = any(
-            name in COPIES or _address(tensor) not in self.own
-            for tensor in _list_nonfinite((args, kwargs))
-        )
+        # before the call, which may write to its arguments
+        has_inherited = self._has_inherited(name, (args, kwargs))
         result = operator(*args, **kwargs)
         if operator.is_view or name.startswith(UNWRITTEN):
             return result
 
+        # the number of the call tells two calls on one line apart, in each format alike
         module = below_root(self.modules.innermost())
-        self.counts[module, operator.name()] += 1
-        if is_inherited:
-            return result
-        if infinite := _list_nonfinite(result):
-            place = module, operator.name(), self.counts[module, operator.name()]
-            is_infinity = any(bool(tensor.isinf().any()) for tensor in infinite)
-            line = calling_line(until=run_in_format.__name__)
+        self._counts[module, operator.name()] += 1
+        place = module, operator.name(), self._counts[module, operator.name()]
+
+        nonfinite = [] if has_inherited else _list_nonfinite(result)
+        if nonfinite:
+            is_infinity = any(bool(tensor.isinf().any()) for tensor in nonfinite)
             kind: Literal["infinity", "NaN"] = "infinity" if is_infinity else "NaN"
+            line = calling_line(until=run_in_format.__name__)
             self.found[place] = FirstInfinity(kind, module, name, line)
         return result
 
+    def _has_inherited(self, name: str, arguments: Any) -> bool:
+        """Return True if an operator is given infinite numbers or NaN that another operator has made.
+
+        Those of weights and inputs count as made by the operator that computes with them, since casting them to a small
+        format makes infinities where the user's code has none.
+        """
+        return any(
+            name in COPIES or _address(tensor) not in self._given
+            for tensor in _list_nonfinite(arguments)
+        )
+
 
 def _list_nonfinite(values: Any) -> list[Tensor]:
-    """Return the dense tensors among values that have an infinite number or NaN."""
-    found = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
-    dense = (tensor for tensor in found if tensor.layout == torch.strided and not tensor.is_nested)
+    """Return the tensors among values, however deep they lie, that have an infinite number or NaN.
+
+    Sparse and nested tensors are left out, because not all operators that look at numbers take them.
+    """
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    dense = (each for each in tensors if each.layout == torch.strided and not each.is_nested)
     return [tensor for tensor in dense if any_element(tensor, _mark_nonfinite)]
 
 
 def _mark_nonfinite(numbers: Tensor) -> Tensor:
+    """Return truth values: where a number is infinite or NaN."""
     return ~numbers.isfinite()
 
 
@@ -283,25 +346,38 @@ def _address(tensor: Tensor) -> int:
 
 
 def _cast(
-    subject: ModelUnderTest, dtype: torch.dtype, wide: torch.dtype | None = None
+    subject: ModelUnderTest, dtype: torch.dtype, complex_dtype: torch.dtype | None = None
 ) -> ModelUnderTest:
-    """Return a copy with floating weights and inputs in a dtype, complex ones in ``wide``."""
+    """Return a copy of a model with its floating weights and inputs in another dtype.
+
+    Parameters
+    ----------
+    subject
+        The model.
+    dtype
+        Of floating tensors; integers and truth values stay as they are.
+    complex_dtype
+        Of complex tensors, which ``module.to(dtype)`` would strip of their imaginary part; None leaves them.
+    """
 
     def cast(tensor: Tensor) -> Tensor:
-        if tensor.is_complex():  # module.to() would drop their imaginary part
-            return tensor.to(wide or tensor.dtype)
+        if tensor.is_complex():
+            return tensor.to(complex_dtype or tensor.dtype)
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     return subject.cast(cast)
 
 
 def _compute_exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]:
-    """Return the outputs in float64 and True, or the model's own outputs and False if it does not run in that."""
+    """Return the outputs with which those of each format are compared, and whether they were computed in float64.
+
+    A model that raises in float64 is compared with its own outputs; it raises here if it does not run as it is either.
+    """
     default = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)  # of tensors that the model makes on its way
-        wide = _cast(subject, torch.float64, torch.complex128)
-        return _to_float64_on_cpu(wide.inference()()), True
+        in_float64 = _cast(subject, torch.float64, complex_dtype=torch.complex128)
+        return _to_float64_on_cpu(in_float64.inference()()), True
     except Exception:  # noqa: BLE001 - a model may insist on its own format
         torch.set_default_dtype(default)
         return _to_float64_on_cpu(subject.inference()()), False
@@ -310,23 +386,38 @@ def _compute_exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]
 
 
 def _to_float64_on_cpu(outputs: object) -> list[Tensor]:
-    """Return floating outputs in float64 on the CPU, complex ones as pairs of real numbers."""
-    found = []
+    """Return the floating tensors among outputs in float64 on the CPU, complex ones as pairs of real numbers.
+
+    Integers and truth values are left out, since no format rounds them. The copy waits until the device has computed.
+    """
+    on_cpu = []
     for tensor in tensors_in(outputs):
         real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         if real.is_floating_point():
-            found.append(real.detach().cpu().double())
-    return found
+            on_cpu.append(real.detach().cpu().double())
+    return on_cpu
 
 
 def _relative_error(exact: Tensor, result: Tensor) -> float:
-    """Return the largest difference over the root mean square, where the exact number is finite."""
+    """Return the largest difference over the root mean square of the exact numbers, where these are finite.
+
+    Parameters
+    ----------
+    exact, result
+        Float64 on the CPU.
+
+    Returns
+    -------
+    float
+        NaN if the shapes differ or no exact number is finite; infinite if the result has NaN where the exact number is
+        finite; the difference itself where all exact numbers are 0.
+    """
     finite = exact.isfinite()
     if exact.shape != result.shape or not finite.any():
         return math.nan
 
-    apart = (exact - result)[finite].abs().max().item()
-    size = exact[finite].square().mean().sqrt().item()
-    if math.isnan(apart):
+    largest = (exact - result)[finite].abs().max().item()
+    if math.isnan(largest):
         return math.inf
-    return apart / size if size else apart
+    root_mean_square = exact[finite].square().mean().sqrt().item()
+    return largest / root_mean_square if root_mean_square else largest

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from metallab.device import PyTorchDevice
 from metallab.doctor.answer import Answer
@@ -11,6 +13,7 @@ from metallab.doctor.limits import Limits
 from metallab.doctor.questions import PROFILE
 from metallab.doctor.results import Asked, OperatorTime, ProfileResult, Task, Transfers
 from metallab.doctor.worker import apple_gpu, best_device, caveats
+from metallab.outcomes import Status
 from metallab.pytorch import trace
 from metallab.pytorch.dispatch import installed_package
 from metallab.pytorch.model import ModelUnderTest
@@ -31,75 +34,109 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
     Answer
         ``incomplete`` if code that is not an installed package's copies between CPU and GPU, or where copies are not
         known because the model raises on an Apple GPU; else ``passed``.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises on the best device; what it raises on an Apple GPU is a part of the answer.
     """
     del limits
     on = best_device()
     step_trace, task = record(subject, on)
 
-    copies_trace = step_trace if on.kind != "cpu" else None
-    apple = apple_gpu() if on.kind == "cpu" else None
-    raised_on = None
-    if apple is not None:
-        try:
-            copies_trace, _ = record(subject.without_float64(), apple)
-        except Exception:  # noqa: BLE001 - a model may raise anything
-            raised_on, apple = apple.label, None
+    # a CPU copies nothing to itself, so the copies are looked for on an Apple GPU, if there is one
+    if on.kind == "cpu":
+        copies = _trace_copies(subject, apple_gpu())
+    else:
+        copies = _CopiesTrace(step_trace)
 
-    result = _to_result(
-        task, step_trace, copies_trace, subject, is_timed=apple is None, raised_on=raised_on
-    )
+    result = _to_result(task, step_trace, copies, subject)
     is_own_code = bool(result.transfers) and not result.packages
+    status: Status = "passed"
+    if is_own_code or copies.raised_on is not None:
+        status = "incomplete"
+
     return Answer(
         PROFILE,
-        "incomplete" if raised_on is not None or is_own_code else "passed",
+        status,
         result,
-        Asked(device=on.label, copies=None if apple is None else apple.label),
-        caveats(on, has_copies=apple is not None),
+        Asked(device=on.label, copies=copies.other_device),
+        caveats(on, has_copies=copies.other_device is not None),
     )
+
+
+@dataclass(frozen=True)
+class _CopiesTrace:
+    """A trace that shows copies between CPU and GPU, or why there is none."""
+
+    recorded: trace.Trace | None = None
+    """None where there is no GPU, or the model raises there."""
+    other_device: str | None = None
+    """The label of the Apple GPU that was traced; None if it is the trace of the best device."""
+    raised_on: str | None = None
+    """The label of the Apple GPU on which the model raises."""
+
+
+def _trace_copies(subject: ModelUnderTest, apple: PyTorchDevice | None) -> _CopiesTrace:
+    """Trace a step on an Apple GPU, if there is one; a model that raises there leaves its copies unknown."""
+    if apple is None:
+        return _CopiesTrace()
+    try:
+        recorded, _ = record(subject.without_float64(), apple)
+    except Exception:  # noqa: BLE001 - a model may raise anything
+        return _CopiesTrace(raised_on=apple.label)
+    return _CopiesTrace(recorded, other_device=apple.label)
 
 
 def record(subject: ModelUnderTest, on: PyTorchDevice) -> tuple[trace.Trace, Task]:
-    """Trace one step after a warm-up step: of training, or of inference where there is nothing to train."""
+    """Trace one step on a device after a warm-up step, whose first calls take longer.
+
+    Returns
+    -------
+    recorded : Trace
+        The operators of the step.
+    task
+        ``training``, or ``inference`` where there is nothing to train.
+    """
     there = subject.to(on.torch_device)
     task: Task = "training" if there.can_train else "inference"
     step = there.training_step() if task == "training" else there.inference()
 
     step()
-    on.synchronize()
+    on.synchronize()  # the GPU may still be at work on the warm-up
     with trace.record(on=on) as recorded:
         step()
     return recorded, task
 
 
 def _to_result(
-    task: Task,
-    step_trace: trace.Trace,
-    copies_trace: trace.Trace | None,
-    subject: ModelUnderTest,
-    *,
-    is_timed: bool,
-    raised_on: str | None,
+    task: Task, step_trace: trace.Trace, copies: _CopiesTrace, subject: ModelUnderTest
 ) -> ProfileResult:
-    """Return what two traces hold: of the best device, and of the one on which copies can be seen, if there is one.
+    """Return in numbers what a trace on the best device shows, and the one that shows copies, if there is one."""
+    operators = _list_operators(step_trace)
+    if copies.recorded is None:
+        return ProfileResult(task, operators, transfers=None, raised_on=copies.raised_on)
 
-    ``is_timed`` says whether the times of copies count, and ``raised_on`` names the device on which the model raised.
-    """
-    events = () if copies_trace is None else copies_trace.having("copy", "fallback")
-    copies = sum(event.kind == "copy" for event in events)
+    # the simulated GPU knows no time, so what another device than the best one took does not count
+    is_timed = copies.other_device is None
+    events = copies.recorded.having("copy", "fallback")
+    count = sum(event.kind == "copy" for event in events)
     return ProfileResult(
         task,
-        _list_operators(step_trace),
-        transfers=None if copies_trace is None else _list_transfers(events, is_timed),
-        copies=copies,
-        fallbacks=len(events) - copies,
+        operators,
+        transfers=_list_transfers(events, is_timed),
+        copies=count,
+        fallbacks=len(events) - count,
         packages=_find_packages(events, subject),
-        raised_on=raised_on,
     )
 
 
 def _list_operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
-    """Return the operators that compute, the longest first."""
-    rows = [row for row in recorded.rows() if row["kind"] != "view"]
+    """Return the operators that compute, the longest first, each with its seconds and its share of all of them.
+
+    Views are left out, because they compute nothing.
+    """
+    rows = [row for row in recorded.rows() if row["kind"] != "view"]  # the longest first
     whole = sum(row["total [ms]"] for row in rows)
     return tuple(
         OperatorTime(
@@ -115,46 +152,63 @@ def _list_operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
 
 
 def _list_transfers(events: Sequence[trace.Event], is_timed: bool) -> tuple[Transfers, ...]:
-    """Return copies and fallbacks by line, the most frequent first."""
-    groups: dict[tuple[str, str, str, str], list[trace.Event]] = collections.defaultdict(list)
+    """Return copies and fallbacks, one entry for those of one place in the code, the most frequent first.
+
+    ``is_timed`` says whether the durations of the events are times of a real device.
+    """
+    groups: dict[_Place, list[trace.Event]] = collections.defaultdict(list)
     for event in events:
-        line = "" if event.line.startswith("<") else event.line  # the doctor's own
-        name = ".item()" if event.name == trace.ITEM else event.short  # as people write it
-        groups[name, event.direction or event.kind, event.module, line].append(event)
+        # "<string>" is the doctor's own code, at which a reader cannot look
+        line = "" if event.line.startswith("<") else event.line
+        # .item() is what people write, aten::_local_scalar_dense what PyTorch calls
+        name = ".item()" if event.name == trace.ITEM else event.short
+        # only copies have a direction, so a fallback goes by its kind
+        place = _Place(name, event.direction or event.kind, event.module, line)
+        groups[place].append(event)
 
-    return tuple(
-        _to_transfers(place, group, is_timed)
-        for place, group in sorted(groups.items(), key=_most_first)
-    )
+    by_frequency = sorted(groups.items(), key=_negative_length)
+    return tuple(_to_transfers(place, group, is_timed) for place, group in by_frequency)
 
 
-def _to_transfers(
-    place: tuple[str, str, str, str], events: Sequence[trace.Event], is_timed: bool
-) -> Transfers:
-    """Return the events of one place in numbers."""
-    name, direction, module, line = place
+class _Place(NamedTuple):
+    """What the copies and fallbacks of one entry have in common."""
+
+    name: str
+    direction: str
+    module: str
+    line: str
+
+
+def _to_transfers(place: _Place, events: Sequence[trace.Event], is_timed: bool) -> Transfers:
+    """Return how often one place copies or falls back, how many bytes, and how long unless it is not timed."""
     return Transfers(
-        name,
-        direction,
-        module,
-        line,
+        place.name,
+        place.direction,
+        place.module,
+        place.line,
         calls=len(events),
         bytes=sum(event.bytes for event in events),
         seconds=sum(event.duration for event in events) if is_timed else None,
     )
 
 
-def _most_first(item: tuple[object, Sequence[object]]) -> int:
-    return -len(item[1])
+def _negative_length(group: tuple[_Place, Sequence[trace.Event]]) -> int:
+    """Return a key by which the longest group is sorted first."""
+    return -len(group[1])
 
 
-def _find_packages(moved: Sequence[trace.Event], subject: ModelUnderTest) -> tuple[str, ...]:
-    """Return the installed packages whose code makes all these copies; none if there is a fallback or a copy elsewhere.
+def _find_packages(events: Sequence[trace.Event], subject: ModelUnderTest) -> tuple[str, ...]:
+    """Return the installed packages whose code makes all these copies, in alphabetical order.
 
-    The package that has the factory is the user's own.
+    It is empty if the reader's own code makes a copy, or an operator falls back, since both are the reader's to change.
+    The package that has the factory is the reader's own, be it installed.
     """
-    names = set()
-    for event in moved:
+    packages = set()
+    for event in events:
+        if event.kind == "fallback":
+            return ()
         file = event.line.rpartition(":")[0]
-        names.add(installed_package(file) if event.kind == "copy" else "")
-    return () if names & {"", subject.package} else tuple(sorted(names))
+        packages.add(installed_package(file))  # empty for a file that belongs to none
+
+    has_own_code = "" in packages or subject.package in packages
+    return () if has_own_code else tuple(sorted(packages))

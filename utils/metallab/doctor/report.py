@@ -60,7 +60,10 @@ class Report:
         raise KeyError(question.text)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the content of ``doctor.json`` as plain values.
+
+        Status and headline are those of the worst answer, for people; `from_json` computes them again.
+        """
         return {
             "schema": SCHEMA,
             "status": self.worst.status,
@@ -75,12 +78,14 @@ class Report:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
-        """Return what `to_json` was made of.
+        """Return the report that `to_json` was called of.
 
         Raises
         ------
         OtherSchema
-            If another version of this library made it.
+            If another version of this library wrote it; the message says what to do.
+        KeyError, msgspec.ValidationError
+            If somebody has changed it so that a field is missing or has another type.
         """
         if data.get("schema") != SCHEMA:
             schema = data.get("schema", "none")
@@ -119,30 +124,45 @@ class Report:
 def load_report(file: Path) -> Report:
     """Return the report of a ``doctor.json``.
 
+    Parameters
+    ----------
+    file
+        As `Report.save` has written it.
+
     Raises
     ------
     OtherSchema
-        If another version of this library wrote it.
+        If another version of this library wrote it; the message names the file, and says what to do.
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is no JSON.
     """
     try:
         return Report.from_json(json.loads(file.read_text("utf-8")))
-    except OtherSchema as error:
+    except OtherSchema as error:  # which does not know the file
         raise OtherSchema(f"{file} cannot be read: {error}") from None
 
 
 def render(template: str, *, folder: Path = TEMPLATES, **values: Any) -> str:
-    """Return a page.
+    """Fill in a template, and return the page or text.
 
     Parameters
     ----------
     template
-        The name of a template.
+        The file's name; values are escaped if it is one of HTML.
     folder
         Where it lies; it may include those of this package.
     values
-        What it names.
+        What stands for the names in the template.
+
+    Raises
+    ------
+    jinja2.UndefinedError
+        If the template has a name that is not among the values, which would else be an empty text.
     """
-    import jinja2  # which PyTorch brings
+    # PyTorch brings it, so it may be missing where only reports are read
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES]),

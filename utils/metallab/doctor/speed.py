@@ -32,7 +32,10 @@ from metallab.verdicts import Answer as SpeedUpAnswer
 from metallab.verdicts import Comparison, Question
 
 CALLS = 40
-"""Calls in a comparison of a slow model: six pairs and the warm-up."""
+"""Calls in a comparison of a slow model, six pairs and the warm-up: with less time it is not begun."""
+INFERENCE_SHARE = 1 / 3
+"""The share of the time that inference gets; half of what it leaves is for batches, and the rest for training."""
+BATCHES_SHARE = 1 / 2
 BATCHES = (1, 4, 16, 64)
 SHORTEST = 0.1
 """Seconds of a comparison at least."""
@@ -47,24 +50,30 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SpeedResult]:
     subject
         The model.
     limits
-        Of these, ``seconds`` is used: a third for inference, half of the rest for batches, what is left for training.
+        Of these, ``seconds`` is used, in about equal parts for inference, batches and training.
 
     Returns
     -------
     Answer
         ``incomplete`` if a speed-up is withheld, or something was not compared for lack of time; else ``passed``.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises on one of the devices.
     """
     on = best_device()
     time_budget = Allowance(limits.seconds)
 
-    # on a GPU work runs on after a call returns
+    # A GPU works on after a call returns, so there the time until one result (latency) and the results in a second
+    # (throughput) differ. On a CPU they do not.
     questions = QUESTIONS[:1] if on.kind == "cpu" else QUESTIONS
     inference = []
     for question in questions:
-        seconds = time_budget.left / 3 / len(questions)
+        seconds = INFERENCE_SHARE * time_budget.left / len(questions)
         inference.append(_time_task(subject, "inference", question, on, seconds))
 
-    batches = _time_batches(subject, on, time_budget.left / 2)
+    batches = _time_batches(subject, on, BATCHES_SHARE * time_budget.left)
     training = None
     if subject.can_train:
         training = _time_task(subject, "training", "throughput", on, time_budget.left)
@@ -83,20 +92,35 @@ def make_run(subject: ModelUnderTest, task: Task) -> Callable[[], Any]:
 def _time_task(
     subject: ModelUnderTest, task: Task, question: Question, on: PyTorchDevice, seconds: float
 ) -> TimedTask:
-    """Compare a GPU with the whole CPU, or that with a single thread; only time it where the seconds do not suffice."""
+    """Time a task on the best device, and compare it with another one as far as there is time.
+
+    Parameters
+    ----------
+    subject
+        The model, on the CPU.
+    task
+        A call of inference, or a training step.
+    question
+        Whether latency or throughput is compared.
+    on
+        The best device: a GPU is compared with the whole CPU, and the whole CPU with one of its threads.
+    seconds
+        For all calls; too few for `CALLS` of them on the CPU leave the task without a comparison.
+    """
     if CALLS * time_second_call(make_run(subject, task)) > seconds:
-        there = make_run(subject.to(on.torch_device), task)
-        measured = timing.measure(there, on=on, budget=timing.FAST)
+        on_device = make_run(subject.to(on.torch_device), task)
+        measured = timing.measure(on_device, on=on, budget=timing.FAST)
         return TimedTask(task, call_time(measured), speed_ups=None, details=str(measured))
 
     compared = _compare(subject, task, question, on, seconds)
-    name = crossover.baseline() if on.kind == "cpu" else on.kind
+    variant = crossover.baseline() if on.kind == "cpu" else on.kind  # which runs on the best device
     return TimedTask(
         task,
-        call_time(compared[name]),
+        call_time(compared[variant]),
         speed_ups=tuple(map(_to_speed_up, compared.answers.values())),
         question=question,
         opaque=tuple(checks.without_arrays(make_run(subject, task)())),
+        # two more calls, needed only where differing outputs may be why a speed-up is withheld
         is_random=bool(compared.withheld) and is_random(subject, task),
         details=str(compared),
     )
@@ -105,12 +129,16 @@ def _time_task(
 def _compare(
     subject: ModelUnderTest, task: Task, question: Question, on: PyTorchDevice, seconds: float
 ) -> Comparison:
+    """Time a task on each device in turn, and compare their outputs; parameters are those of `_time_task`.
+
+    One thread of the CPU is left out beside a GPU, where it would take most of the time and nobody asks about it.
+    """
     devices = {
         name: cast(PyTorchDevice, each)
         for name, each in crossover.devices(on).items()
         if on.kind == "cpu" or name != ONE_THREAD
     }
-    name = "Inference" if task == "inference" else "Training step"
+    title = "Inference" if task == "inference" else "Training step"
     budget = Allowance(max(seconds, SHORTEST)).budget(
         1, crossover.budget_here(), variants=len(devices)
     )
@@ -122,15 +150,15 @@ def _compare(
         roles=crossover.roles(devices),
         parity=checks.matches("float32"),
         question=question,
-        name=f"{name}, {question}",
+        name=f"{title}, {question}",
         budget=budget,
     )
 
 
 def _to_speed_up(answer: SpeedUpAnswer) -> SpeedUp:
-    """Return a speed-up in numbers."""
+    """Return a speed-up in numbers, or the reason why it is withheld; it has no interval if the pairs are too few."""
     ratio = answer.ratio
-    if ratio is None:
+    if ratio is None:  # it is withheld
         reason = None if answer.reason is None else answer.reason.value
         return SpeedUp(answer.variant, answer.outcome, str(answer), reason=reason)
 
@@ -149,29 +177,36 @@ def _to_speed_up(answer: SpeedUpAnswer) -> SpeedUp:
 def _time_batches(
     subject: ModelUnderTest, on: PyTorchDevice, seconds: float
 ) -> BatchTimes | NoBatches:
-    """Find the batch from which on a device is faster, as time permits."""
+    """Time inference with each batch of `BATCHES` for which the seconds suffice, and find from which on a device wins.
+
+    It returns the reason where a model takes no other batch, or not even the smallest has time.
+    """
     if not subject.can_change_batch:
         return NoBatches.ONE_SIZE
 
-    cost = CALLS * time_second_call(subject.inference()) / subject.batch
-    sizes = [size for size in BATCHES if cost * size <= seconds]
-    if not sizes:
+    # an estimate: as if the time were proportional to the rows
+    seconds_a_row = CALLS * time_second_call(subject.inference()) / subject.batch
+    batches = [rows for rows in BATCHES if seconds_a_row * rows <= seconds]
+    if not batches:
         return NoBatches.NO_TIME
 
-    def make(rows: int, where: torch.device) -> Callable[[], object]:
-        return subject.with_batch(rows).to(where).inference()
+    def make_inference(rows: int, device: torch.device) -> Callable[[], object]:
+        return subject.with_batch(rows).to(device).inference()
 
-    curve = crossover.measure("inference", make, sizes, on=on, seconds=seconds)
+    curve = crossover.measure("inference", make_inference, batches, on=on, seconds=seconds)
     return _to_batch_times(curve)
 
 
 def _to_batch_times(curve: crossover.Curve) -> BatchTimes:
-    """Return a curve in numbers, at the sizes that every device was timed at."""
-    common = set.intersection(*(set(line) for line in curve.times.values()))
-    batches = tuple(sorted(common))
+    """Return a curve in numbers, at the batches that every device was timed at.
+
+    Others are left out, since a device for which time ran out earlier has no number beside the others'.
+    """
+    timed_on_all = set.intersection(*(set(by_batch) for by_batch in curve.times.values()))
+    batches = tuple(sorted(timed_on_all))
     seconds = {}
-    for name, line in curve.times.items():
-        seconds[name] = tuple(line[size].median for size in batches)
+    for device, by_batch in curve.times.items():
+        seconds[device] = tuple(by_batch[batch].median for batch in batches)
 
     return BatchTimes(
         batches,

@@ -47,31 +47,25 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
         ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
     """
     del limits
-    traced = list(_predict_tasks(subject))
-    covered = [found for _, found in traced if isinstance(found, coverage.Coverage)]
-
-    tried = None
+    predictions = list(_predict_tasks(subject))
+    covered = [found for _, found in predictions if isinstance(found, coverage.Coverage)]
     on = apple_gpu()
-    if on is not None:
-        raised = try_on(on, subject)
-        predicted = all(each.runs for each in covered)
-        tried = Trial(
-            is_simulated=on.simulated,
-            raised=None if raised is None else str(raised),
-            is_surprising=bool(covered) and (raised is None) != predicted,
-        )
+    trial = None if on is None else _try_model(on, subject, covered)
 
     result = SupportResult(
-        tasks=tuple(_to_task_support(task, found) for task, found in traced),
-        trial=tried,
+        tasks=tuple(_to_task_support(task, found) for task, found in predictions),
+        trial=trial,
         operators=_list_unsupported(covered),
     )
     status = _status(result)
+    if status == "skipped":  # neither tables nor a device had anything to say
+        return Answer(SUPPORT, status, result)
     asked = Asked(tables=str(torch.__version__), device=None if on is None else on.label)
-    return Answer(SUPPORT, status, result, Asked() if status == "skipped" else asked)
+    return Answer(SUPPORT, status, result, asked)
 
 
 def _status(result: SupportResult) -> Status:
+    """Return how the question ends; a trial that fails counts, whatever was predicted."""
     if result.trial is None and not result.predicted:
         return "skipped"
     if result.trial is not None and result.trial.raised is not None:
@@ -86,28 +80,37 @@ def _status(result: SupportResult) -> Status:
 def _predict_tasks(
     subject: ModelUnderTest,
 ) -> Iterator[tuple[Task, coverage.Coverage | coverage.TraceFailed]]:
-    """Yield the coverage of inference and of training, or why it is not known."""
+    """Yield what PyTorch's tables say of inference, and of training if there is something to train.
+
+    It is the coverage, or the exception that says why the operators of the task could not be listed.
+    """
 
     def train(model: nn.Module, /, *inputs: Any, **named: Any) -> Tensor:
         loss = named.pop("the loss")
         return loss(model(*inputs, **named))
 
-    def trace(function: Callable[..., Any], *parts: Any, **settings: Any) -> Any:
+    def predict(function: Callable[..., Any], *first: Any, **settings: Any) -> Any:
         try:
             return coverage.mps_coverage(
-                function, *parts, *subject.inputs, **subject.named, **settings
+                function, *first, *subject.inputs, **subject.named, **settings
             )
         except coverage.TraceFailed as error:
             return error
 
-    yield "inference", trace(copied(subject.model).eval())
+    yield "inference", predict(copied(subject.model).eval())
     if subject.can_train:
-        # a name that no input has
-        yield "training", trace(train, subject.model, training=True, **{"the loss": subject.loss})
+        # The loss is an argument, since `mps_coverage` does not move tensors that a function has in a closure. With a
+        # blank in its name it cannot be taken for an input of the model, whose names are identifiers.
+        yield "training", predict(train, subject.model, training=True, **{"the loss": subject.loss})
 
 
 def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed) -> TaskSupport:
+    """Return what the tables say of a task: whether it runs, or why that cannot be predicted.
+
+    It may leave the GPU if operators fall back to the CPU, or are not PyTorch's own, so that no table has them.
+    """
     if isinstance(found, coverage.TraceFailed):
+        # the model's own exception, if there was one, says more than that of the search
         cause = found.__cause__
         why = units.first_line(found) if cause is None else str(explain(cause))
         return TaskSupport(task, runs=None, error=why)
@@ -120,31 +123,59 @@ def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed
     )
 
 
+def _try_model(
+    on: PyTorchDevice, subject: ModelUnderTest, covered: Sequence[coverage.Coverage]
+) -> Trial:
+    """Run the model on an Apple GPU, and return whether it ran, and whether the tables had said so.
+
+    Nothing is surprising where the tables said nothing: then ``covered`` is empty.
+    """
+    raised = try_on(on, subject)
+    was_predicted_to_run = all(each.runs for each in covered)
+    has_run = raised is None
+    return Trial(
+        is_simulated=on.simulated,
+        raised=None if raised is None else str(raised),
+        is_surprising=bool(covered) and has_run != was_predicted_to_run,
+    )
+
+
 def try_on(on: PyTorchDevice, subject: ModelUnderTest) -> Raised | None:
-    """Run the model on a device: forward and backward, then without gradients; return what it raises."""
+    """Run the model on a device: forward and backward in its mode, then inference.
+
+    Return the exception that it raises, with its module and line; None if it runs.
+    """
     try:
         there = subject.to(on.torch_device)
         loss = there.value()
         if loss.requires_grad:
             loss.backward()
         there.inference()()
-        on.synchronize()
+        on.synchronize()  # a GPU may report an error only when its work is done
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
         return explain(error)
     return None
 
 
 def _list_unsupported(covered: Sequence[coverage.Coverage]) -> tuple[UnsupportedOperator, ...]:
-    """Return the operators that do not run on the GPU, make float64, or meet a tensor on the CPU, each once."""
-    found: dict[tuple[str, ...], UnsupportedOperator] = {}
-    for use in (use for each in covered for use in each.uses if use.advice):
-        found[use.operator,] = UnsupportedOperator(
-            use.operator, Obstacle(use.status), use.modules, use.lines, use.advice
-        )
+    """Return the operators that do not run on the GPU, make float64, or meet a tensor on the CPU.
 
-    for problem in (problem for each in covered for problem in each.problems if problem.operator):
-        line = problem.line or BACKWARD
-        found[problem.operator, problem.kind, line] = UnsupportedOperator(
-            problem.operator, Obstacle(problem.kind), problem.modules, (line,), problem.way_out
-        )
-    return tuple(found.values())
+    What inference and training both call is there once, as training calls it, which comes last.
+    """
+    by_key: dict[tuple[str, ...], UnsupportedOperator] = {}
+    uses = [use for each in covered for use in each.uses]
+    for use in uses:
+        if use.advice:  # an operator that runs needs none
+            by_key[use.operator,] = UnsupportedOperator(
+                use.operator, Obstacle(use.status), use.modules, use.lines, use.advice
+            )
+
+    # a tensor at the wrong place or of the wrong dtype is a matter of the line, so each line counts
+    problems = [problem for each in covered for problem in each.problems]
+    for problem in problems:
+        if problem.operator:
+            line = problem.line or BACKWARD
+            by_key[problem.operator, problem.kind, line] = UnsupportedOperator(
+                problem.operator, Obstacle(problem.kind), problem.modules, (line,), problem.way_out
+            )
+    return tuple(by_key.values())

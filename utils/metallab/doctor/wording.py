@@ -185,7 +185,7 @@ def describe(result: Any) -> list[str]:
 
 
 @describe.register
-def _(result: NoAnswer) -> list[str]:
+def _describe_no_answer(result: NoAnswer) -> list[str]:
     if result.why is Why.NO_APPLE_GPU:
         return [PHRASES["not asked"].format(why=PHRASES["no Apple GPU"])]
     return [PHRASES["no answer"].format(why=why(result))]
@@ -242,7 +242,10 @@ def model(model: ModelSummary) -> str:
 
 
 def headline(report: Report) -> str:
-    """Return the worst finding and the first step, in a sentence."""
+    """Return the worst finding and what to do first, in a sentence, then the numbers of other answers to look at.
+
+    After an interruption the sentence says how many questions were answered.
+    """
     model = report.model.name
     if report.interrupted:
         model = PHRASES["interrupted"].format(
@@ -264,7 +267,8 @@ def headline(report: Report) -> str:
 
 
 @describe.register
-def _(result: SupportResult) -> list[str]:
+def _describe_support(result: SupportResult) -> list[str]:
+    """Return what the tables say of each task, then what happened in the trial, or why there was none."""
     lines = [task_support(task) for task in result.tasks]
     if result.trial:
         lines.append(trial(result.trial))
@@ -310,7 +314,8 @@ def places(operator: UnsupportedOperator) -> tuple[str, str]:
 
 
 @describe.register
-def _(result: CorrectnessResult) -> list[str]:
+def _describe_correctness(result: CorrectnessResult) -> list[str]:
+    """Return which operator is wrong or that all agree, then what limits the comparison."""
     if not result.compared and result.wrong is None:
         return [PHRASES["nothing compared"].format(more_time=PHRASES["more time"])]
 
@@ -388,7 +393,8 @@ def not_tried(left_out: Sequence[NotTried]) -> str:
 
 
 @describe.register
-def _(result: SpeedResult) -> list[str]:
+def _describe_speed(result: SpeedResult) -> list[str]:
+    """Return the times of inference, over batches, and of a training step."""
     lines = [line for task in result.inference for line in describe_timed_task(task)]
     lines.append(over_batches(result))
     if result.training is None:
@@ -399,7 +405,10 @@ def _(result: SpeedResult) -> list[str]:
 
 
 def describe_timed_task(timed: TimedTask) -> list[str]:
-    """Return the time of a task, and its speed-ups."""
+    """Return the time of a task with its speed-ups, one point a line; only the time if it was not compared.
+
+    The other lines say why outputs may not have been compared.
+    """
     task = PHRASES["training step" if timed.task == "training" else timed.task]
     more_time = PHRASES["more time"]
     if timed.speed_ups is None:
@@ -434,7 +443,8 @@ def over_batches(result: SpeedResult) -> str:
 
 
 @describe.register
-def _(result: ProfileResult) -> list[str]:
+def _describe_profile(result: ProfileResult) -> list[str]:
+    """Return which operator takes the longest, then what is copied, or why that is not known."""
     lines = [longest(result)]
     if result.raised_on is not None:
         phrase = PHRASES["raises there"]
@@ -452,12 +462,12 @@ def name_traced_task(task: Task) -> str:
 
 
 def longest(result: ProfileResult) -> str:
-    """Return which operator takes the most time."""
+    """Return which operator takes the most time, and which share of it; that there is none if nothing was called."""
     task = name_traced_task(result.task)
     if not result.operators:
         return PHRASES["no operator"].format(task=task)
 
-    operator = result.operators[0]
+    operator = result.operators[0]  # they are sorted, the longest first
     return PHRASES["longest"].format(
         seconds=units.seconds(result.seconds),
         task=task,
@@ -504,7 +514,8 @@ def module(transfer: Transfers) -> str:
 
 
 @describe.register
-def _(result: FootprintResult) -> list[str]:
+def _describe_footprint(result: FootprintResult) -> list[str]:
+    """Return what is needed, then for each machine whether it fits."""
     lines = [footprint(result)]
     lines += [machine_memory(result, machine) for machine in result.machines]
     if result.is_waiting_for_memory:
@@ -523,7 +534,10 @@ def footprint(result: FootprintResult) -> str:
 
 
 def machine_memory(result: FootprintResult, machine: MachineMemory) -> str:
-    """Return whether the model fits into a machine, and with which batch at most."""
+    """Return whether the model fits into a machine, and with which batch at most.
+
+    What is free is known of this machine only, and the largest batch only of a model that takes another batch.
+    """
     phrase = PHRASES["fits" if result.fits(machine) else "does not fit"]
     free = ""
     if machine.free is not None:
@@ -549,7 +563,12 @@ def machine_name(machine: MachineMemory) -> str:
 
 
 @describe.register
-def _(result: FormatsResult) -> list[str]:
+def _describe_formats(result: FormatsResult) -> list[str]:
+    """Return which formats fail and how, then the errors of those that are sound, then those without an error.
+
+    A format is sound if it ran without an infinity or NaN of its own. It has no error if outputs are random, or there
+    is no finite number to compare.
+    """
     reference = PHRASES[result.reference]
     lines = []
     if result.nans:
@@ -608,7 +627,7 @@ def inference(run: FormatRun) -> str:
 def choice(compared: Sequence[FormatRun]) -> str:
     """Return which small format is the nearest to the reference."""
     whole = [run.error for run in compared if run.how is None]
-    # where nothing is computed in it, autocast leaves float32's error
+    # a format under autocast has float32's error where no operator computes in it: it was not tried then
     small = [run for run in compared if run.error not in whole]
     if not small:
         return PHRASES["stay"]

@@ -44,7 +44,7 @@ SHORTEST = 0.1
 def ask(
     key: str, factory: str, ends: float, max_bytes: int, machine_bytes: int | None
 ) -> Answer[Any]:
-    """Answer a question in this process.
+    """Load the model in this process, and answer one question about it.
 
     Parameters
     ----------
@@ -53,14 +53,26 @@ def ask(
     factory
         ``package.module:factory``.
     ends
-        Until when, by `time.monotonic`.
+        When the caller stops this process, in seconds of `time.monotonic`, which all processes of a machine share.
     max_bytes
         Memory that this process may use; it ends itself when it uses more.
     machine_bytes
-        Memory of a machine that the question of memory also asks about.
+        Memory of a machine that the question of memory also asks about; None for no other machine.
+
+    Returns
+    -------
+    Answer
+        Also where the model or the device raises: the exception is the answer then.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model.
     """
     exit_above_memory_limit(max_bytes)
     subject = load_model(factory)
+
+    # after the imports and the loading, which have taken a part of the time
     seconds = max(SHORTEST, TIME_SHARE * (ends - time.monotonic()))
     return answer(find_question(key), subject, Limits(seconds, max_bytes, machine_bytes))
 
@@ -68,11 +80,35 @@ def ask(
 def ask_together(
     keys: Sequence[str], factory: str, seconds: float, max_bytes: int, machine_bytes: int | None
 ) -> tuple[ModelSummary, dict[str, Answer[Any]]]:
-    """Look at a model and answer questions, each in an equal part of the time; beside CUDA only what it cannot.
+    """Inspect a model and answer several questions about it in this process.
 
-    Parameters are those of `ask`, with ``seconds`` for all questions together.
+    Where this process simulates an Apple GPU beside an NVIDIA GPU, only the questions that need an Apple GPU are
+    answered; the caller asks the others in a process that uses the NVIDIA GPU.
+
+    Parameters
+    ----------
+    keys
+        The questions', see `metallab.doctor.questions`.
+    factory, max_bytes, machine_bytes
+        As in `ask`.
+    seconds
+        For all questions together; each may take an equal part of what is left.
+
+    Returns
+    -------
+    model : ModelSummary
+        What the model is.
+    answers : dict
+        The answers by the keys of their questions, each with its seconds.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model that runs on the CPU.
     """
-    unload_module(factory)
+    unload_module(
+        factory
+    )  # this process stays for the next call, and the file may be edited meanwhile
     model, _ = inspect_model(factory, max_bytes)
     subject = load_model(factory)
 
@@ -80,31 +116,54 @@ def ask_together(
     if os.environ.get("METALLAB_DEVICE") == "sim" and torch.cuda.is_available():
         questions = [question for question in questions if question.needs_apple_gpu]
 
-    began = time.monotonic()
+    ends = time.monotonic() + seconds
     answers: dict[str, Answer[Any]] = {}
     for question in questions:
         start = time.monotonic()
-        part = TIME_SHARE * (began + seconds - start) / (len(questions) - len(answers))
-        given = answer(question, subject, Limits(max(SHORTEST, part), max_bytes, machine_bytes))
+        equal_part = (ends - start) / (len(questions) - len(answers))
+        limits = Limits(max(SHORTEST, TIME_SHARE * equal_part), max_bytes, machine_bytes)
+
+        given = answer(question, subject, limits)
         answers[question.key] = replace(given, seconds=round(time.monotonic() - start, 1))
     return model, answers
 
 
 def answer(question: Question[R], subject: ModelUnderTest, limits: Limits) -> Answer[R]:
-    """Answer a question; an error of the model or of the device is the answer."""
+    """Answer a question about a model; an exception of the model or of the device is the answer."""
     module = importlib.import_module(f"{__package__}.{question.key}")
     try:
+        # without TF32, whose rounding would count as a wrong result and as a speed-up
         with crossover.whole_float32():
             return module.answer(subject, limits)
     except Exception as error:  # noqa: BLE001 - a model may raise anything; it is reported
-        # an error on an Apple GPU is what the question of support is about
+        # what raises on an Apple GPU is explained by the question whether the model runs there
         see_support = question.needs_apple_gpu and question.key != SUPPORT.key
-        why = NoAnswer(Why.RAISED, str(explain(error)), see_support=see_support)
-        return Answer(question, "skipped", why, ended="raised")
+        no_answer = NoAnswer(Why.RAISED, str(explain(error)), see_support=see_support)
+        return Answer(question, "skipped", no_answer, ended="raised")
 
 
 def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
-    """Return what the model is, and the kind of the best device. `NotAModel` if it is none."""
+    """Run the model of a factory once on the CPU, and summarize it.
+
+    Parameters
+    ----------
+    factory
+        ``package.module:factory``.
+    max_bytes
+        Memory that this process may use; it ends itself when it uses more.
+
+    Returns
+    -------
+    summary : ModelSummary
+        Its class, the number of its weights, and the shapes of its inputs.
+    kind : str
+        The kind of the best device here, such as ``cpu`` or ``cuda``.
+
+    Raises
+    ------
+    NotAModel
+        If the factory makes no model, or the model or its loss does not run on the CPU.
+    """
     exit_above_memory_limit(max_bytes)
     subject = load_model(factory)
     with raising_not_a_model(DOES_NOT_RUN):
@@ -121,14 +180,17 @@ def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
 
 
 def exit_above_memory_limit(max_bytes: int) -> None:
-    """End this process with `OVER_MEMORY` when it uses more bytes."""
+    """Start a thread that ends this process, with the exit code `OVER_MEMORY`, as soon as it uses more bytes.
+
+    So a model that is too large ends here, and does not make the machine swap or the system kill other programs.
+    """
     process = psutil.Process()
 
     def watch() -> None:
         while process.memory_info().rss <= max_bytes:
             time.sleep(0.05)
         print(f"more than {units.size(max_bytes)} of memory", file=sys.stderr, flush=True)
-        os._exit(OVER_MEMORY)
+        os._exit(OVER_MEMORY)  # at once: sys.exit would end this thread only
 
     threading.Thread(target=watch, name="memory-limit", daemon=True).start()
 
@@ -137,7 +199,7 @@ def exit_above_memory_limit(max_bytes: int) -> None:
 
 
 def apple_gpu() -> PyTorchDevice | None:
-    """Return the Apple GPU, real or simulated, if this process has one."""
+    """Return the Apple GPU of this process, real or simulated; None if it has none."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
         return cast(PyTorchDevice, device.pick("sim"))
     if torch.backends.mps.is_available():
@@ -146,23 +208,33 @@ def apple_gpu() -> PyTorchDevice | None:
 
 
 def best_device() -> PyTorchDevice:
-    """Return the best real device."""
+    """Return the best real device; in a process that simulates an Apple GPU that is its CPU."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
         return cast(PyTorchDevice, device.cpu())
     return cast(PyTorchDevice, device.pick())
 
 
 def caveats(on: Device, has_copies: bool = False) -> tuple[Caveat, ...]:
-    """Return what limits times and sizes that are not of an Apple GPU; its copies may be known all the same."""
+    """Return what limits an answer whose times and sizes were measured on a device.
+
+    Parameters
+    ----------
+    on
+        The device. Nothing limits what was measured on a real Apple GPU.
+    has_copies
+        Whether the copies in the answer are those of an Apple GPU, so that the caveat is about its times only.
+    """
     if on.kind == "mps" and not on.simulated:
         return ()
 
-    last = Caveat.OTHER_TIMES if has_copies else Caveat.OTHER_HARDWARE
-    return (Caveat.WHOLE_FLOAT32, last) if on.kind == "cuda" else (last,)
+    hardware = Caveat.OTHER_TIMES if has_copies else Caveat.OTHER_HARDWARE
+    if on.kind == "cuda":  # the only device that has TF32, which `answer` switches off
+        return Caveat.WHOLE_FLOAT32, hardware
+    return (hardware,)
 
 
 def time_second_call(run: Callable[[], object]) -> float:
-    """Return the seconds of the second call."""
+    """Return the seconds of the second call: the first one allocates memory, and may compile."""
     run()
     began = time.perf_counter()
     run()
@@ -170,6 +242,6 @@ def time_second_call(run: Callable[[], object]) -> float:
 
 
 def call_time(measured: Measurement) -> CallTime:
-    """Return the time of a call in numbers."""
+    """Return the median, the quartiles and the flags of a measurement."""
     low, high = measured.quartiles
     return CallTime(measured.median, low, high, measured.flags)
