@@ -24,6 +24,7 @@ from metallab.pytorch.errors import NotAModel
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
 NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+"""What stands for the dtypes that no Apple GPU has."""
 
 Loss = Callable[[Any], Tensor]
 
@@ -59,39 +60,61 @@ class ModelUnderTest:
         return replace(self, inputs=inputs, named=named)
 
     def with_batch(self, rows: int) -> ModelUnderTest:
-        """Return the model with another number of rows in each input that has `batch` of them."""
+        """Return the model with another number of rows in each input that has `batch` of them.
+
+        A larger batch repeats the rows, so that its numbers are such as the model expects.
+        """
         batch = self.batch
 
-        def change(tensor: Tensor) -> Tensor:
+        def repeat_rows(tensor: Tensor) -> Tensor:
             if not tensor.dim() or len(tensor) != batch:
                 return tensor
             return tensor[torch.arange(rows, device=tensor.device) % batch]
 
-        return self.with_inputs(change)
+        return self.with_inputs(repeat_rows)
 
     def copy(self) -> ModelUnderTest:
-        """Return a copy of the model with the same inputs."""
-        return replace(self, model=copied(self.model))
+        """Return a deep copy of the model with the same inputs and loss, so that its weights and mode may be changed.
+
+        A loss that holds the model, for example to add a penalty on its weights, holds the copy then.
+        """
+        copies: dict[int, Any] = {}  # by identity of what was copied, as `copy.deepcopy` keeps them
+        model = copied(self.model, copies)
+
+        def find_copy(module: nn.Module) -> nn.Module:
+            return copies.get(id(module), module)
+
+        loss = mapped(lambda tensor: tensor, self.loss, find_copy)
+        return replace(self, model=model, loss=loss)
 
     def to(self, device: torch.device | str) -> ModelUnderTest:
         """Return a copy on a device; this one stays where it is."""
         return self.cast(lambda tensor: tensor.to(device))
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> ModelUnderTest:
-        """Return a copy with each weight, buffer, input and tensor of the loss changed."""
+        """Return a copy with each weight, buffer, input and tensor of the loss changed; this one stays as it is.
+
+        Modules that the loss holds are changed as well; one that holds the model holds the copy then.
+        """
+        copies: dict[
+            int, Any
+        ] = {}  # shared, so that the model is copied once, also where the loss holds it
 
         def change_module(module: nn.Module) -> nn.Module:
-            return copied(module)._apply(change)
+            return copied(module, copies)._apply(change)
+
+        def change_tensor(tensor: Tensor) -> Tensor:
+            # else an input that requires a gradient would become a result of this change, which has a graph and no
+            # `.grad`, and cannot be copied again
+            return change(tensor.detach())
 
         model, loss, inputs, named = mapped(
-            lambda tensor: change(tensor.detach()),
-            (self.model, self.loss, self.inputs, self.named),
-            change_module,
+            change_tensor, (self.model, self.loss, self.inputs, self.named), change_module
         )
         return replace(self, model=model, loss=loss, inputs=inputs, named=named)
 
     def without_float64(self) -> ModelUnderTest:
-        """Return a copy in float32; this one if it has no float64."""
+        """Return a copy with float32 in place of float64, and complex64 of complex128; this one if it has neither."""
         tensors = _all_tensors((self.model, self.loss, self.inputs, self.named))
         if not {tensor.dtype for tensor in tensors} & NARROWED.keys():
             return self
@@ -108,36 +131,51 @@ class ModelUnderTest:
         return self.loss(self.outputs())
 
     def inference(self) -> Callable[[], Any]:
-        """Return a function that computes the outputs without gradients, in evaluation mode."""
-        there = self.copy()
-        there.model.eval()
-        return torch.no_grad()(there.outputs)
+        """Return a function that computes the outputs of a copy without gradients, in evaluation mode."""
+        copy = self.copy()
+        copy.model.eval()
+        return torch.no_grad()(copy.outputs)
 
     def gradients(self, evaluating: bool = False) -> dict[str, Tensor]:
-        """Return the gradients of the loss by the names of the weights that have one, of a copy."""
-        there = self.copy()
+        """Compute the gradients of the loss on a copy, whose weights are this one's.
+
+        Parameters
+        ----------
+        evaluating
+            Compute them in evaluation mode, without dropout; by default in the model's own mode.
+
+        Returns
+        -------
+        dict
+            By name, those of the weights that get one; empty if the loss depends on no weight.
+        """
+        copy = self.copy()  # so that this one's `.grad` stays as it is
         if evaluating:
-            there.model.eval()
-        backward(there.value())
+            copy.model.eval()
+        backward(copy.value())
 
         return {
             name: weight.grad
-            for name, weight in there.model.named_parameters()
+            for name, weight in copy.model.named_parameters()
             if weight.grad is not None
         }
 
     def training_step(self) -> Callable[[], Tensor]:
-        """Return a function that makes one step of SGD on a copy; the rate is 0, so each step is the same work."""
-        there = self.copy()
+        """Return a function that makes one step of SGD on a copy, and returns the loss.
+
+        The learning rate is 0, so that the weights stay and each step is the same work. The function raises what the
+        model raises, and RuntimeError if the loss has no gradient (see `can_train`).
+        """
+        copy = self.copy()
 
         def step() -> Tensor:
-            there.model.zero_grad(set_to_none=True)
-            loss = there.value()
+            copy.model.zero_grad(set_to_none=True)
+            loss = copy.value()
             loss.backward()
 
             # by hand: `torch.optim` loads PyTorch's compiler, which takes seconds
             with torch.no_grad():
-                for weight in there.model.parameters():
+                for weight in copy.model.parameters():
                     if weight.grad is not None:
                         weight.add_(weight.grad, alpha=0.0)
             return loss.detach()
@@ -153,10 +191,10 @@ class ModelUnderTest:
 
     @property
     def can_train(self) -> bool:
-        """True if the loss has a gradient; also if the model raises."""
+        """True if the loss has a gradient; also if the model raises, which whoever runs it then sees."""
         try:
             return self.value().requires_grad
-        except Exception:  # noqa: BLE001 - who asks will see it
+        except Exception:  # noqa: BLE001 - a model may raise anything
             return True
 
     @property
@@ -168,43 +206,56 @@ class ModelUnderTest:
 
     @property
     def can_change_batch(self) -> bool:
-        """True if the rows of each output follow those of the inputs."""
+        """True if the model runs with one row and with twice its batch, and each output has rows in proportion."""
         if not self.batch:
             return False
 
+        doubled = 2 * self.batch
         try:
-            one = _rows(self.with_batch(1).inference()())
-            many = _rows(self.with_batch(2 * self.batch).inference()())
+            rows_of_one = _count_rows(self.with_batch(1).inference()())
+            rows_of_doubled = _count_rows(self.with_batch(doubled).inference()())
         except Exception:  # noqa: BLE001 - a model may raise anything for another batch
             return False
-        return bool(one) and many == [2 * self.batch * rows for rows in one]
+
+        # an output may have several rows for each of the inputs, such as one for each word of a sentence
+        expected = [doubled * rows for rows in rows_of_one]
+        return bool(rows_of_one) and rows_of_doubled == expected
 
 
-def _rows(outputs: Any) -> list[int]:
+def _count_rows(outputs: Any) -> list[int]:
+    """Return the number of rows of each tensor among outputs; 0 of one that is a single number."""
     return [len(tensor) if tensor.dim() else 0 for tensor in tensors_in(outputs)]
 
 
 def _all_tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in a value, those of modules included."""
-    found: list[Tensor] = []
+    """Return the tensors in a value, however deep they lie, those of modules included.
 
-    def see(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    `mapped` goes through a value to copy it. The copy is not used: both functions hand back what they are given, and
+    remember its tensors.
+    """
+    tensors: list[Tensor] = []
+
+    def remember(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    def see_module(module: nn.Module) -> nn.Module:
-        found.extend((*module.parameters(), *module.buffers()))
+    def remember_weights(module: nn.Module) -> nn.Module:
+        tensors.extend((*module.parameters(), *module.buffers()))
         return module
 
-    mapped(see, value, see_module)
-    return found
+    mapped(remember, value, remember_weights)
+    return tensors
 
 
 # ---- a loss with tensors around it ---------------------------------------------------------------------------------
 
 
 def _open_closure(loss: Loss) -> Loss:
-    """Return a loss function in whose closure `mapped` finds tensors, such as targets."""
+    """Return a loss function in whose closure `mapped` finds tensors, such as targets.
+
+    It goes through the arguments of a `functools.partial`, so the contents of the closure become arguments. A loss
+    without a closure is returned as it is.
+    """
     if not isinstance(loss, types.FunctionType) or not loss.__closure__:
         return loss
     return functools.partial(
@@ -213,7 +264,7 @@ def _open_closure(loss: Loss) -> Loss:
 
 
 def _call_with_closure(loss: types.FunctionType, contents: list[Any], outputs: Any) -> Tensor:
-    """Call a function with these contents in its closure."""
+    """Call a loss function with other contents in its closure, such as targets on another device."""
     function = types.FunctionType(
         loss.__code__,
         loss.__globals__,
@@ -244,12 +295,18 @@ def unload_module(factory: str) -> None:
 
 
 def load_model(factory: str) -> ModelUnderTest:
-    """Call ``package.module:factory``, and return what it makes.
+    """Import a factory and call it, and return the model that it makes.
+
+    Parameters
+    ----------
+    factory
+        ``package.module:factory``, a function without arguments.
 
     Raises
     ------
     NotAModel
-        If there is no such function, or its result cannot be examined.
+        If the name is no such name, the module cannot be imported, it has no such function, the function raises, or its
+        result is none that `as_model` takes. The message says what to do.
     """
     module, _, name = factory.partition(":")
     if not module or not name or module.endswith(".py") or os.sep in module:
@@ -272,18 +329,23 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     Parameters
     ----------
     result
-        ``(model, inputs)`` or ``(model, inputs, loss)``.
+        ``(model, inputs)`` or ``(model, inputs, loss)``; without a loss the mean square of the outputs is taken.
     factory
         What made it, for messages.
 
     Raises
     ------
     NotAModel
-        If it is something else, lies on another device, has no tensor among the inputs, or does not run.
+        If it is something else, the model's weights lie on another device, there is no tensor among the inputs, or a
+        model with lazy layers does not run. Any other model is not run here.
     """
     model, inputs, loss = _split_result(result, factory)
     plain, named = _split_inputs(inputs)
-    loss, plain, named = mapped(_detach_result, (_open_closure(loss or mean_square), plain, named))
+    # weights that the loss holds stay as they are: `mapped` leaves modules alone
+    loss, plain, named = mapped(
+        _detach_if_result, (_open_closure(loss or mean_square), plain, named)
+    )
+
     weights = _all_tensors(model)
     _require_cpu(weights)
     if not tensors_in((plain, named)):
@@ -291,7 +353,8 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
             f"{factory} gives no tensor among the inputs: let it return (model, a tuple of inputs)"
         )
 
-    if any(map(is_lazy, weights)):  # its first call gives the weights their sizes
+    # the first call of a model with lazy layers gives the weights their sizes, without which they cannot be copied
+    if any(map(is_lazy, weights)):
         with raising_not_a_model(DOES_NOT_RUN), torch.no_grad():
             model(*plain, **named)
     package = factory.partition(":")[0].partition(".")[0]
@@ -299,7 +362,22 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
 
 
 def _split_result(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | None]:
-    """Return the model as a module, the inputs and the loss of a factory's result. NotAModel if it has others."""
+    """Return the parts of a factory's result.
+
+    Returns
+    -------
+    model : nn.Module
+        A function in place of one is made a module without weights.
+    inputs
+        As the factory gave them.
+    loss : callable or None
+        None if the factory gave none.
+
+    Raises
+    ------
+    NotAModel
+        If it is no tuple of two or three, or model or loss cannot be called; the message says what it is.
+    """
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not callable(result[0]):
         parts = result if isinstance(result, tuple) else (result,)
         kinds = ", ".join(type(part).__name__ for part in parts)
@@ -313,6 +391,7 @@ def _split_result(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | Non
             f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output"
         )
     if not isinstance(model, nn.Module):
+        # a class of the function's own name, which the report then names
         name = getattr(model, "__name__", type(model).__name__)
         model = type(name, (Function,), {})(model)
     return model, inputs, loss
@@ -325,13 +404,13 @@ def _split_inputs(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
 
 
-def _detach_result(tensor: Tensor) -> Tensor:
-    """Return a tensor that is no result of a computation, which could not be copied."""
+def _detach_if_result(tensor: Tensor) -> Tensor:
+    """Return a tensor detached if it is the result of a computation, since PyTorch cannot copy those; else as it is."""
     return tensor if tensor.is_leaf else tensor.detach()
 
 
 def _require_cpu(weights: Sequence[Tensor]) -> None:
-    """NotAModel if weights lie on another device than the CPU."""
+    """Raise NotAModel if weights lie on another device than the CPU; on ``meta`` they are lazy or have no numbers."""
     if devices := {tensor.device.type for tensor in weights} - {"cpu", "meta"}:
         raise NotAModel(
             f"the model lies on {', '.join(sorted(devices))}: let the factory leave it on the CPU"
@@ -339,12 +418,20 @@ def _require_cpu(weights: Sequence[Tensor]) -> None:
 
 
 def assert_loss(subject: ModelUnderTest) -> None:
-    """NotAModel if the factory's loss raises, is not one number, or depends on no weight."""
+    """Check the loss that a factory gave, if it gave one, with the outputs of the model on the CPU.
+
+    A model that raises in its own mode passes, because the doctor's answers say so.
+
+    Raises
+    ------
+    NotAModel
+        If the loss raises, is not one number, or depends on no weight, though there are weights to train.
+    """
     if not subject.has_loss:
         return
     try:
         outputs = subject.outputs()
-    except Exception:  # noqa: BLE001 - that is an answer
+    except Exception:  # noqa: BLE001 - a model may raise anything
         return
 
     with raising_not_a_model("the loss does not run with these outputs on the CPU"):
@@ -354,7 +441,8 @@ def assert_loss(subject: ModelUnderTest) -> None:
         if isinstance(loss, Tensor):
             what = f"a tensor of {tuple(loss.shape)}"
         raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
-    if not loss.requires_grad and any(p.requires_grad for p in subject.model.parameters()):
+    can_learn = any(weight.requires_grad for weight in subject.model.parameters())
+    if can_learn and not loss.requires_grad:
         raise NotAModel(
             "the loss depends on no weight (is something detached?): fix it, or leave it out"
         )

@@ -1,0 +1,49 @@
+"""A model with a loss that holds the model itself, such as one with a penalty on its weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from metallab.pytorch.model import ModelUnderTest, as_model
+
+
+def make_penalized() -> ModelUnderTest:
+    """Return a model whose loss is the sum of its weights, whatever the outputs are."""
+    model = nn.Linear(2, 1, bias=False)
+
+    def penalty(output):
+        return 0.0 * output.sum() + model.weight.sum()
+
+    return as_model((model, torch.ones(3, 2), penalty), "tests:penalized")
+
+
+def to_double(subject: ModelUnderTest) -> ModelUnderTest:
+    return subject.to("cpu").cast(lambda tensor: tensor.double())
+
+
+def test_a_loss_that_holds_the_model_is_cast_with_it():
+    assert to_double(make_penalized()).value().dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(ModelUnderTest.copy, id="a copy"),
+        pytest.param(to_double, id="a cast"),
+    ],
+)
+def test_a_loss_that_holds_the_model_holds_its_copy_in_a_copy(change):
+    changed = change(make_penalized())
+
+    changed.value().backward()
+
+    assert changed.model.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_gradients_of_a_loss_that_holds_the_model_leave_it_as_it_is():
+    subject = make_penalized()
+
+    gradients = subject.gradients()
+
+    assert gradients["weight"].tolist() == [[1.0, 1.0]]
+    assert subject.model.weight.grad is None
