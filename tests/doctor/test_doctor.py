@@ -851,7 +851,7 @@ def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
     assert (crashed.status, "SIGABRT" in crashed.sentence) == ("skipped", True)
     greedy = examination._Subject("greedy_model:example", 1 << 30, None)
     with pytest.raises(doctor.NotAModel, match=r"1 GiB that it may have; --process-memory"):
-        examination._look(greedy, 1800)
+        examination._inspect_model(greedy, 1800)
 
 
 if CHILD:

@@ -39,7 +39,7 @@ from metallab.isolated import Outcome
 
 
 def pretend(monkeypatch, outcomes=None):
-    """Give `isolated.run` outcomes of its own, by a question's key or *look*; return the calls that it was given."""
+    """Give `isolated.run` outcomes of its own, by a question's key or *inspect*; return the calls that it was given."""
     outcomes = outcomes or {}
     calls = []
 
@@ -47,9 +47,9 @@ def pretend(monkeypatch, outcomes=None):
         calls.append((source, settings))
         if source == "import torch":
             return outcomes.get("build", Outcome("ok"))
-        if "look(" in source:
+        if "inspect_model(" in source:
             seen = Outcome("ok", results={"result": (MODEL, "cpu")})
-            return outcomes.get("look", seen)
+            return outcomes.get("inspect", seen)
 
         key = key_of(source)
         answer = answer_to(questions.find_question(key))
@@ -132,7 +132,7 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
             limits.append(settings["timeout"])
             now[0] += settings["timeout"]
             return HUNG
-        now[0] += 5 * ("look(" in source)
+        now[0] += 5 * ("inspect_model(" in source)
         return result((MODEL, "cpu"))
 
     monkeypatch.setattr(isolated, "run", run)

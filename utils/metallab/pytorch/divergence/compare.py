@@ -36,6 +36,8 @@ OVERFLOW_SHARE = 0.9
 """From this share of a dtype's largest number on a device may overflow where the CPU does not."""
 MAX_DEVIATIONS = 6
 """The share of values that dropout keeps may be so many standard deviations off."""
+ROUNDING_OF_SHARE = 1e-9
+"""That a mean of zeros and ones in float64 may be off by rounding, where the deviation is 0."""
 
 POSITION_OPERATORS = (
     "max",
@@ -107,24 +109,27 @@ class Reference:
 
     @functools.cached_property
     def perturbed(self) -> list[Tensor]:
-        """As `cpu_same_dtype`, in float64 from arguments that are changed in their last bit.
+        """As `cpu_same_dtype`, in float64 from arguments that are changed by half of their last bit, up or down.
 
-        Empty where that cannot be computed, as of a matrix that is no longer positive definite.
+        So it shows how far rounding the arguments alone moves the results. The signs are the same in each run. Empty
+        where that cannot be computed, as of a matrix that is no longer positive definite.
         """
         generator = torch.Generator().manual_seed(0)
 
         def perturb(storage: Tensor) -> Tensor:
             if not is_floating(storage):
                 return storage
-            signs = torch.randint(0, 2, storage.shape, generator=generator) * 2 - 1
-            return to_float64(storage) * (1 + signs * torch.finfo(storage.dtype).eps / 2)
+            signs = torch.randint(0, 2, storage.shape, generator=generator) * 2 - 1  # -1 or 1
+            half_of_last_bit = torch.finfo(storage.dtype).eps / 2
+            return to_float64(storage) * (1 + signs * half_of_last_bit)
 
         return _results_and_arguments(self.before.copy_to_cpu(perturb))
 
     def rounding(self, number: int, exact: Tensor, where: Tensor) -> float:
-        """Return the largest error of the CPU in the same dtype, or of changing the last bits.
+        """Return the error that rounding explains, before a factor for the device.
 
-        It is 0 where the CPU makes no error in that dtype: then changed bits excuse none of the device.
+        It is the larger one of two: that of the CPU in the same dtype, and that of arguments that are changed in their
+        last bit. It is 0 where the CPU makes no error in that dtype: then changed bits excuse none of the device.
 
         Parameters
         ----------
@@ -135,10 +140,10 @@ class Reference:
         where
             Truth values of its shape: the elements that count.
         """
-        own = self._error(self.cpu_same_dtype, number, exact, where)
-        if self.cpu_same_dtype and own == 0:
+        cpu_error = self._error(self.cpu_same_dtype, number, exact, where)
+        if self.cpu_same_dtype and cpu_error == 0:
             return 0.0
-        return max(own, self._error(self.perturbed, number, exact, where))
+        return max(cpu_error, self._error(self.perturbed, number, exact, where))
 
     @staticmethod
     def _error(others: list[Tensor], number: int, exact: Tensor, where: Tensor) -> float:
@@ -163,15 +168,19 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
     Returns
     -------
     Reference or NotCompared
-        The right results, or why there are none.
+        The right results. Why there are none if a tensor is sparse or nested, the device returns a dtype for which no
+        error is allowed, such as float8, or the CPU cannot compute the call in float64.
     """
     tensors = (*before.tensors, *returned)
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors):
         return NotCompared(Reason.NOT_STRIDED)
 
     try:
+        # first, since a result in a dtype without a tolerance cannot be compared, whatever the CPU computes:
+        # `tolerance` raises ValueError then, one of `CPU_ERRORS`, whose message is the reason
         for value in filter(is_floating, returned):
-            checks.tolerance(value.dtype)  # ValueError, caught below, if this dtype has none
+            checks.tolerance(value.dtype)
+
         after = before.copy_to_cpu(to_float64)
         return Reference(before, after, results(after.compute()))
     except CPU_ERRORS as error:
@@ -180,7 +189,7 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
 
 
 def _results_and_arguments(call: Call) -> list[Tensor]:
-    """Make a call, and return its results and its arguments afterwards; nothing if the CPU raises."""
+    """Make a call on the CPU, and return its results and its arguments afterwards; nothing if the CPU raises."""
     try:
         return [*results(call.compute()), *call.tensors]
     except CPU_ERRORS:
@@ -213,6 +222,12 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
         The call after the device made it, on the CPU: its arguments may be written to.
     returned
         What the device returned, on the CPU.
+
+    Returns
+    -------
+    Comparison
+        The first difference, if there is one, the largest rounding, and what could not be compared: results in any
+        order, or another number of them than the CPU returns.
     """
     if reference.before.settings.get("sorted") is False:
         return Comparison(not_compared=NotCompared(Reason.UNORDERED))
@@ -241,6 +256,11 @@ class _ResultComparer:
         return self._compare_results() or self._compare_written() or self._find_stray_write()
 
     def _compare_results(self) -> Difference | None:
+        """Return how the first result that is wrong differs; None if each is right.
+
+        Integers are compared as positions where they may be some: beside floating results, as those of ``max``, and of
+        operators that return nothing else, as ``argmax``.
+        """
         call = self.reference.before
         has_floating = any(map(is_floating, self.returned))
         has_positions = has_floating or call.short_name in POSITION_OPERATORS
@@ -256,7 +276,10 @@ class _ResultComparer:
         return None
 
     def _compare_written(self) -> Difference | None:
-        """Compare the arguments that the operator writes to."""
+        """Return how the first argument that the operator writes to differs afterwards; None if each is right.
+
+        The difference names the argument, unless it is the only one that the operator writes to.
+        """
         call = self.reference.before
         exact, values = self.reference.after.tensors, self.after.tensors
 
@@ -270,15 +293,19 @@ class _ResultComparer:
         return None
 
     def _find_stray_write(self) -> StrayWrite | None:
-        """Return which argument's memory has changed where the operator writes nothing."""
+        """Return which argument's memory has changed where the operator writes nothing; None if none has.
+
+        The whole storage is looked at, also what lies before, behind and between the elements of a view.
+        """
         for (name, before), after in zip(
             self.reference.before.named_tensors, self.after.tensors, strict=True
         ):
             if before.layout != torch.strided or before.is_quantized:
-                continue
+                continue  # it has no such storage
 
             was, now = whole_storage(before), whole_storage(after)
-            if was.shape != now.shape or torch.equal(was, now):  # out= was made larger
+            was_enlarged = was.shape != now.shape  # as an argument out= may be
+            if was_enlarged or torch.equal(was, now):
                 continue
 
             has_changed = ~_equal(was, now)
@@ -301,7 +328,10 @@ class _ResultComparer:
     # ---- positions
 
     def _compare_positions(self, exact: Tensor, value: Tensor) -> Difference | None:
-        """Compare positions by the values there: where values are equal, devices may differ."""
+        """Return how positions differ, by the values there: where values are equal, devices may choose another one.
+
+        None if they point at equal values, or turn out to be no positions. Of a stable sort, each counts.
+        """
         if exact.shape != value.shape or exact.dtype != value.dtype:
             return WrongKind.of(exact, value)
         if torch.equal(exact, value):
@@ -316,9 +346,10 @@ class _ResultComparer:
         return WrongPositions(wrong, value.numel()) if wrong else None
 
     def _count_wrong_positions(self, exact: Tensor, value: Tensor) -> int:
-        """Return how many positions point at other values, or are there twice.
+        """Return how many positions point at other values than they should, or are there twice.
 
-        It is 0 if these are no positions, which `not_compared` then says.
+        It is 0 if these are no positions, which `not_compared` then says. RuntimeError or IndexError from PyTorch if a
+        position lies outside of the tensor.
         """
         call = self.reference.before
         if not _returns_positions(call):
@@ -327,6 +358,7 @@ class _ResultComparer:
 
         wrong = int((~_equal(_values_at(call, value), _values_at(call, exact))).sum())
         if call.short_name in UNIQUE_POSITIONS:
+            # sorted, the same position twice is a difference of 0 between neighbours
             dim = call.settings["dim"]
             wrong += int((value.sort(dim).values.diff(dim=dim) == 0).sum())
         return wrong
@@ -336,30 +368,39 @@ class _ResultComparer:
     def _compare_values(
         self, number: int, exact: Tensor, value: Tensor
     ) -> WrongValues | WrongKind | None:
-        """Return how values differ by more than rounding.
+        """Return how the values of one result or argument differ by more than rounding.
 
         Parameters
         ----------
         number
             Their place in `Reference.cpu_same_dtype`.
         exact, value
-            The right values and those of the device.
+            The right values, and those of the device on the CPU.
+
+        Returns
+        -------
+        WrongValues, WrongKind or None
+            `WrongKind` for another shape, or for a dtype that the CPU does not return; None if the device is right.
         """
-        if not exact.numel():  # statistics that are not kept: a device may keep them
+        if (
+            not exact.numel()
+        ):  # such as statistics that the CPU does not keep, while a device may keep them
             return None
         if value.shape != exact.shape:
             return WrongKind.of(exact, value)
 
         dtype = self._right_dtype(number, exact, value)
         if value.dtype != dtype:
-            # statistics beside a result may be better
+            # a device may keep statistics beside the result, such as a mean, in a more precise dtype
             is_worse = _precision(value.dtype) > _precision(dtype)
-            if number == 0 or is_worse or not is_floating(value):
+            is_result = number == 0
+            if is_result or is_worse or not is_floating(value):
                 return WrongKind.of(self.reference.cpu_same_dtype[number], value)
 
         if is_floating(value) and is_floating(exact):
             return self._compare_floating(number, to_float64(exact), to_float64(value), dtype)
 
+        # integers and truth values must be equal, to those of float64 or of the dtype of the arguments
         differ = value != exact
         same_dtype = self.reference.cpu_same_dtype
         if not differ.any() or (same_dtype and torch.equal(same_dtype[number], value)):
@@ -380,7 +421,20 @@ class _ResultComparer:
     def _compare_floating(
         self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
     ) -> WrongValues | None:
-        """Return how values, which are in float64 now, differ by more than rounding to a dtype."""
+        """Return how floating values differ by more than rounding to a dtype; None if rounding explains all of it.
+
+        Two bounds are tried, the quick one first: what `metallab.checks` allows the dtype, then a multiple of the
+        errors that the CPU makes in that dtype. `largest` is kept up to date for values that pass the first.
+
+        Parameters
+        ----------
+        number
+            Their place in `Reference.cpu_same_dtype`.
+        exact, value
+            The right values and those of the device, in float64 or complex128.
+        dtype
+            The one in which the device computed.
+        """
         not_finite = self._find_not_finite(number, exact, value, dtype)
         if not_finite.any():
             return WrongValues.of(not_finite, exact, value, Cause.NOT_FINITE)
@@ -393,18 +447,21 @@ class _ResultComparer:
             self.largest = max(self.largest, relative)
             return None
 
-        # a mask of -1e9 has an error of its own, which explains none of those of smaller numbers
-        near = finite & (exact.abs() <= (exact.abs() + error)[wrong].max())
-        rounding = MAX_ROUNDING_FACTOR * self.reference.rounding(number, exact, near)
+        # only the rounding of values that are no larger than the wrong ones counts: a mask of -1e9 among them has an
+        # error of its own, which explains none of those of smaller numbers
+        largest_size = (exact.abs() + error)[wrong].max()
+        no_larger = finite & (exact.abs() <= largest_size)
+        rounding = MAX_ROUNDING_FACTOR * self.reference.rounding(number, exact, no_larger)
         if error[wrong].max() <= rounding:
             return None
 
+        # the one with the largest error is shown
         error[~wrong] = 0
         largest = error.max()
         is_largest = error == largest
-        found = WrongValues.of(wrong, exact, value, Cause.NOT_ROUNDING, shown=is_largest)
+        wrong_values = WrongValues.of(wrong, exact, value, Cause.NOT_ROUNDING, shown=is_largest)
         return dataclasses.replace(
-            found,
+            wrong_values,
             error=largest.item(),
             allowed=max(allowed[is_largest][0].item(), rounding),
         )
@@ -412,35 +469,56 @@ class _ResultComparer:
     def _find_not_finite(
         self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """Return where a value is infinite or NaN on one side only, and no overflow of its dtype explains it."""
+        """Return where a value is infinite or NaN otherwise than it should be, and no overflow of its dtype explains it.
+
+        Parameters
+        ----------
+        number
+            Their place in `Reference.cpu_same_dtype`.
+        exact, value
+            The right values and those of the device, in float64 or complex128.
+        dtype
+            The one in which the device computed, where what is too large for it becomes infinite.
+
+        Returns
+        -------
+        Tensor
+            Truth values of the same shape.
+        """
         finite = exact.isfinite() & value.isfinite()
         differ = ~finite & ~_equal(exact, value)
         if not differ.any():
             return differ
 
-        largest = OVERFLOW_SHARE * torch.finfo(dtype).max
-        is_beyond = exact.abs() > largest
-        on_one_side = differ & ~(is_beyond & (value.abs() > largest))
+        # near the largest number of the dtype one side may overflow and the other not
+        overflow_from = OVERFLOW_SHARE * torch.finfo(dtype).max
+        may_overflow = exact.abs() > overflow_from
+        wrong = differ & ~(may_overflow & (value.abs() > overflow_from))
         if not self.reference.cpu_same_dtype:
-            return on_one_side
+            return wrong
 
-        own = to_float64(self.reference.cpu_same_dtype[number])
-        on_one_side &= own.isfinite() != value.isfinite()
+        # what the CPU makes infinite in the dtype, the device may as well
+        on_cpu = to_float64(self.reference.cpu_same_dtype[number])
+        wrong &= on_cpu.isfinite() != value.isfinite()
         if exact.is_complex():
-            return on_one_side
+            return wrong
 
-        # the CPU overflows as well, and the device has NaN or the other sign
-        other = differ & is_beyond & own.isinf() & ~value.isfinite() & ~_equal(own, value)
-        return on_one_side | other
+        # but where the CPU overflows, NaN or an infinity of the other sign is wrong
+        overflows_on_cpu = may_overflow & on_cpu.isinf()
+        is_other = differ & overflows_on_cpu & ~value.isfinite() & ~_equal(on_cpu, value)
+        return wrong | is_other
 
 
 def compute_errors(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the error of each value, and the error that is allowed.
 
+    A value may be off by a share of itself. Only if some are off by more does a share of the values' typical size, a
+    root mean square without masks, count as well, because it takes several passes over the values.
+
     Parameters
     ----------
     exact, value
-        The right values and those of a device, in float64 or complex128, of one shape.
+        The right values and those of a device, in float64 or complex128, of one shape, on the CPU.
     dtype
         The one in which the device computed.
 
@@ -458,7 +536,8 @@ def compute_errors(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Te
     relative = checks.tolerance(dtype).relative
     allowed = relative * size + _smallest(dtype)
     if (error > allowed).any():
-        allowed += relative * checks.typical_size(exact[finite].numpy())
+        on_cpu = exact[finite].numpy()  # which takes no tensor of another device
+        allowed += relative * checks.typical_size(on_cpu)
     return error, allowed
 
 
@@ -473,7 +552,9 @@ def drops_nothing(call: Call) -> bool:
 
 
 def compare_dropout(call: Call, returned: Any) -> WrongShare | WrongValues | None:
-    """Return what is wrong with a call of dropout or bernoulli.
+    """Return what is wrong with a call of dropout or bernoulli, as far as it does not depend on random numbers.
+
+    That is the share of values which are kept, and how dropout scales them.
 
     Parameters
     ----------
@@ -488,24 +569,28 @@ def compare_dropout(call: Call, returned: Any) -> WrongShare | WrongValues | Non
         None if the share is kept and scaled as it should be, and of other operators.
     """
     is_dropout = call.name == "aten::native_dropout"
-    share = call.arguments.get("p")
-    if not isinstance(share, float) or not (is_dropout or call.name == "aten::bernoulli_"):
+    probability = call.arguments.get("p")
+    is_known = is_dropout or call.name == "aten::bernoulli_"
+    if not is_known or not isinstance(probability, float):
         return None
 
-    right = 1 - share if is_dropout else share
+    # bernoulli returns the mask alone, dropout the values and then the mask
+    right_share = 1 - probability if is_dropout else probability
     tensors = results(returned)
     value, mask = tensors[0], tensors[-1].double()
     if not mask.numel():
         return None
 
-    kept = mask.mean().item()
-    deviation_of_share = math.sqrt(right * (1 - right) / mask.numel())
-    if abs(kept - right) > MAX_DEVIATIONS * deviation_of_share + 1e-9:
-        return WrongShare(kept, right)
-    if not is_dropout or not right:
+    # the share of n independent draws has the standard deviation sqrt(p (1 - p) / n)
+    share = mask.mean().item()
+    standard_deviation = math.sqrt(right_share * (1 - right_share) / mask.numel())
+    if abs(share - right_share) > MAX_DEVIATIONS * standard_deviation + ROUNDING_OF_SHARE:
+        return WrongShare(share, right_share)
+    if not is_dropout or not right_share:
         return None
 
-    exact = call.tensors[0].double() * mask / right
+    # dropout divides by the share, so that the mean stays
+    exact = call.tensors[0].double() * mask / right_share
     error, allowed = compute_errors(exact, value.double(), value.dtype)
     wrong = error > allowed
     return WrongValues.of(wrong, exact, value, Cause.SCALED) if wrong.any() else None
@@ -550,14 +635,29 @@ def _returns_positions(call: Call) -> bool:
 
 
 def _values_at(call: Call, positions: Tensor) -> Tensor:
-    """Return the values at positions in the first argument of an operator that `_returns_positions`."""
-    x = call.tensors[0]
+    """Return the values at positions in the first argument of an operator that `_returns_positions`.
+
+    Parameters
+    ----------
+    call
+        With what it was given, on the CPU.
+    positions
+        Integers: along the dimension ``dim``, in the whole tensor without one, and of pooling in a plane or a volume.
+
+    Raises
+    ------
+    RuntimeError, IndexError
+        PyTorch's, if a position lies outside of the tensor.
+    """
+    argument = call.tensors[0]
     if "max_pool" in call.short_name:
-        first_flat = -3 if "3d" in call.short_name else -2
-        return x.flatten(first_flat).gather(-1, positions.flatten(first_flat))
+        # positions count through a plane's two dimensions, or a volume's three, as if they were one
+        first_pooled = -3 if "3d" in call.short_name else -2
+        flat = argument.flatten(first_pooled)
+        return flat.gather(-1, positions.flatten(first_pooled))
 
     dim = call.settings.get("dim")
     if dim is None:
-        return x.flatten()[positions]
-    keeps_dim = positions.dim() == x.dim()
-    return x.gather(dim, positions if keeps_dim else positions.unsqueeze(dim))
+        return argument.flatten()[positions]
+    keeps_dim = positions.dim() == argument.dim()
+    return argument.gather(dim, positions if keeps_dim else positions.unsqueeze(dim))

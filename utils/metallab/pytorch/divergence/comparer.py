@@ -90,12 +90,17 @@ class OperatorComparer:
         """By address of memory that holds an infinity, the call that it comes from."""
 
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
-        """Run an operator, compare it if the device computed it, and return its result."""
+        """Run an operator, compare it if the device computed it, and return its result.
+
+        Once a call is wrong, or the time is over, operators are only run; those after the time are counted as skipped.
+        What the operator raises is raised.
+        """
         self._path = self.modules.innermost()
         call = Call(operator, args, kwargs)
         if self.report.divergent_call or _computes_nothing(call):
             return operator(*args, **kwargs)
 
+        # copied before the call, which may write to its arguments
         is_late = time.monotonic() - self.began > self.seconds
         with torch.no_grad():
             before = None if is_late else call.copy_to_cpu()
@@ -122,7 +127,17 @@ class OperatorComparer:
         return any(leaf.device.type == self.on.kind for leaf in leaves if isinstance(leaf, Tensor))
 
     def _compare(self, call: Call, before: Call, result: Any) -> None:
-        """Compare a call with float64; ``before`` is what it was given, on the CPU."""
+        """Compare a call with the CPU in float64, and note in the report what was found.
+
+        Parameters
+        ----------
+        call
+            On the device, after it was made.
+        before
+            What it was given, on the CPU.
+        result
+            What it returned, on the device.
+        """
         if _is_random(call):
             self._compare_random(call, before, result)
             return
@@ -141,15 +156,16 @@ class OperatorComparer:
         if comparison.difference is not None:
             repeats = self._repeat(call, reference)
             self._record("differs", call, comparison.difference, repeats)
-            if not repeats.right:
+            if not repeats.right:  # only a fault that is there each time can be minimized
                 self.always_wrong_call = call.replace(Tensor, Layout.of)
             return
 
         self.report.largest = max(self.report.largest, comparison.rounding)
-        on_device = [leaf for leaf in tree_leaves(result) if leaf is not None]
-        self._trace_infinities(
-            call, before, [*returned, *after.tensors], [*on_device, *call.tensors]
-        )
+        # results and arguments in one order on both sides; an infinity is traced by its address on the device
+        results_on_device = [leaf for leaf in tree_leaves(result) if leaf is not None]
+        on_device = [*results_on_device, *call.tensors]
+        on_cpu = [*returned, *after.tensors]
+        self._trace_infinities(call, before, on_cpu, on_device)
 
     def _compare_random(self, call: Call, before: Call, result: Any) -> None:
         """Note a random operator, and compare what of dropout does not depend on random numbers."""
@@ -162,7 +178,7 @@ class OperatorComparer:
             self._record("differs", call, difference)
 
     def _repeat(self, call: Call, reference: Reference) -> Repeats:
-        """Make a wrong call again with the same numbers.
+        """Make a wrong call again with the same numbers, to tell a wrong kernel from a fault that comes and goes.
 
         It ends with `RIGHT_REPEATS` right ones, after `MAX_REPEATS`, or where a copy of the numbers finds no memory.
 
@@ -184,7 +200,9 @@ class OperatorComparer:
                 again = reference.before.place_like(call)
                 result = again.operator(*again.args, **again.kwargs)
                 self.on.synchronize()
-            except RuntimeError:  # it ran once: what is known stays
+            except (
+                RuntimeError
+            ):  # no memory: the call ran once, so it is not its fault, and the counts stand
                 break
 
             if compare(reference, again.copy_to_cpu(), results(result)).difference is None:
@@ -194,18 +212,20 @@ class OperatorComparer:
         return Repeats(wrong, right)
 
     def _trace_infinities(
-        self, call: Call, before: Call, values: Sequence[Any], on_device: Sequence[Any]
+        self, call: Call, before: Call, on_cpu: Sequence[Any], on_device: Sequence[Any]
     ) -> None:
-        """Note which call an infinity comes from; a NaN that no argument has ends the search.
+        """Note which call an infinity in the results comes from; a NaN that no argument has ends the search.
+
+        A right operator makes a NaN from infinities, so the call that made those is what a reader looks for.
 
         Parameters
         ----------
         call, before
             The call on the device, and on the CPU with what it was given.
-        values
+        on_cpu
             Its results and its arguments afterwards, on the CPU.
         on_device
-            The same on the device.
+            The same on the device, in the same order.
         """
         infinite_arguments = [
             tensor
@@ -213,16 +233,18 @@ class OperatorComparer:
             if _has_infinity(value)
         ]
         infinite_results = [
-            tensor for tensor, value in zip(on_device, values, strict=True) if _has_infinity(value)
+            tensor for tensor, value in zip(on_device, on_cpu, strict=True) if _has_infinity(value)
         ]
 
         origin = self._find_origin(call, infinite_arguments, bool(infinite_results))
         if origin is not None:
             self._infinities.update(dict.fromkeys(map(_address, infinite_results), origin))
 
-        is_new = any(map(_has_nan, values)) and not any(map(_has_nan, before.tensors))
-        has_elements = any(tensor.numel() for tensor in before.tensors)
-        if is_new and has_elements:  # the mean of nothing is NaN
+        has_new_nan = any(map(_has_nan, on_cpu)) and not any(map(_has_nan, before.tensors))
+        has_elements = any(
+            tensor.numel() for tensor in before.tensors
+        )  # the mean of nothing is NaN
+        if has_new_nan and has_elements:
             self.report.infinity = origin if infinite_arguments else None
             self._record("agrees", call, NewNaN())
 
@@ -231,7 +253,8 @@ class OperatorComparer:
     ) -> CallSite | None:
         """Return the call that an infinity in the arguments or the results comes from; None if it is not known.
 
-        The first one of a run is noted in the report.
+        That is this call if it makes one from finite arguments. The first call of a run that does is noted in the
+        report, unless it was asked for an infinity, as a mask is.
         """
         if makes_one and not infinite_arguments:
             here = CallSite(call.name, self.module, self.direction)
@@ -249,7 +272,10 @@ class OperatorComparer:
         difference: Difference,
         repeats: Repeats = Repeats(wrong=1, right=0),
     ) -> None:
-        """Name a call as the first that is wrong, or makes a NaN."""
+        """Name a call in the report as the first that is wrong, or makes a NaN, after which none is compared.
+
+        ``agreement`` is ``agrees`` for a NaN that the CPU has as well. Unless the call was made again, it was wrong once.
+        """
         tensors = call.tensors
 
         self.report.agreement = agreement

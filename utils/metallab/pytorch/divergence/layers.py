@@ -65,7 +65,7 @@ class TrainingRun:
         Returns
         -------
         list of RecordedLayer
-            One for each call of a layer, in the order of the forward pass.
+            One for each call of a layer, in the order of the forward pass; empty unless ``record``.
         """
         model = copied(self.model).to(device)
         inputs = self._inputs_on(device)
@@ -175,9 +175,15 @@ def compute_layer_errors(
     Parameters
     ----------
     run
-        Is computed on the CPU twice: in float64, and in the model's dtype.
+        Is computed on the CPU twice: in float64, and in the model's dtype, to know how large rounding is.
     on_device
         The layers as the device computed them.
+
+    Returns
+    -------
+    tuple of LayerError or NotCompared
+        Without errors of rounding if the CPU cannot compute in the model's dtype. `NotCompared` if it cannot in
+        float64, or goes through other layers, as a model may whose path depends on its numbers.
     """
     try:
         exact = run.record_on_cpu(in_float64=True)
@@ -186,13 +192,15 @@ def compute_layer_errors(
 
     names = _list_names(on_device)
     try:
-        own = run.record_on_cpu()
-    except CPU_ERRORS:  # the CPU has no kernel in this dtype
-        own = [RecordedLayer(name) for name in names]
+        same_dtype = run.record_on_cpu()
+    except (
+        CPU_ERRORS
+    ):  # the CPU has no kernel in this dtype: layers without numbers, whose error is NaN
+        same_dtype = [RecordedLayer(name) for name in names]
 
-    if _list_names(exact) != names or _list_names(own) != names:
+    if _list_names(exact) != names or _list_names(same_dtype) != names:
         return NotCompared(Reason.OTHER_LAYERS)
-    return tuple(map(_compute_layer_error, exact, on_device, own))
+    return tuple(map(_compute_layer_error, exact, on_device, same_dtype))
 
 
 def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
@@ -207,10 +215,13 @@ def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
     -------
     float
         Infinite where one is NaN or infinite and the other is not; NaN if one is missing, empty or of another shape.
+        Where all right values are 0 there is nothing to relate to: a small difference is returned as it is, and a
+        larger one is infinite.
     """
     if exact is None or result is None or not exact.numel() or exact.shape != result.shape:
         return math.nan
 
+    # equal infinities and NaN on both sides count as no difference, though their difference is NaN
     exact, result = to_float64(exact), to_float64(result)
     is_same = (exact == result) | (exact.isnan() & result.isnan())
     difference = (exact - result).abs().masked_fill(is_same, 0.0).max().item()
@@ -218,9 +229,9 @@ def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
         return math.inf
 
     finite = exact[exact.isfinite()].abs()
-    size = finite.square().mean().sqrt().item() if finite.numel() else 0.0
-    if size:
-        return difference / size
+    root_mean_square = finite.square().mean().sqrt().item() if finite.numel() else 0.0
+    if root_mean_square:
+        return difference / root_mean_square
     return math.inf if difference > NO_ERROR_OF_ZEROS else difference
 
 
@@ -238,9 +249,13 @@ def _record_layers(model: nn.Module) -> list[RecordedLayer]:
 
 
 def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., None]:
-    """Return a forward hook that records a layer's output and the gradient by it."""
+    """Return a forward hook that appends what a call of a layer computes to a list.
+
+    That is its output, on the CPU, and the gradient by it as soon as the backward pass has come there.
+    """
 
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        """Record the first floating tensor of a layer's output; a layer without one is recorded by its name alone."""
         layer = RecordedLayer(name)
         recorded.append(layer)
         tensor = next(filter(is_floating, tensors_in(output)), None)
@@ -251,20 +266,20 @@ def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., N
             layer.gradient = gradient.detach().cpu()
 
         layer.output = tensor.detach().cpu()
-        if tensor.requires_grad:
+        if tensor.requires_grad:  # else PyTorch refuses the hook
             tensor.register_hook(record_gradient)
 
     return hook
 
 
 def _compute_layer_error(
-    exact: RecordedLayer, on_device: RecordedLayer, own: RecordedLayer
+    exact: RecordedLayer, on_device: RecordedLayer, same_dtype: RecordedLayer
 ) -> LayerError:
     """Return the errors of a layer on the device, and on the CPU in the model's dtype."""
     return LayerError(
         module=on_device.name,
         forward=relative_error(exact.output, on_device.output),
         backward=relative_error(exact.gradient, on_device.gradient),
-        forward_cpu=relative_error(exact.output, own.output),
-        backward_cpu=relative_error(exact.gradient, own.gradient),
+        forward_cpu=relative_error(exact.output, same_dtype.output),
+        backward_cpu=relative_error(exact.gradient, same_dtype.gradient),
     )
