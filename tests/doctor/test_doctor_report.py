@@ -253,7 +253,7 @@ def test_the_exit_code_is_the_worst_of_the_answers(code, outcomes, monkeypatch, 
 
 def test_what_is_no_model_ends_with_2(monkeypatch, tmp_path, capsys):
     kinds = ("NotAModel", "ValueError")
-    pretend(monkeypatch, {"look": Outcome("raised", reason="NotAModel: give one", kinds=kinds)})
+    pretend(monkeypatch, {"inspect": Outcome("raised", reason="NotAModel: give one", kinds=kinds)})
     assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
     assert "doctor: give one" in capsys.readouterr().err
 

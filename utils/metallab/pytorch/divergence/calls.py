@@ -112,15 +112,17 @@ class Call:
         Parameters
         ----------
         change
-            Applied once to each storage, in one dimension, such as `to_float64`.
+            Applied once to each storage, in one dimension, such as `to_float64`; by default nothing is changed.
         """
         copies: dict[Any, Tensor] = {}
+        """By storage: its copy, which all views of the storage share."""
 
         def copy(value: Any) -> Any:
+            """Return a tensor as a view of the copy of its storage, and the CPU in place of a device."""
             if isinstance(value, torch.device):
                 return torch.device("cpu")
             tensor = value.detach()
-            if not _has_plain_storage(tensor):
+            if not _has_plain_storage(tensor):  # such as a sparse one, which shares nothing
                 return change(tensor.to("cpu", copy=True))
 
             # a view may be conjugated or negated lazily, while another view of its memory is not
@@ -133,12 +135,24 @@ class Call:
         return self.replace((torch.device, Tensor), copy)
 
     def place_like(self, other: Call) -> Call:
-        """Return a copy with each tensor on the device where it is in ``other``, a call of the same tensors.
+        """Return ``other`` with copies of this call's tensors in place of its own, each on the device of the other's.
 
-        It shares memory as here, and layouts and offsets are those of here.
+        So a call whose arguments were kept on the CPU can be made on the device again. Tensors share memory as in this
+        call, with its layouts and offsets.
+
+        Parameters
+        ----------
+        other
+            A call of the same operator with as many tensors, in the same order.
+
+        Raises
+        ------
+        RuntimeError
+            PyTorch's, if a copy finds no memory.
         """
         mine = iter(self.tensors)
         copies: dict[Any, Tensor] = {}
+        """By device and storage: its copy there."""
 
         def place(there: Tensor) -> Tensor:
             tensor = next(mine)

@@ -469,7 +469,7 @@ class _ResultComparer:
     def _find_not_finite(
         self, number: int, exact: Tensor, value: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """Return where a value is infinite or NaN otherwise than it should be, and no overflow of its dtype explains it.
+        """Return where a value is infinite or NaN otherwise than it should be, which no overflow of its dtype explains.
 
         Parameters
         ----------

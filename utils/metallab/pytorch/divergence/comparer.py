@@ -274,7 +274,7 @@ class OperatorComparer:
     ) -> None:
         """Name a call in the report as the first that is wrong, or makes a NaN, after which none is compared.
 
-        ``agreement`` is ``agrees`` for a NaN that the CPU has as well. Unless the call was made again, it was wrong once.
+        ``agreement`` is ``agrees`` for a NaN that the CPU has as well. A call that was not made again was wrong once.
         """
         tensors = call.tensors
 

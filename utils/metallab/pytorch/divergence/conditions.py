@@ -116,7 +116,9 @@ class Fix:
 
 
 def choose_fix(conditions: Sequence[Condition], is_step: bool = False) -> Fix:
-    """Return the fix of a wrong kernel.
+    """Return the fix of a wrong kernel: what gives the operator a call that lacks one of the conditions.
+
+    Of several conditions the one that is the easiest to avoid decides.
 
     Parameters
     ----------

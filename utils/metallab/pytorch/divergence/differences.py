@@ -51,7 +51,7 @@ class WrongValues:
     def of(
         wrong: Tensor, exact: Tensor, value: Tensor, cause: Cause, shown: Tensor | None = None
     ) -> WrongValues:
-        """Count wrong values and take one of them.
+        """Count wrong values, and take the first one of them to be shown.
 
         Parameters
         ----------
@@ -62,9 +62,15 @@ class WrongValues:
         cause
             Why they count as wrong.
         shown
-            As ``wrong``, those to take one from; by default ``wrong``.
+            As ``wrong``, those to take one from, such as the one with the largest error; by default ``wrong``.
+
+        Raises
+        ------
+        IndexError
+            If no value is wrong.
         """
-        position = tuple((wrong if shown is None else shown).nonzero()[0].tolist())
+        candidates = wrong if shown is None else shown
+        position = tuple(candidates.nonzero()[0].tolist())
         return WrongValues(
             count=int(wrong.sum()),
             total=value.numel(),

@@ -111,7 +111,11 @@ class TrainingRun:
         return self.loss(output)
 
     def _step(self, optimizer: torch.optim.Optimizer, model: nn.Module, inputs: Any) -> None:
-        """Take a step, with a function that computes the loss again where an optimizer needs one, as LBFGS does."""
+        """Take a step after the backward pass.
+
+        Only an optimizer that cannot do without, as LBFGS, is given a function that computes the loss and the gradients
+        again: any other would call it too, and each operator would be compared twice.
+        """
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -128,7 +132,10 @@ class TrainingRun:
 
 
 def move_to(tensor: Tensor, device: Any) -> Tensor:
-    """Return a tensor on a device, at the same offset in its memory, which `Tensor.to` forgets."""
+    """Return a tensor on a device at the same offset in its memory, since kernels may be wrong at an offset only.
+
+    `Tensor.to` places it at the start, so it is copied into memory that begins so many elements earlier.
+    """
     there = tensor.to(device)
     offset = tensor.storage_offset()
     if there.storage_offset() == offset or not there.numel():

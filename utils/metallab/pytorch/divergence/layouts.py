@@ -31,7 +31,10 @@ class Layout:
 
     @staticmethod
     def of(tensor: Tensor) -> Layout:
-        """Return the layout of a tensor."""
+        """Return the layout of a tensor.
+
+        A tensor without elements counts as contiguous, since no layout of it matters.
+        """
         shape = tuple(tensor.shape)
         offset = int(tensor.storage_offset())
         dimensions = tuple(range(tensor.dim()))
@@ -43,6 +46,7 @@ class Layout:
         strides = [stride or math.inf for stride in tensor.stride()]
         order = tuple(sorted(dimensions, key=strides.__getitem__, reverse=True))
 
+        # without expansion and in the order of memory, it is contiguous unless elements are left out
         one_of_each = tuple(slice(0, 1) if d in expanded else slice(None) for d in dimensions)
         has_gaps = not tensor[one_of_each].permute(order).is_contiguous()
         return Layout(shape, order, has_gaps, offset, tensor.dtype, expanded)
@@ -59,7 +63,12 @@ class Layout:
 
     @property
     def source(self) -> str:
-        """The expression; it uses ``torch`` and ``device``."""
+        """An expression for such a tensor with random numbers; it uses ``torch`` and ``device``.
+
+        It draws numbers in one dimension, and makes views of them: at the offset, in the order of memory, with gaps,
+        permuted, and expanded, each only if the layout has it.
+        """
+        # the sizes in the order of memory, with room for the elements that gaps leave out
         in_memory = [1 if d in self.expanded else self.shape[d] for d in self.order]
         if self.has_gaps:
             in_memory[-1] *= 2
@@ -79,9 +88,12 @@ class Layout:
         return text
 
     def _storage_source(self, count: int) -> str:
-        """Return the expression for so many numbers in one dimension."""
+        """Return an expression for so many numbers of the dtype in one dimension.
+
+        Floating and complex ones are random. Integers are 0, since they may be positions, and truth values True.
+        """
         if self.dtype.is_floating_point:
-            # drawn in float32 first: the same numbers in each dtype
+            # drawn in float32 first, so that each dtype has the same numbers
             cast = "" if self.dtype == torch.float32 else f", {self.dtype}"
             return f"torch.{self.distribution}({count}).to(device{cast})"
 

@@ -36,7 +36,7 @@ LARGE = 16
 def minimize(
     call: Call, device: torch.device, until: float = math.inf
 ) -> tuple[tuple[Condition, ...], str]:
-    """Return the conditions of a wrong call, and a program that shows it.
+    """Make a wrong call as simple as it can be while it stays wrong, and find what the fault needs.
 
     Parameters
     ----------
@@ -54,11 +54,13 @@ def minimize(
     program : str
         At most 20 lines; empty, as are the conditions, if random numbers do not show the fault.
     """
+    # the call's own numbers are not in the program, which stays short: random ones have to show the fault
     oracle = _Oracle(device, until)
     wrong = _draw_random_numbers(call, oracle)
     if wrong is None:
         return (), ""
 
+    # layouts and dtypes first, then the sizes, the largest first, since fewer elements are quicker to try
     wrong = _simplify(wrong, oracle)
     wrong = _flatten(wrong, oracle)
     for size in _list_sizes(wrong, at_least=2):
@@ -187,7 +189,10 @@ def _find_conditions(wrong: Call, oracle: _Oracle) -> tuple[Condition, ...]:
 
 
 def _without_conditions(call: Call) -> Iterator[tuple[Condition, Call]]:
-    """Yield simpler calls, each with the condition that it lacks."""
+    """Yield simpler calls, each with the condition that it lacks: if it is right, the fault may need that condition.
+
+    A property that the call does not have yields nothing.
+    """
     in_float32 = call.replace(Layout, _in_float32)
     if in_float32 != call:
         yield NotFloat32(), in_float32
@@ -215,7 +220,11 @@ def _simpler_layouts(name: str, layout: Layout) -> Iterator[tuple[Condition, Lay
 
 
 def _limits(call: Call) -> Iterator[tuple[Condition, list[tuple[Call, Call]]]]:
-    """Yield sizes that may be conditions, with calls that reach them and calls one below."""
+    """Yield sizes that may be conditions, with pairs of calls: one reaches the size, the other is one below it.
+
+    If all tensors are vectors of one size, it is the number of elements that may matter: a vector, a row and a column
+    of so many are tried. Else it is the size of a dimension, tried in the call as it is.
+    """
     sizes = _list_sizes(call, at_least=LARGE)
     if sizes and {layout.shape for layout in call.tensors} == {(sizes[0],)}:
         count = sizes[0]
@@ -225,6 +234,7 @@ def _limits(call: Call) -> Iterator[tuple[Condition, list[tuple[Call, Call]]]]:
         return
 
     for size in sizes:
+        # named after the first argument that has it
         named = call.named_tensors
         name, shape = next((name, each.shape) for name, each in named if size in each.shape)
         dimensions = tuple(d for d, n in enumerate(shape) if n == size)

@@ -32,6 +32,7 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
     str
         At most 20 lines, which need nothing but PyTorch. It ends with an AssertionError if the device is wrong.
     """
+    # the call with names in place of tensors, which are the parameters of a function `run`
     names = _name_parameters(call)
     unused_names = iter(names)
     returned = _write_results(call.replace(Layout, lambda _: Placeholder(next(unused_names))))
@@ -40,6 +41,7 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
     function = f"torch.ops.{call.operator}"
     reference = REFERENCES.get(call.name, function)
 
+    # `run` is called with the operator on the device, and on the CPU with one that computes the same there
     dtypes = (tensor.dtype for tensor in call.tensors)
     dtype = next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
     relative = checks.tolerance(dtype).relative
@@ -84,7 +86,11 @@ def _write_arguments(layouts: Sequence[Layout]) -> list[str]:
 
 
 def _write_results(call: Call) -> str:
-    """Return the expression for a list of the results of a call, which has names in place of tensors."""
+    """Return an expression for a list of all tensors that a call computes: what it returns, or what it writes to.
+
+    The call has names in place of tensors. An operator that writes to arguments returns those arguments, or nothing, so
+    they are listed by their names, and ``[1:]`` drops what it returns.
+    """
     positional, by_name = _split_arguments(call)
     settings = ", ".join(f"{name}={_write_value(value)}" for name, value in by_name.items())
     lines = [", ".join(map(_write_value, positional)), settings]
@@ -99,7 +105,7 @@ def _write_results(call: Call) -> str:
         return f"[operator({arguments})]"
     if types == ["number"]:
         return f"[torch.tensor(operator({arguments}))]"
-    # None: gradients that nothing asked for
+    # a gradient that nothing asked for is None
     return f"[x for x in operator({arguments}) if x is not None]"
 
 

@@ -172,6 +172,7 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        """Return the report as a table for a notebook; its edge is green, or red with a call that is wrong or makes a NaN."""
         colour = "#009e73" if self.divergent_call is None else "#d55e00"
         style = f"border-left:.4em solid {colour};padding:.5em 1em"
 
@@ -191,6 +192,7 @@ class Report:
         -------
         matplotlib.figure.Figure
             The errors are relative to the root mean square. A dotted line stands at the layer of the first wrong call.
+            Without errors of layers (see `layers`) the picture is empty.
         """
         import matplotlib.pyplot as plt
 
@@ -215,7 +217,10 @@ class Report:
         return plots.described(figure, described)
 
     def _draw_errors(self, axes: Axes, direction: Literal["forward", "backward"]) -> None:
-        """Draw the errors of one direction, with a line at the first wrong call if it has that direction."""
+        """Draw the errors of one direction, with a line at the first wrong call if it is in a layer and that direction.
+
+        An error of 0 is drawn at `SMALLEST_DRAWN`, since the axis is logarithmic.
+        """
         from metallab import plots
 
         for key, label, style, colour in (

@@ -135,7 +135,10 @@ def fix(fix: Fix) -> str:
 
 
 def wrong_values(difference: WrongValues) -> str:
-    """Return how many values differ, one of them, and why they count as wrong."""
+    """Return how many values differ, one of them with its position, and why they count as wrong.
+
+    A tensor of a single number has no position. Floating numbers are shown with six digits, others as they are.
+    """
     cause = PHRASES[difference.cause].format(error=difference.error, allowed=difference.allowed)
     is_floating = isinstance(difference.right, float | complex)
     return PHRASES["wrong values"].format(
@@ -211,7 +214,10 @@ def random_operator(random: RandomOperator) -> str:
 
 
 def headline(report: Report) -> str:
-    """Return the report in one sentence, or two."""
+    """Return the report in one sentence, or two: that all agree, or which call makes a NaN or is wrong, and where.
+
+    The second one says where a NaN's infinity comes from, or what the fault of a wrong kernel needs, if that is known.
+    """
     first = report.divergent_call
     if first is None:
         calls = report.compared + report.skipped
@@ -241,7 +247,10 @@ def headline(report: Report) -> str:
 
 
 def rows(report: Report) -> list[tuple[str, str]]:
-    """Return what stands below the headline: a name and a text each."""
+    """Return what stands below the headline, a name and a text each.
+
+    That is the first call that is wrong or makes a NaN, what to do or how large rounding was, and what is not compared.
+    """
     rows = []
     if first := report.divergent_call:
         shapes = ", ".join(map(str, first.shapes))
@@ -252,7 +261,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         rows.append(("what to do", report.advice))
     else:
         rows.append(("rounding", PHRASES["rounding"].format(largest=report.largest)))
-    if report.infinity is not None and report.kind != "NaN":
+    if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
         rows.append(("infinity", PHRASES["first infinity"].format(infinity=report.infinity)))
 
     rows += [("random", PHRASES["random"].format(operator=each)) for each in report.random]
