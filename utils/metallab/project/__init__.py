@@ -57,12 +57,19 @@ class Project(Workbench):
         Returns
         -------
         Callable
-            It prints and keeps what was found, and returns True. It raises `Refused` with the reason, and keeps that.
+            It prints and keeps what was found, and returns True. It raises `Refused` with the reason, and keeps that,
+            where the tools do not support what the step was given, or the reader's own code raises.
+
+        Raises
+        ------
+        IndexError
+            If there is no such step.
         """
         judge = JUDGES[number - 1]
 
         def judge_step(given: Any) -> bool:
-            # what stays if the reader interrupts it
+            """Judge what the reader gave, keep what was found or why it was refused, and print it; see `step`."""
+            # a refusal that stays only if the reader interrupts the step
             interrupted = wording.PHRASES["interrupted"]
             step = Step(number, _describe_given(given)[:MOST_GIVEN], refusal=interrupted)
             self.state.steps[number] = step
@@ -77,6 +84,7 @@ class Project(Workbench):
                 raise refused from error
             finally:
                 factories = [each.basis.factory for each in self.state.examined.values()]
+                # with other digests later, the step is outdated
                 step.digests = {factory: digest_of(factory) for factory in factories}
                 self.state.save(self.folder / "steps.json")
 
@@ -91,7 +99,12 @@ class Project(Workbench):
 
     @property
     def unknown(self) -> list[str]:
-        """What the report does not know."""
+        """What the report does not know, one point a line.
+
+        That is each step that has not *passed*, what this machine or mode cannot tell, the doctor's answers about the
+        moved model that no step covers, and what step 3 could not compare. Two answers of the doctor are left out,
+        whether the model is right and fast, since steps 3 and 6 ask the same.
+        """
         rows = self.rows
         lines = [_name_unknown_step(step) for step in rows if step.status != "passed"]
         if not self.on_a_mac:
@@ -105,8 +118,8 @@ class Project(Workbench):
             if answer.status != "passed" and not is_in_a_step:
                 lines.append(f"{answer.question} {wording.most_important(answer)}")
 
-        compared = rows[2].finding
-        return [*lines, *(compared.open_points if compared else ())]
+        third = rows[2].finding  # rows begin with step 1
+        return [*lines, *(third.open_points if third else ())]
 
     def save(self) -> Path:
         """Write ``report.html`` and ``report.md`` into the folder; return the page."""
@@ -116,6 +129,15 @@ class Project(Workbench):
         return page
 
     def _render_report(self, template: str, page: bool = True) -> str:
+        """Return the report of all steps as text or HTML.
+
+        Parameters
+        ----------
+        template
+            A file of this package.
+        page
+            Whether HTML is a page of its own, or a part of a notebook.
+        """
         system = f"macOS {platform.mac_ver()[0]}" if self.on_a_mac else platform.system()
         versions = [
             f"{datetime.now(UTC):%Y-%m-%d}",

@@ -34,15 +34,22 @@ def find_unknown_number(text: str, shown: str) -> str:
 
 
 def find_unsupported_speed_word(text: str, verdicts: Mapping[str, Verdict]) -> str:
-    """Return the first word about speed that no verdict supports; empty if there is none.
+    """Return the first word about speed in a text that no verdict supports; empty if there is none.
 
-    ``verdicts`` are those of the sentences that may be quoted. What is negated claims nothing.
+    A word such as *slower* needs the verdict ``slower``, and any other ``faster``. What is negated claims nothing.
+
+    Parameters
+    ----------
+    text
+        What the reader wrote.
+    verdicts
+        By the sentences that state them, which the reader may quote: words in a quotation are supported.
     """
     for sentence in verdicts:
         text = text.replace(sentence, "")
 
-    for found in SPEED.finditer(NEGATED.sub("", text)):
-        word = found[0]
+    for match in SPEED.finditer(NEGATED.sub("", text)):
+        word = match[0]
         needed = "slower" if word.lower().startswith("slow") else "faster"
         if needed not in verdicts.values():
             return word

@@ -88,17 +88,25 @@ class Step:
         return self.on_short("")
 
     def on_short(self, cpu: str) -> str:
-        """Return what was asked, with *CPU* in place of its label."""
-        found = self.finding
-        if found is None:
+        """Return what was asked, for a column of the report: hardware, PyTorch's tables, and what of the operators.
+
+        It is empty if the step has found nothing.
+
+        Parameters
+        ----------
+        cpu
+            The label of this machine's CPU, in whose place *CPU* stands; empty to leave all labels as they are.
+        """
+        finding = self.finding
+        if finding is None:
             return ""
-        if found.is_counted:
+        if finding.is_counted:
             return wording.PHRASES["counted"]
 
-        places = wording.PHRASES["and"].join(_place(each, cpu) for each in found.places)
-        if found.operators is None:
+        places = wording.PHRASES["and"].join(_place(each, cpu) for each in finding.places)
+        if finding.operators is None:
             return places
-        operators = _place(found.operators, cpu)
+        operators = _place(finding.operators, cpu)
         if not places:
             return wording.PHRASES["operators of"].format(asked=operators)
         return wording.PHRASES["places and operators"].format(places=places, asked=operators)
@@ -165,9 +173,16 @@ class State:
 
     @classmethod
     def load(cls, file: Path) -> State:
-        """Return what `save` wrote; an empty state if nothing was.
+        """Return the state that `save` wrote; an empty one if there is no file.
 
-        A file of another version of this library is set aside, and that is printed.
+        A file of another version of this library is renamed, not deleted, and that is printed; the state is empty then.
+
+        Raises
+        ------
+        ValueError
+            If the file is no JSON, or a field has another type.
+        KeyError
+            If a field is missing.
         """
         if not file.exists():
             return cls()

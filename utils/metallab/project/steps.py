@@ -48,12 +48,14 @@ TASKS: dict[str, Task] = {"inference": "inference", "training step": "training"}
 """What step 6 times, by the name that its reader gives."""
 MEMORY_LIMITS = (1, 2048)
 """Gigabytes of a Mac."""
+FEWEST_WORDS_OF_CHANGE = 2
+FEWEST_WORDS_OF_SENTENCE = 4
 
 # ---- 1 and 2: does it run --------------------------------------------------------------------------------------------
 
 
 def examine_script(work: Workbench, factory: Any) -> Finding:
-    """Judge step 1: the script runs on MPS as it is, or what is in the way."""
+    """Judge step 1: say whether the script runs on MPS as it is, or what is in the way. Nothing fails the step."""
     answer = work.examine(factory, "script")[questions.SUPPORT]
     result = answer.result
     summary = wording.prediction(answer)
@@ -63,14 +65,23 @@ def examine_script(work: Workbench, factory: Any) -> Finding:
 
 
 def examine_moved(work: Workbench, given: Any) -> Finding:
-    """Judge step 2: what was changed, and that it runs now."""
+    """Judge step 2: the moved model runs on MPS, and its reader says what was changed.
+
+    ``given`` is the name of its factory, and a sentence about the change.
+
+    Raises
+    ------
+    Refused
+        If it is something else, the sentence is about speed, which step 6 finds, step 1 is not done, or the model does
+        not run. Then an earlier examination of a moved model stays.
+    """
     factory, change = _split_pair(given, Refusal.NO_MOVE)
-    if not isinstance(change, str) or len(change.split()) < 2:
+    if not isinstance(change, str) or len(change.split()) < FEWEST_WORDS_OF_CHANGE:
         raise Refused.because(Refusal.NO_CHANGE)
     if word := claims.find_speed_word(change):
         raise Refused.because(Refusal.CHANGE_CLAIMS_SPEED, word=word)
 
-    work.answer(questions.SUPPORT, "script")
+    work.answer(questions.SUPPORT, "script")  # so that step 1 is done
     with work.keeping_if_accepted("moved"):
         answer = work.examine(factory, "moved")[questions.SUPPORT]
         if answer.status in ("failed", "skipped"):
@@ -79,12 +90,12 @@ def examine_moved(work: Workbench, given: Any) -> Finding:
     summary = wording.PHRASES["changed"].format(
         change=change.rstrip("."), prediction=wording.prediction(answer)
     )
-    tried = answer.lines[-1]  # on an Apple GPU, or the simulated one
+    what_was_tried = answer.lines[-1]  # on an Apple GPU, be it simulated, or why it was not
     result = answer.result
     return Finding(
         summary,
         (answer.asked,),
-        details=(tried,),
+        details=(what_was_tried,),
         lacks_apple_gpu=isinstance(result, SupportResult) and result.trial is None,
     )
 
@@ -93,7 +104,24 @@ def examine_moved(work: Workbench, given: Any) -> Finding:
 
 
 def compare_outputs(work: Workbench, dtype: Any) -> Finding:
-    """Judge step 3: outputs and gradients of both agree, and each operator with float64."""
+    """Judge step 3: script and moved model compute the same, and each operator is right.
+
+    Outputs and gradients of both models are compared on the CPU, and the outputs on the device too; single operators
+    are what the doctor has compared with float64.
+
+    Parameters
+    ----------
+    work
+        The project.
+    dtype
+        The name of the number format whose tolerance counts, such as ``float32``.
+
+    Raises
+    ------
+    Refused
+        If the dtype is none or too loose, outputs are random or differ, an operator is wrong, or a step is to be done
+        first.
+    """
     script, moved = work.load("script"), work.load("moved")
     outputs = tensors_in(moved.inference()())
     _check_dtype(dtype, outputs)
@@ -143,7 +171,7 @@ class _Gradients:
 
 
 def _check_dtype(dtype: Any, outputs: Sequence[Tensor]) -> None:
-    """Refused unless it is a number format that lets no more pass than that of the outputs."""
+    """Raise Refused unless it is a number format that lets no more pass than that of the outputs."""
     if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
         raise Refused.because(Refusal.NO_DTYPE, known=", ".join(checks.TOLERANCES))
 
@@ -160,7 +188,21 @@ def _describe_agreement(
     numbers: int,
     gradients: _Gradients,
 ) -> Finding:
-    """Return what agrees, and what was not compared."""
+    """Return as the finding of step 3 what agrees, and what was not compared.
+
+    Parameters
+    ----------
+    work
+        The project.
+    answer
+        The doctor's, of single operators; it may have none, for example without an Apple GPU.
+    dtype
+        The number format whose tolerance counts.
+    numbers
+        How many numbers the outputs have; if they are few, their agreement says little.
+    gradients
+        Those that were compared, and how many could not be.
+    """
     result = answer.result if isinstance(answer.result, CorrectnessResult) else None
     has_calls = result is not None and result.compared > 0
 
@@ -174,24 +216,24 @@ def _describe_agreement(
         calls = wording.count(result.compared, "call")
         agree.append(wording.PHRASES["calls"].format(calls=calls))
 
-    left = []
+    not_compared = []
     if numbers < FEW_OUTPUTS:
-        left.append(wording.PHRASES["few outputs"])
+        not_compared.append(wording.PHRASES["few outputs"])
     if gradients.others:
         tensors = wording.count(gradients.others, "tensor")
-        left.append(wording.PHRASES["other gradients"].format(tensors=tensors))
+        not_compared.append(wording.PHRASES["other gradients"].format(tensors=tensors))
     if result is not None and has_calls:
-        left += wording.left_by_the_doctor(result)
+        not_compared += wording.left_by_the_doctor(result)
     else:
-        left.append(wording.PHRASES["no calls"].format(answer=answer.lines[0]))
+        not_compared.append(wording.PHRASES["no calls"].format(answer=answer.lines[0]))
 
-    if left:
+    if not_compared:
         agree.append(wording.PHRASES["see below"])
     return Finding(
         " ".join(agree),
         work.places,
         answer.asked if has_calls else None,
-        open_points=tuple(left),
+        open_points=tuple(not_compared),
         lacks_apple_gpu=_lacks_apple_gpu(answer),
     )
 
@@ -212,20 +254,35 @@ def _numbers_agree(numbers: int, dtype: str) -> str:
 
 
 def check_finite(work: Workbench, worsen: Any) -> Finding:
-    """Judge step 4: outputs and gradients are finite, also for inputs that the reader fears."""
+    """Judge step 4: outputs and gradients are finite on each device, also for inputs that the reader fears.
+
+    Parameters
+    ----------
+    work
+        The project.
+    worsen
+        A function that is called with the inputs of the factory, and returns the feared ones.
+
+    Raises
+    ------
+    Refused
+        If it is no function, returns no tensors or the same ones, or something is not finite; the message says where.
+    """
     moved = work.load("moved")
     if not callable(worsen):
         raise Refused.because(Refusal.NO_FUNCTION)
 
     feared = worsen(*moved.inputs, **moved.named)
-    old, new = tensors_in([moved.inputs, moved.named]), tensors_in(feared)
-    if not new:
+    own_tensors = tensors_in([moved.inputs, moved.named])
+    feared_tensors = tensors_in(feared)
+    if not feared_tensors:
         raise Refused.because(Refusal.NO_TENSORS)
-    if len(old) == len(new) and all(map(torch.equal, old, new)):
+    is_as_many = len(own_tensors) == len(feared_tensors)
+    if is_as_many and all(map(torch.equal, own_tensors, feared_tensors)):
         raise Refused.because(Refusal.SAME_INPUTS)
 
-    hard = as_model((moved.model, feared, moved.loss), "your function")
-    for whose, subject in (("own inputs", moved), ("feared inputs", hard)):
+    with_feared = as_model((moved.model, feared, moved.loss), "your function")
+    for whose, subject in (("own inputs", moved), ("feared inputs", with_feared)):
         for on in work.devices:
             _assert_finite(subject, on, wording.PHRASES[whose])
 
@@ -238,24 +295,39 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
 
 
 def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> None:
-    """Refused, with the place of the first NaN, unless outputs and gradients are finite on a device."""
-    there = subject.to(on.torch_device)
-    bad = [name for name, gradient in there.gradients().items() if not gradient.isfinite().all()]
-    outputs = [
+    """Raise Refused unless loss, outputs and gradients are finite on a device.
+
+    The message has the operator that makes the first NaN, if one is found; else the weights whose gradients are not
+    finite, or that it is the outputs.
+
+    Parameters
+    ----------
+    subject
+        The model with the inputs to be tried, on the CPU.
+    on
+        The device.
+    whose
+        Words for these inputs, such as *yours*, for the message.
+    """
+    on_device = subject.to(on.torch_device)
+    gradients = on_device.gradients()
+    bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    values = [
         tensor
-        for tensor in tensors_in((there.value(), there.inference()()))
+        for tensor in tensors_in((on_device.value(), on_device.inference()()))
         if tensor.is_floating_point()
     ]
-    if not bad and all(tensor.isfinite().all() for tensor in outputs):
+    if not bad and all(tensor.isfinite().all() for tensor in values):
         return
 
+    # a second run, which looks at each operator and takes longer
     inputs = subject.named or subject.inputs
-    found = divergence.find(subject.model, inputs, subject.loss, on=on, layers=False)
+    report = divergence.find(subject.model, inputs, subject.loss, on=on, layers=False)
     where = wording.PHRASES["in the outputs"]
     if bad:
         where = wording.PHRASES["in gradients"].format(names=", ".join(bad))
-    if found.divergent_call is not None:
-        where = found.headline
+    if report.divergent_call is not None:
+        where = report.headline
     raise Refused.because(Refusal.NOT_FINITE, whose=whose, device=on.label, where=where)
 
 
@@ -263,28 +335,43 @@ def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> No
 
 
 def look_into(work: Workbench, name: Any) -> Finding:
-    """Judge step 5: how much of the time is the operator, copy or fallback that the reader looked into."""
+    """Judge step 5: say how much of the time is the operator, copy or fallback that the reader looked into.
+
+    It is looked for in the doctor's answers about the script and about the moved model; one of them is enough.
+
+    Parameters
+    ----------
+    work
+        The project.
+    name
+        The operator's, with or without namespace and overload: ``exp`` as well as ``aten::exp``.
+
+    Raises
+    ------
+    Refused
+        If it is no name, neither answer has it, or a step is to be done first.
+    """
     wanted = wording.plain_name(name) if isinstance(name, str) else ""
     if not wanted:
         raise Refused.because(Refusal.NO_OPERATOR, number=questions.PROFILE.number)
 
-    found: list[str] = []
-    names: list[str] = []
+    sentences: list[str] = []
+    known_names: list[str] = []
     versions: tuple[Which, ...] = ("script", "moved")
     for which in versions:
-        entries = _list_entries(work.answer(questions.PROFILE, which))
-        names += [entry.name for entry in entries]
+        entries = _list_entries(work.answer(questions.PROFILE, which))  # the longest first
+        known_names += [entry.name for entry in entries]
         chosen = [entry for entry in entries if wording.plain_name(entry.name) == wanted]
         if chosen:
-            found.append(wording.describe_entries(which, chosen, entries[0]))
+            sentences.append(wording.describe_entries(which, chosen, entries[0]))
 
     answer = work.answer(questions.PROFILE, "moved")
-    if not found:
-        raise _refuse_operator(name, names, answer)
+    if not sentences:
+        raise _refuse_operator(name, known_names, answer)
     if not work.on_a_mac:
-        found.append(wording.PHRASES["other operator"])
+        sentences.append(wording.PHRASES["other operator"])
     return Finding(
-        wording.PHRASES["looked into"].format(name=wanted, found=" ".join(found)),
+        wording.PHRASES["looked into"].format(name=wanted, found=" ".join(sentences)),
         operators=answer.asked,
         details=_describe_copies(answer),
     )
@@ -320,7 +407,22 @@ def _describe_copies(answer: Answer[ProfileResult]) -> tuple[str, ...]:
 
 
 def compare_times(work: Workbench, name: Any) -> Finding:
-    """Judge step 6: compare the times of the moved model with those of the script."""
+    """Judge step 6: compare the times of the moved model with those of the script, and keep the samples in a file.
+
+    It is no refusal if it is slower, or no speed-up may be given: then the finding is undecided.
+
+    Parameters
+    ----------
+    work
+        The project.
+    name
+        A key of `TASKS`: what is timed.
+
+    Raises
+    ------
+    Refused
+        If it is another name, there is nothing to train, the outputs differ, or a step is to be done first.
+    """
     if not isinstance(name, str) or name not in TASKS:
         raise Refused.because(Refusal.NO_TASK, known=" or ".join(TASKS))
     task = TASKS[name]
@@ -334,6 +436,7 @@ def compare_times(work: Workbench, name: Any) -> Finding:
 
     for withheld in compared.refused.values():
         if withheld.reason is Reason.OUTPUTS_DIFFER:
+            # a time of other numbers is no time of the same work; random outputs have an advice of their own
             kind = Refusal.TIMES_NOT_COMPARED
             if is_random(script, task) or is_random(moved, task):
                 kind = Refusal.TIMES_OF_RANDOM_OUTPUTS
@@ -358,7 +461,10 @@ class _Version(NamedTuple):
 def _time_versions(
     work: Workbench, name: str, script: ModelUnderTest, moved: ModelUnderTest
 ) -> Comparison:
-    """Time the script on the CPU, and the moved model on the CPU and on the device."""
+    """Time the script on the CPU, and the moved model on the CPU and, if there is another one, on the device.
+
+    ``name`` is that of the task. So the comparison tells what the change brings, and what the device does.
+    """
     cpu = work.devices[0]
     baseline = "script on the CPU"
     sides = {baseline: _Version(script, cpu), "moved on the CPU": _Version(moved, cpu)}
@@ -386,7 +492,17 @@ def _make_task(side: _Version, task: Task) -> Callable[[], list[Tensor]]:
 
 
 def choose_format(work: Workbench, given: Any) -> Finding:
-    """Judge step 7: the number format has an error that the reader accepts."""
+    """Judge step 7: the number format has an error that the reader accepts.
+
+    ``given`` is the name of a format as in the doctor's answer, such as ``float16, autocast``, and the largest error,
+    over the root mean square of the outputs, between 0 and 1.
+
+    Raises
+    ------
+    Refused
+        If it is something else, the answer has no such format, the format overflows or was not compared, its error is
+        larger, or a step is to be done first.
+    """
     answer = work.answer(questions.FORMATS, "moved")
     name, accepted = _split_pair(given, Refusal.NO_FORMAT, number=answer.number)
     result = answer.result
@@ -403,7 +519,7 @@ def choose_format(work: Workbench, given: Any) -> Finding:
         raise Refused.because(Refusal.NO_ERROR)
 
     run = result[name]
-    if not run.is_sound or run.error is None:
+    if not run.is_sound or run.error is None:  # there is no error that could be accepted
         raise Refused.because(Refusal.UNSOUND_FORMAT, name=name, trouble=doctor_wording.error(run))
     if _as_shown(run.error) > accepted:
         error = doctor_wording.error(run)
@@ -417,6 +533,7 @@ def _describe_choice(
     run: FormatRun,
     accepted: float,
 ) -> Finding:
+    """Return as the finding of step 7 what the format's error is related to, and what the format costs."""
     exact = "in float64" if reference == "float64" else "as it is"
     summary = wording.PHRASES["accepted"].format(
         name=run.name,
@@ -435,7 +552,14 @@ def _as_shown(error: float) -> float:
 
 
 def check_memory(work: Workbench, gigabytes: Any) -> Finding:
-    """Judge step 8: it fits into a Mac with so much memory."""
+    """Judge step 8: training the moved model fits into a Mac with so many gigabytes, with each version of macOS.
+
+    Raises
+    ------
+    Refused
+        If it is no number of gigabytes that a Mac may have, the doctor cannot count, it does not fit, or step 2 is to
+        be done first.
+    """
     is_number = isinstance(gigabytes, int | float) and not isinstance(gigabytes, bool)
     least, most = MEMORY_LIMITS
     if not is_number or not least <= gigabytes <= most:
@@ -463,8 +587,16 @@ def check_memory(work: Workbench, gigabytes: Any) -> Finding:
 
 
 def check_sentence(work: Workbench, text: Any) -> Finding:
-    """Judge step 9: the reader's sentence is supported by the results."""
-    if not isinstance(text, str) or len(text.split()) < 4 or "\n" in text.strip():
+    """Judge step 9: the reader's sentence claims nothing that the results do not support.
+
+    Raises
+    ------
+    Refused
+        If it is no sentence on one line, has a number that was never shown, a word about speed without such a verdict,
+        or a word about Macs though none was asked.
+    """
+    is_one_line = isinstance(text, str) and "\n" not in text.strip()
+    if not is_one_line or len(text.split()) < FEWEST_WORDS_OF_SENTENCE:
         raise Refused.because(Refusal.NO_SENTENCE)
     if number := claims.find_unknown_number(text, work.collect_shown_text()):
         raise Refused.because(Refusal.UNKNOWN_NUMBER, number=number)
@@ -496,7 +628,10 @@ JUDGES: tuple[Callable[[Workbench, Any], Finding], ...] = (
 
 
 def _split_pair(given: Any, otherwise: Refusal, **values: Any) -> tuple[Any, Any]:
-    """Return two values that a reader gave. Refused if it is something else."""
+    """Return two values that a reader gave. Raise a refusal of the kind ``otherwise`` if it is something else.
+
+    ``values`` are what the refusal's words name.
+    """
     if not isinstance(given, list | tuple) or len(given) != 2 or None in given:
         raise Refused.because(otherwise, **values)
     return given[0], given[1]

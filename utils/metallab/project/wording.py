@@ -194,7 +194,7 @@ def stops(result: SupportResult) -> str:
 
 
 def shorten_place(asked: Asked, cpu: str) -> str:
-    """Return what was asked, as it fits into a column of the report.
+    """Return what was asked, short enough for a column of the report: without versions, and *CPU* for this one.
 
     Parameters
     ----------
@@ -248,16 +248,16 @@ def describe_entries(
     entries: Sequence[OperatorTime | Transfers],
     longest: OperatorTime | Transfers,
 ) -> str:
-    """Return what a reader looked into, and what takes the most.
+    """Return how much of the time the operator is that a reader looked into, and what takes the most.
 
     Parameters
     ----------
     which
-        ``script`` or ``moved``.
+        The version of the model, ``script`` or ``moved``.
     entries
-        The entries with the name.
+        The entries with the operator's name, one at least; several if it is also copied or falls back.
     longest
-        The first of all entries.
+        The first of all entries, which takes the most; it is named unless it is the first of ``entries``.
     """
     most = PHRASES["most of all"]
     if entries[0] != longest:

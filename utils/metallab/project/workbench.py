@@ -59,12 +59,29 @@ class Workbench:
         self.places = tuple(Asked(device=each.label) for each in self.devices)
         self.state = State.load(self.folder / "steps.json")
         self.comparisons: list[Comparison] = []
-        """Of step 6, for `metallab.records.save`."""
+        """What step 6 has compared since this was made, one or none; a page draws it. It is not kept in a file."""
 
     # ---- the doctor ----------------------------------------------------------------------------------------------
 
     def examine(self, factory: Any, which: Which) -> Report:
-        """Return the doctor's report; asked again only if the file, PyTorch or this library changed."""
+        """Return the doctor's report of a version of the model, and print its headline if the doctor was asked now.
+
+        A report is kept, and the doctor is asked again only if the model's file, PyTorch or this library has changed.
+
+        Parameters
+        ----------
+        factory
+            What a step was given; ``package.module:factory`` if it is right.
+        which
+            Which version it makes, as whose report it is kept.
+
+        Raises
+        ------
+        Refused
+            If the factory is no text.
+        NotAModel
+            If it makes no model that runs on the CPU.
+        """
         if not isinstance(factory, str):
             raise Refused.because(Refusal.NO_FACTORY)
 
@@ -105,7 +122,21 @@ class Workbench:
             raise
 
     def answer(self, question: Question[R], which: Which) -> Answer[R]:
-        """Return the doctor's answer, unless something that it depends on has changed since."""
+        """Return the doctor's answer from the report that is kept.
+
+        Parameters
+        ----------
+        question
+            One of the doctor's.
+        which
+            The version of the model. The script's file may have changed, since a reader may edit it into the moved one.
+
+        Raises
+        ------
+        Refused
+            If the step that asks the doctor is not done, or PyTorch, this library or the moved model's file has changed
+            since; the message names the step to repeat.
+        """
         step = EXAMINING_STEP[which]
         known = self.state.examined.get(which)
         if known is None:
@@ -121,14 +152,17 @@ class Workbench:
     # ---- the model, and what was found ---------------------------------------------------------------------------
 
     def load(self, which: Which) -> ModelUnderTest:
-        """Return the model, from the file as it is now."""
-        self.answer(questions.SUPPORT, which)
+        """Return the model, from the file as it is now. Refused where `answer` is."""
+        self.answer(questions.SUPPORT, which)  # for its refusals alone
         factory = self.state.examined[which].basis.factory
         unload_module(factory)
         return load_model(factory)
 
     def verdicts(self) -> dict[str, Verdict]:
-        """Return the sentences of the file of results with their verdicts, computed again from its samples."""
+        """Return the verdict of each sentence about speed that step 6 has kept, computed again from its samples.
+
+        They are none if the step is not done, was refused, or the model's file has changed since.
+        """
         step = self.rows[TIMING_STEP - 1]
         if step.is_outdated or step.status not in REACHED_THE_END:
             return {}

@@ -172,7 +172,7 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the report as a table for a notebook; its edge is green, or red with a call that is wrong or makes a NaN."""
+        """Return a table for a notebook; its edge is green, or red if a call is wrong or makes a NaN."""
         colour = "#009e73" if self.divergent_call is None else "#d55e00"
         style = f"border-left:.4em solid {colour};padding:.5em 1em"
 
