@@ -26,7 +26,7 @@ def test_output_and_results_come_back():
     code = "import numpy as np\nprint('one')\nx, secret = np.arange(3.0), 1\nprint('two', end='')"
     outcome = run(code, results=["x"])
     assert outcome.ok
-    assert (str(outcome), outcome.printed) == ("well", "one\ntwo")
+    assert (str(outcome), outcome.printed) == ("ok", "one\ntwo")
     assert np.array_equal(outcome["x"], [0, 1, 2])
     with pytest.raises(isolated.ChildFailed, match="secret"):
         outcome["secret"]

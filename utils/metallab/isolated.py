@@ -63,8 +63,6 @@ ONE_THREAD = {
 }
 """Environment variables that limit frameworks to one thread; read when a framework starts its pools."""
 
-IN_PRINT: dict[Ended, str] = {"ok": "well", "timeout": "hung"}
-"""The words for some ends where people read them."""
 
 _SOURCE = "<isolated>"
 _SECOND = "_METALLAB_ISOLATED"
@@ -72,7 +70,7 @@ _SECOND = "_METALLAB_ISOLATED"
 
 
 class ChildFailed(RuntimeError):
-    """A child process that did not end well, or has no such result."""
+    """A child process that did not end ``ok``, or has no such result."""
 
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the message, which ends with the child's traceback."""
@@ -87,7 +85,7 @@ class Outcome:
     printed: str = ""
     """Its standard output."""
     reason: str = ""
-    """One line; empty if it ended well."""
+    """One line; empty if it ended ``ok``."""
     detail: str = ""
     """The traceback, or its standard error."""
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -98,13 +96,8 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """True if it ended well."""
+        """True if it ended without an exception, and was neither stopped nor ended itself."""
         return self.ended == "ok"
-
-    @property
-    def words(self) -> str:
-        """``ended`` as it is printed: well, raised, crashed or hung."""
-        return IN_PRINT.get(self.ended, self.ended)
 
     def __getitem__(self, name: str) -> Any:
         """Return a result; `ChildFailed`, with the reason, if there is none."""
@@ -118,7 +111,7 @@ class Outcome:
         )
 
     def __str__(self) -> str:
-        return f"{self.words}: {self.reason}" if self.reason else self.words
+        return f"{self.ended}: {self.reason}" if self.reason else self.ended
 
 
 def run(
@@ -623,7 +616,7 @@ def _judge(outcome: Outcome, expected: str | None) -> None:
         print(f"This cell is meant to raise {expected}, and did:\n{outcome.detail}")
     elif not outcome.ok:
         wanted = f", where it should raise {expected}" if expected else ""
-        how = f"this cell {outcome.words} in its own process{wanted}"
+        how = f"this cell's own process: {outcome.ended}{wanted}"
         raise ChildFailed(f"{outcome.reason} ({how})\n{outcome.detail}".rstrip())
 
 
