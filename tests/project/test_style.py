@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from metallab import paths
+from metallab.__main__ import COMMANDS
 
 DONE = tomllib.loads(Path(__file__).with_name("style.toml").read_text("utf-8"))
 
@@ -164,10 +165,10 @@ SECTION = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+$|\Z)", re.MULTILINE | r
 def find_undocumented(path: Path) -> Iterator[str]:
     """Yield public functions of two parameters or more whose docstring leaves one of them out.
 
-    Asked are those that a page calls and those that a package exports.
+    Asked are those that a page calls, those that a package exports, and those behind ``metallab NAME``.
     """
     module = _module_name(path)
-    asked = _called_by_pages() | _exported_by_packages()
+    asked = _called_by_pages() | _exported_by_packages() | _behind_commands()
 
     for node in _parse(path.read_text("utf-8")).body:
         is_public = isinstance(node, Function) and not node.name.startswith("_")
@@ -220,6 +221,11 @@ def _exported_by_packages() -> frozenset[str]:
         exported |= set(_imports(tree, package).values())
         exported |= {f"{package}.{each.name}" for each in tree.body if isinstance(each, Function)}
     return frozenset(exported)
+
+
+def _behind_commands() -> frozenset[str]:
+    """Return the dotted names of the functions that ``metallab NAME`` calls, as far as no package exports them."""
+    return frozenset(f"{command.module}.command" for command in COMMANDS)
 
 
 def _code(page: Path) -> ast.Module:
@@ -338,7 +344,7 @@ def test_what_is_done_has_no_such_shape(name):
     assert not wrong, f"{rule.advice} (CONTRIBUTING.md, How code reads)"
 
 
-def test_what_pages_call_and_packages_export_has_its_parameters_explained():
+def test_what_pages_and_commands_call_and_packages_export_has_its_parameters_explained():
     missing = {
         str(path.relative_to(paths.ROOT)): listed
         for path in sorted(held("undocumented"))

@@ -22,7 +22,25 @@ class Misuse(ValueError):
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab time``: prints a `metallab.timing.Measurement`; 0, or 2 where nothing was measured."""
+    """Run ``metallab time``, which prints a `metallab.timing.Measurement`, and return its exit code.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0; 2 if nothing was measured.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
+    """
     parser.add_argument(
         "expression", help="a Python expression, quoted; its result is what is waited for"
     )

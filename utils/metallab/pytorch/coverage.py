@@ -623,7 +623,25 @@ def _shortened(modules: Sequence[str], most: int = 3) -> str:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab coverage package.module:factory``: 0 if it runs on MPS, 1 if not, 2 on misuse."""
+    """Run ``metallab coverage package.module:factory``, and return its exit code.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0 if the model runs on MPS; 1 if not; 2 if the factory makes no model, or its operators cannot be listed.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
+    """
     parser.add_argument(
         "factory",
         help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",

@@ -20,7 +20,25 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab trace``: the script's exit code, 1 if it raises, 2 where it cannot be traced."""
+    """Run ``metallab trace``, and return its exit code.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        The script's own; 1 if it raises; 2 if it cannot be traced.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
+    """
     parser.add_argument(
         "--device",
         choices=NAMES,

@@ -363,9 +363,26 @@ def duration(seconds: float) -> str:
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """``metallab report``: 0, or 2 if it cannot be made, or a file of results cannot be read.
+    """Run ``metallab report``, and return its exit code.
 
     It ends with how many pages of the run are incomplete, since `make run` ends with it.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0; 2 if the report cannot be made, or a file of results cannot be read.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
     """
     parser.add_argument(
         "run", type=Path, nargs="?", help="folder of a run; by default the latest under build/"

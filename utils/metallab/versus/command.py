@@ -29,7 +29,26 @@ _ENDS = (KeyboardInterrupt, cases.CaseError, sides.SideError, TurnBlocked, OSErr
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
-    """Compare, and return the exit code. What was compared before an interruption is kept."""
+    """Run ``metallab versus``, and return its exit code. What was compared before an interruption is kept.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0 if nothing became slower; 1 if a case is slower or lost; 2 if the two sides cannot be compared; 130 if
+        interrupted.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
+    """
     given = _parse(parser, arguments)
     try:
         with processes.stoppable():
