@@ -263,7 +263,8 @@ def _run_in_process(
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     if fallback:
         variables["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
-    return isolated.run(source, environment=variables, timeout=round(seconds, 1), **settings)
+    timeout = round(seconds, 1)  # which a message shows, if it runs out
+    return isolated.run(source, environment=variables, timeout=timeout, **settings)
 
 
 def _raise_not_a_model(outcome: isolated.Outcome) -> None:

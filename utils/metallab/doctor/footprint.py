@@ -196,14 +196,14 @@ MakeRun = Callable[[], Callable[[], object]]
 def _measure_peaks(subject: ModelUnderTest, on: PyTorchDevice) -> dict[Task, int]:
     """Return the peaks of inference and of a training step in bytes, beyond the weights on the device.
 
-    A model that has nothing to train has no peak of training.
+    A model that has nothing to train has no peak of training. Raises what the model raises.
     """
     there = subject.to(on.torch_device)
     tasks: dict[Task, MakeRun] = {"inference": there.inference}
     if there.can_train:
         tasks["training"] = there.training_step
 
-    if on.kind == "cpu":
+    if on.kind == "cpu":  # for which PyTorch keeps no peak, so it is taken from a profile
         return {task: measure_allocated_peak(make_run()) for task, make_run in tasks.items()}
     return {task: _measure_device_peak(make_run, on) for task, make_run in tasks.items()}
 

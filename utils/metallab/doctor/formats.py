@@ -379,7 +379,9 @@ def _compute_exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]
         in_float64 = _cast(subject, torch.float64, complex_dtype=torch.complex128)
         return _to_float64_on_cpu(in_float64.inference()()), True
     except Exception:  # noqa: BLE001 - a model may insist on its own format
-        torch.set_default_dtype(default)
+        torch.set_default_dtype(
+            default
+        )  # before its own outputs are computed, and so before `finally`
         return _to_float64_on_cpu(subject.inference()()), False
     finally:
         torch.set_default_dtype(default)

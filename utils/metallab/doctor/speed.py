@@ -106,6 +106,11 @@ def _time_task(
         The best device: a GPU is compared with the whole CPU, and the whole CPU with one of its threads.
     seconds
         For all calls; too few for `CALLS` of them on the CPU leave the task without a comparison.
+
+    Raises
+    ------
+    Exception
+        Whatever the model raises on one of the devices.
     """
     if CALLS * time_second_call(make_run(subject, task)) > seconds:
         on_device = make_run(subject.to(on.torch_device), task)
@@ -131,7 +136,8 @@ def _compare(
 ) -> Comparison:
     """Time a task on each device in turn, and compare their outputs; parameters are those of `_time_task`.
 
-    One thread of the CPU is left out beside a GPU, where it would take most of the time and nobody asks about it.
+    One thread of the CPU is left out beside a GPU, which is compared with the whole CPU; it would take the most time.
+    Outputs have to agree as float32 does, or no speed-up is given.
     """
     devices = {
         name: cast(PyTorchDevice, each)
@@ -139,9 +145,8 @@ def _compare(
         if on.kind == "cpu" or name != ONE_THREAD
     }
     title = "Inference" if task == "inference" else "Training step"
-    budget = Allowance(max(seconds, SHORTEST)).budget(
-        1, crossover.budget_here(), variants=len(devices)
-    )
+    time_budget = Allowance(max(seconds, SHORTEST))
+    budget = time_budget.budget(comparisons=1, full=crossover.budget_here(), variants=len(devices))
 
     return timing.compare(
         {name: make_run(subject.to(each.torch_device), task) for name, each in devices.items()},

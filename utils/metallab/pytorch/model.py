@@ -131,7 +131,10 @@ class ModelUnderTest:
         return self.loss(self.outputs())
 
     def inference(self) -> Callable[[], Any]:
-        """Return a function that computes the outputs of a copy without gradients, in evaluation mode."""
+        """Return a function that computes the outputs of a copy without gradients, in evaluation mode.
+
+        The function raises what the model raises.
+        """
         copy = self.copy()
         copy.model.eval()
         return torch.no_grad()(copy.outputs)
@@ -148,6 +151,11 @@ class ModelUnderTest:
         -------
         dict
             By name, those of the weights that get one; empty if the loss depends on no weight.
+
+        Raises
+        ------
+        Exception
+            Whatever the model or its loss raises.
         """
         copy = self.copy()  # so that this one's `.grad` stays as it is
         if evaluating:
@@ -217,7 +225,8 @@ class ModelUnderTest:
         except Exception:  # noqa: BLE001 - a model may raise anything for another batch
             return False
 
-        # an output may have several rows for each of the inputs, such as one for each word of a sentence
+        # Two batches tell an output whose rows follow from one that always has as many. An output may have several rows
+        # for each of the inputs, such as one for each word of a sentence.
         expected = [doubled * rows for rows in rows_of_one]
         return bool(rows_of_one) and rows_of_doubled == expected
 
@@ -341,7 +350,8 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     """
     model, inputs, loss = _split_result(result, factory)
     plain, named = _split_inputs(inputs)
-    # weights that the loss holds stay as they are: `mapped` leaves modules alone
+    # The closure of a loss is opened for `cast`, which changes its tensors, such as targets, with the model's. Modules
+    # in it stay as they are, since `mapped` leaves them alone.
     loss, plain, named = mapped(
         _detach_if_result, (_open_closure(loss or mean_square), plain, named)
     )

@@ -142,8 +142,8 @@ def move_to(tensor: Tensor, device: Any) -> Tensor:
         return there
 
     sizes = zip(there.shape, there.stride(), strict=True)
-    last = sum((count - 1) * stride for count, stride in sizes)
-    storage = there.new_zeros(offset + last + 1)
+    last_position = sum((count - 1) * stride for count, stride in sizes)
+    storage = there.new_zeros(offset + last_position + 1)
     return storage.as_strided(there.shape, there.stride(), offset).copy_(there)
 
 
@@ -200,9 +200,8 @@ def compute_layer_errors(
     names = _list_names(on_device)
     try:
         same_dtype = run.record_on_cpu()
-    except (
-        CPU_ERRORS
-    ):  # the CPU has no kernel in this dtype: layers without numbers, whose error is NaN
+    except CPU_ERRORS:
+        # the CPU has no kernel in this dtype: layers without numbers, whose error is NaN
         same_dtype = [RecordedLayer(name) for name in names]
 
     if _list_names(exact) != names or _list_names(same_dtype) != names:
