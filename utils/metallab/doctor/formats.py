@@ -276,6 +276,7 @@ class _NonfiniteFinder:
     """
 
     def __init__(self, subject: ModelUnderTest) -> None:
+        """Begin with no place found, for a run of this model, whose weights and inputs are known by their addresses."""
         self.modules = CallingModules()
         self.found: dict[Place, FirstInfinity] = {}
 
@@ -295,6 +296,7 @@ class _NonfiniteFinder:
         # before the call, which may write to its arguments
         has_inherited = self._has_inherited(name, (args, kwargs))
         result = operator(*args, **kwargs)
+        # neither computes numbers: a view has those of its argument, and unwritten memory has any
         if operator.is_view or name.startswith(UNWRITTEN):
             return result
 

@@ -49,6 +49,7 @@ class Workbench:
     """
 
     def __init__(self, folder: Path | str, *, on: Device, minutes: float = 3.0) -> None:
+        """Continue the state in the folder, if there is one; outputs are also taken on ``on`` unless it is the CPU."""
         self.folder = Path(folder)
         self.on = cast(PyTorchDevice, on)
         self.minutes = minutes

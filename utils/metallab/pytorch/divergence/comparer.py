@@ -75,6 +75,7 @@ class OperatorComparer:
     """
 
     def __init__(self, on: PyTorchDevice, seconds: float) -> None:
+        """Begin with a report in which nothing was compared; the seconds count from now."""
         self.on = on
         self.seconds = seconds
         self.began = time.monotonic()
@@ -200,9 +201,8 @@ class OperatorComparer:
                 again = reference.before.place_like(call)
                 result = again.operator(*again.args, **again.kwargs)
                 self.on.synchronize()
-            except (
-                RuntimeError
-            ):  # no memory: the call ran once, so it is not its fault, and the counts stand
+            except RuntimeError:
+                # no memory: the call ran once, so it is not its fault, and the counts stand
                 break
 
             if compare(reference, again.copy_to_cpu(), results(result)).difference is None:
