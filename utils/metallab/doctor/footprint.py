@@ -57,6 +57,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
     this_machine = MachineMemory(usable, label=on.label, free=free)
     machines = [this_machine, *_list_macs(limits.machine_bytes)]
 
+    # what does not fit into one of the machines is not run, since the count alone answers then
     peaks: dict[Task, int] = {}
     smallest = min(machine.usable for machine in machines)
     if SAFETY_FACTOR * counted.total <= min(limits.max_bytes, free, smallest):
