@@ -47,3 +47,20 @@ def test_gradients_of_a_loss_that_holds_the_model_leave_it_as_it_is():
 
     assert gradients["weight"].tolist() == [[1.0, 1.0]]
     assert subject.model.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda subject: subject.to("cpu"), id="a move"),
+        pytest.param(to_double, id="a cast"),
+    ],
+)
+def test_an_input_that_requires_a_gradient_requires_one_in_a_changed_copy(change):
+    """Such as the coordinates of a network for differential equations, which asks for its own derivative."""
+    x = torch.ones(3, 2, requires_grad=True)
+
+    changed = change(as_model((nn.Linear(2, 1), x), "tests:coordinates"))
+
+    assert changed.inputs[0].requires_grad
+    assert changed.inputs[0].is_leaf

@@ -91,8 +91,11 @@ class Answer(Generic[R]):
         ------
         KeyError
             If a field is missing, or there is no such question.
+        ValueError
+            If a caveat is none of those that there are.
         msgspec.ValidationError
-            If a field has another type.
+            If a field of ``result``, ``no_answer`` or ``asked`` is missing or has another type; the other fields are
+            taken as they are.
         """
         question = find_question(data["key"])
         if data["result"] is not None:

@@ -66,13 +66,13 @@ def examine(
         A function without arguments, as text.
     minutes
         For all together: each may take an equal part of the rest, and up to as much again to make the model. Building
-        the simulated GPU, the first time, does not count.
+        the simulated GPU, the first time, does not count. Where ``together`` has to begin again, it has this time anew.
     memory
         Bytes of a machine that the question of memory asks about beside this one; None for no other machine.
     process_memory
         Bytes that a process may need; by default four fifths of what is free.
     progress
-        Called with a line as each answer comes.
+        Called with a line as each answer comes; not while all are asked in one process.
     together
         Ask first in one process, without fallback to the CPU, which is sooner; each in a process of its own where that
         process ends otherwise than ``ok``, or not all answers come.
@@ -89,7 +89,7 @@ def examine(
     NotAModel
         If the factory makes no model that runs on the CPU.
     ValueError
-        If ``minutes`` is not a finite number above 0.
+        If ``minutes`` is not a finite number above 0, or there is no question.
     KeyboardInterrupt
         After Ctrl-C, if there is no answer yet.
     """
@@ -97,6 +97,8 @@ def examine(
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
     if questions is None:
         questions = in_asking_order()
+    if not questions:
+        raise ValueError("there is no question to ask: give one of metallab.doctor.questions")
 
     max_bytes = process_memory or int(MEMORY_SHARE * psutil.virtual_memory().available)
     subject = _Subject(factory, max_bytes, memory)
@@ -131,7 +133,8 @@ def _ask_apart(
     subject
         What is examined.
     seconds
-        For all questions together; the time that a process needs to import PyTorch and make the model does not count.
+        For all questions together. The time in which a process imports PyTorch and makes the model does not count, as
+        long as it takes no longer than the inspection did, and no longer than the question's own part.
     questions
         In the order of asking.
     progress
@@ -163,7 +166,7 @@ def _ask_apart(
             part = left / (len(questions) - len(answers))
             # for importing and making the model, as long as the inspection took; at most as much again as the part
             allowance_to_start = min(inspected_in, part)
-            limit = max(1.0, part + allowance_to_start)
+            limit = max(1.0, part + allowance_to_start)  # nothing starts in less than a second
             progress(_announce(question, limit))
 
             began = time.monotonic()

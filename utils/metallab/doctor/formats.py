@@ -293,7 +293,7 @@ class _NonfiniteFinder:
     def see(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, note the place if it makes infinite numbers or NaN, and return its result."""
         name = operator.name().partition("::")[2].partition(".")[0]
-        # before the call, which may write to its arguments
+        # asked before the call, which may write to its arguments; by name, since a copy makes no number of its own
         has_inherited = self._has_inherited(name, (args, kwargs))
         result = operator(*args, **kwargs)
         # neither computes numbers: a view has those of its argument, and unwritten memory has any
@@ -307,6 +307,7 @@ class _NonfiniteFinder:
 
         nonfinite = [] if has_inherited else _list_nonfinite(result)
         if nonfinite:
+            # of a result with both, the infinities are named: a NaN is made of them more often than they of it
             is_infinity = any(bool(tensor.isinf().any()) for tensor in nonfinite)
             kind: Literal["infinity", "NaN"] = "infinity" if is_infinity else "NaN"
             line = calling_line(until=run_in_format.__name__)

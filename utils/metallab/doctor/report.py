@@ -137,6 +137,8 @@ def load_report(file: Path) -> Report:
         If the file cannot be read.
     ValueError
         If it is no JSON.
+    KeyError, msgspec.ValidationError
+        If somebody has changed it so that a field is missing or has another type.
     """
     try:
         return Report.from_json(json.loads(file.read_text("utf-8")))

@@ -368,6 +368,7 @@ def look_into(work: Workbench, name: Any) -> Finding:
     answer = work.answer(questions.PROFILE, "moved")
     if not sentences:
         raise _refuse_operator(name, known_names, answer)
+    # these times are another machine's: on a Mac another operator may take the longest
     if not work.on_a_mac:
         sentences.append(wording.PHRASES["other operator"])
     return Finding(
@@ -578,7 +579,7 @@ def check_memory(work: Workbench, gigabytes: Any) -> Finding:
             raise Refused.because(Refusal.DOES_NOT_FIT, answer=line)
     return Finding(
         wording.fits(result, gigabytes),
-        is_counted=True,
+        is_counted=True,  # no device was asked
         details=tuple(doctor_wording.machine_memory(result, mac) for mac in macs),
     )
 

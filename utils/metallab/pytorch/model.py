@@ -106,7 +106,7 @@ class ModelUnderTest:
         def change_tensor(tensor: Tensor) -> Tensor:
             # else an input that requires a gradient would become a result of this change, which has a graph and no
             # `.grad`, and cannot be copied again
-            return change(tensor.detach())
+            return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
         model, loss, inputs, named = mapped(
             change_tensor, (self.model, self.loss, self.inputs, self.named), change_module

@@ -330,7 +330,8 @@ class _ResultComparer:
     def _compare_positions(self, exact: Tensor, value: Tensor) -> Difference | None:
         """Return how positions differ, by the values there: where values are equal, devices may choose another one.
 
-        None if they point at equal values, or turn out to be no positions. Of a stable sort, each counts.
+        None if they point at equal values, and of integers that are no positions, for which `not_compared` is set. Of
+        a stable sort, each counts.
         """
         if exact.shape != value.shape or exact.dtype != value.dtype:
             return WrongKind.of(exact, value)
@@ -341,7 +342,7 @@ class _ResultComparer:
 
         try:
             wrong = self._count_wrong_positions(exact, value)
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError):  # PyTorch finds no value at such a position
             return PositionsOutside()
         return WrongPositions(wrong, value.numel()) if wrong else None
 
@@ -448,7 +449,8 @@ class _ResultComparer:
             return None
 
         # only the rounding of values that are no larger than the wrong ones counts: a mask of -1e9 among them has an
-        # error of its own, which explains none of those of smaller numbers
+        # error of its own, which explains none of those of smaller numbers. The error is added, as the device's number
+        # is the larger one where the right one is 0
         largest_size = (exact.abs() + error)[wrong].max()
         no_larger = finite & (exact.abs() <= largest_size)
         rounding = MAX_ROUNDING_FACTOR * self.reference.rounding(number, exact, no_larger)

@@ -217,6 +217,7 @@ def headline(report: Report) -> str:
     """Return the report in one sentence, or two: that all agree, or which call makes a NaN or is wrong, and where.
 
     The second one says where a NaN's infinity comes from, or what the fault of a wrong kernel needs, if that is known.
+    Of a fault that comes and goes the sentence counts the calls, and leads to the report on calls that macOS aborts.
     """
     first = report.divergent_call
     if first is None:
