@@ -52,7 +52,7 @@ from metallab.timing import (
     Withheld,
     why_withheld,
 )
-from metallab.verdicts import compare_samples
+from metallab.verdicts import choose_sampling, compare_samples
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -166,6 +166,7 @@ class Record:
             compared.low,
             high,
             n=self.measurement.n,
+            sampling=choose_sampling(self.measurement.cold),
         )
         return Answer(compared.variant, ratio)
 
@@ -737,6 +738,7 @@ def _work(run: Record) -> tuple[Any, ...]:
         measured.question,
         measured.dtype,
         measured.size,
+        measured.cold,
         compared and (compared.role, compared.series),
     )
     where = (

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar, get_args
 import numpy as np
 import psutil
 
-from metallab import mode, results_made, simulation, turns, units, verdicts
+from metallab import caches, mode, results_made, simulation, turns, units, verdicts
 from metallab.fields import Dtype
 from metallab.inspections import (
     KEPT_BYTES,
@@ -128,6 +128,10 @@ class Host:
         """No settings."""
         return contextlib.nullcontext()
 
+    def cache_clearer(self) -> Callable[[], Any]:
+        """Return what clears the caches of the core that runs this thread; see `metallab.caches`."""
+        return caches.make_numpy_clearer()
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -226,6 +230,7 @@ def compare(
     roles: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     seconds: float | None = None,
+    cold: bool = False,
     seed: int = 0,
     clock: Clock = time.perf_counter_ns,
 ) -> Comparison:
@@ -254,6 +259,12 @@ def compare(
     seconds
         The time for all of it, as far as slow calls leave a choice: each variant gets its share. By default the budget
         alone says how long.
+    cold
+        Clear the caches of a variant's device before each of its samples, outside of the time that is taken, as where
+        other work comes between two calls of your program. The untimed call before stays, so threads are awake and
+        kernels compiled: only the data have to come from memory. It works on PyTorch's devices and on `Host`, for
+        latency; the results say that caches were cold. The simulated GPU computes in the CPU's memory, so the CPU's
+        caches are cleared there.
     dtype, size, series, roles
         Only recorded: number format, of all variants or of each; amount of work; name of comparisons that differ in
         size only (``series="product, n", size=64`` makes ``product, n = 64``); what each is: ``{"cuda": "GPU"}``.
@@ -262,7 +273,8 @@ def compare(
     ------
     KeyError, TypeError, ValueError
         If a variant has no device or parity, or cannot be called; for a size without a series, an unknown dtype, or
-        ``seconds`` that are not above 0.
+        ``seconds`` that are not above 0; for ``cold`` with throughput, and where caches cannot be cleared
+        (`metallab.caches.CachesNotCleared`).
 
     In a notebook the result is saved after the cell (`metallab.session`).
     """
@@ -279,6 +291,8 @@ def compare(
         budget = shorten(budget, seconds / len(variants))
     name = name or (f"{series} = {size.number:g}" if size else "comparison")
     samplers = {key: _Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
+    if cold:
+        _give_clearers(samplers.values())
     rounds, refused = _in_turns(samplers, baseline, judges, budget, random.Random(seed))
     times = dict(zip(samplers, zip(*rounds.rows, strict=True), strict=True))
     measurements = {
@@ -292,7 +306,7 @@ def compare(
         for key, sampler in samplers.items()
     }
     paired = {
-        key: Ratio.of(key, baseline, times[key], times[baseline])
+        key: Ratio.of(key, baseline, times[key], times[baseline], verdicts.choose_sampling(cold))
         for key in judges
         if key not in refused
     }
@@ -469,6 +483,8 @@ class _Sampler:
         self.warm_ups = 0
         self.has_simulated = False
         """Whether a call worked on the simulated GPU, whatever device it was said to run on."""
+        self.clear_caches: Callable[[], Any] | None = None
+        """What is called before each sample of a comparison; None if its caches stay warm."""
 
     @property
     def is_simulated(self) -> bool:
@@ -531,7 +547,12 @@ class _Sampler:
                 overwrite(sizes)
 
     def sample(self, keep_result: bool = False) -> float:
-        """Return the seconds per call of one block; its last result is kept for `take_result` if wanted."""
+        """Return the seconds per call of one block; its last result is kept for `take_result` if wanted.
+
+        Caches are cleared before, where that was asked for, and the block waits until they are.
+        """
+        if self.clear_caches is not None:
+            self.clear_caches()
         return self._timed_block(keep_result) / self.block
 
     def take_result(self) -> Any:
@@ -582,6 +603,7 @@ class _Sampler:
             stop_reason=reason,
             mode=mode.current(),
             others=others,
+            cold=self.clear_caches is not None,
             **self._where(),
             **about,
         )
@@ -591,6 +613,33 @@ class _Sampler:
         if not self.has_simulated or self.device.simulated:
             return described(self.device)
         return {"device": simulation.label(), "simulated": True, "kind": "mps", "threads": None}
+
+
+def _give_clearers(samplers: Iterable[_Sampler]) -> None:
+    """Let samplers clear the caches of their devices; those of one kind share a buffer, which may be large.
+
+    ValueError for throughput; `metallab.caches.CachesNotCleared` for a device that does not know how.
+    """
+    clearers: dict[tuple[str, type], Callable[[], Any]] = {}
+    for sampler in samplers:
+        device = sampler.device
+        if sampler.question != "latency":
+            raise ValueError(
+                "cold=True is about single calls, since only the first of a row would be cold: ask for "
+                "question='latency'"
+            )
+
+        make = getattr(device, "cache_clearer", None)
+        if make is None:
+            raise caches.CachesNotCleared(
+                f"the caches of {device.label} cannot be cleared from here: leave cold=True out, or compare on a "
+                "device of PyTorch or on timing.Host()"
+            )
+
+        kind = (device.kind, type(device))
+        if kind not in clearers:
+            clearers[kind] = make()
+        sampler.clear_caches = clearers[kind]
 
 
 def described(device: DeviceLike) -> dict[str, Any]:

@@ -90,12 +90,19 @@ class Measurement:
     dtype: Dtype | None = None
     """The number format of the work."""
     size: Size | None = None
+    cold: bool = False
+    """True if the device's caches were cleared before each sample."""
 
     def __post_init__(self) -> None:
         if self.simulated:  # then whatever is said of its times says that
             marked = tuple(map(units.SimulatedNumber, self.samples))
             object.__setattr__(self, "samples", marked)
             object.__setattr__(self, "first_call", units.SimulatedNumber(self.first_call))
+
+    @property
+    def question_in_words(self) -> str:
+        """The question, and that caches were cold where they were."""
+        return f"{self.question} with cold caches" if self.cold else self.question
 
     @property
     def n(self) -> int:
@@ -155,7 +162,7 @@ class Measurement:
         low, median, high = (float(self.percentile(percent)) for percent in (25, 50, 75))
         first_call = units.seconds(float(self.first_call))
         text = (
-            f"{self.name}: {units.seconds(median)} a call, {self.question}, on {self.device} "
+            f"{self.name}: {units.seconds(median)} a call, {self.question_in_words}, on {self.device} "
             f"(quartiles {units.seconds(low)} to {units.seconds(high)}, {self.n} samples"
             f"{f', each of {self.block} calls' if self.block > 1 else ''}, first call {first_call})"
         )
@@ -330,6 +337,16 @@ class Sampling:
 ROUNDS = Sampling("pair", "pairs", fewest=FEWEST_PAIRS, digits=2)
 """Each pair is one round of one process."""
 
+COLD_ROUNDS = Sampling(
+    "pair with cold caches", "pairs with cold caches", fewest=FEWEST_PAIRS, digits=2
+)
+"""The same, where the caches were cleared before each of the two samples."""
+
+
+def choose_sampling(cold: bool) -> Sampling:
+    """Return what the pairs of a comparison in one process are."""
+    return COLD_ROUNDS if cold else ROUNDS
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -349,7 +366,12 @@ class Ratio:
 
     @classmethod
     def of(
-        cls, variant: str, baseline: str, times: Sequence[float], baseline_times: Sequence[float]
+        cls,
+        variant: str,
+        baseline: str,
+        times: Sequence[float],
+        baseline_times: Sequence[float],
+        sampling: Sampling = ROUNDS,
     ) -> Ratio:
         """Return the speed-up of times that are paired by position."""
         paired = tuple(theirs / ours for ours, theirs in zip(times, baseline_times, strict=True))
@@ -360,6 +382,7 @@ class Ratio:
             *median_interval(paired),
             len(paired),
             paired,
+            sampling=sampling,
         )
 
     @property
@@ -559,7 +582,8 @@ class Comparison:
         return [f"{self.name}: {sentence}" for sentence in self.sentences]
 
     def __str__(self) -> str:
-        head = f"{self.name} ({self.question}, baseline {self.baseline}; {self.parity})"
+        question = self.measurements[self.baseline].question_in_words
+        head = f"{self.name} ({question}, baseline {self.baseline}; {self.parity})"
         lines = [*map(str, self.measurements.values()), *self.sentences]
         if self.ratios and any(measured.varies for measured in self.measurements.values()):
             lines.append(
@@ -586,7 +610,9 @@ def compare_samples(
         baseline=baseline,
         measurements=dict(measurements),
         paired={
-            key: Ratio.of(key, baseline, measured.samples, base.samples)
+            key: Ratio.of(
+                key, baseline, measured.samples, base.samples, choose_sampling(measured.cold)
+            )
             for key, measured in measurements.items()
             if key != baseline and not (measured.simulated or base.simulated)
         },

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metallab import simulation
+from metallab import caches, simulation
 from metallab.device.base import (
     BEST_FIRST,
     PRODUCTS_APART,
@@ -63,6 +63,24 @@ class PyTorchDevice(Device):
             torch.full((size,), 0xFF, dtype=torch.uint8, device=self.torch_device) for size in sizes
         ]
         self.synchronize(*held)
+
+    def cache_clearer(self) -> Callable[[], Any]:
+        """Return what clears this device's caches: it reads a buffer that is larger, with all of the device's threads.
+
+        The simulated GPU computes in the CPU's memory, so there it is the CPU's caches. See `metallab.caches`.
+        """
+        import torch
+
+        place = torch.device("cpu") if self.simulated else self.torch_device
+        cache = caches.find_cpu_cache()
+        if place.type == "cuda":
+            cache = torch.cuda.get_device_properties(place).L2_cache_size
+        size = caches.size_buffer(None if place.type == "mps" else cache)
+        if place.type != "cuda":  # on a Mac it is the same memory
+            caches.require_memory(size)
+
+        buffer = torch.ones(size // 4, dtype=torch.float32, device=place)
+        return buffer.sum
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -240,7 +240,8 @@ def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclu
     """Return the comparisons of a notebook by question, baseline and parity check: a table each."""
     tables: dict[tuple[str, str, str], list[Conclusion]] = {}
     for each in findings.conclusions(records):
-        tables.setdefault((each.measured.question, each.baseline, each.parity), []).append(each)
+        kind = (each.measured.question_in_words, each.baseline, each.parity)
+        tables.setdefault(kind, []).append(each)
     return tables
 
 
