@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from metallab import units
 
 if TYPE_CHECKING:
+    from metallab.fitness import Fitness
     from metallab.verdicts import Ratio, Withheld
 
 PHRASES = {
@@ -36,6 +37,16 @@ PHRASES = {
     "look for a function that changes its input or itself, for calls that the system aborted, or for work that nobody "
     "waits for: {difference}",
     "unknown": "no reason is given",
+    "fit": "Fit for measuring now: {device} kept its speed within {drift:.0%}, and other programs used {others:.1f} "
+    "cores; {power}.",
+    "not fit": "Not fit for measuring now, because {obstacles}.",
+    "not judged": "Whether this machine is fit for measuring was not judged ({reason}): {detail}.",
+    "restless": "half of the times of one computation are {noise:.0%} of their median apart: close other programs, let "
+    "the machine cool, and run again",
+    "battery": "it runs on battery: plug it in",
+    "low-power mode": "low-power mode is on: switch it off",
+    "mains": "it runs on mains power",
+    "power unknown": "where its power comes from could not be asked",
 }
 
 
@@ -66,6 +77,33 @@ def withheld_sentence(withheld: Withheld) -> str:
 def withheld_label(withheld: Withheld) -> str:
     """Return the same for a label: the reason without its detail, unless the detail is all there is."""
     return f"{PHRASES['withheld, in short']}: {withheld.named_reason or withheld.detail}"
+
+
+# ---- whether a machine is fit for measuring ----------------------------------------------------------------------
+
+
+def fitness_sentence(fitness: Fitness) -> str:
+    """Return the verdict on a machine: fit for measuring now, or not because of what, and what to do."""
+    withheld = fitness.withheld
+    if withheld is not None and not fitness.is_judged:
+        return PHRASES["not judged"].format(reason=withheld.named_reason, detail=withheld.detail)
+
+    if fitness.is_fit:
+        is_known = fitness.machine.power_source == "AC"
+        return PHRASES["fit"].format(
+            device=fitness.watch.before.device,
+            drift=abs(fitness.watch.drift),
+            others=fitness.others,
+            power=PHRASES["mains" if is_known else "power unknown"],
+        )
+
+    told = []
+    for obstacle in fitness.obstacles:
+        if withheld is not None and obstacle.value == withheld.reason.value:
+            told.append(withheld.detail)
+        else:
+            told.append(PHRASES[obstacle.value].format(noise=fitness.noise))
+    return PHRASES["not fit"].format(obstacles="; and because ".join(told))
 
 
 # ---- what a speed-up says ----------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ The modules, in the order in which a question passes through them:
 `report`      all answers
 `evidence`    the tables of a result
 `wording`     the sentences; no other module has one, and none reads one
+`audit`       ``metallab doctor --machine``: no model, but the machine
 ============= =======================================================================================
 """
 

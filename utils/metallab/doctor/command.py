@@ -1,4 +1,4 @@
-"""``metallab doctor package.module:factory``."""
+"""``metallab doctor package.module:factory``, and ``metallab doctor --machine``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from metallab import paths
+from metallab.doctor import wording
+from metallab.doctor.audit import audit_machine
 from metallab.doctor.examination import examine
 from metallab.doctor.report import Report
 from metallab.pytorch.errors import NotAModel
@@ -34,7 +36,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     -------
     int
         0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, or the folder cannot be written;
-        130 if interrupted.
+        130 if interrupted. Of a machine: 1 if one of its devices computes wrongly or not at all.
 
     Raises
     ------
@@ -42,6 +44,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
     """
     given = _parse(parser, arguments)
+    if given.machine:
+        return _print_audit(parser)
     try:
         paths.make_output(given.out)  # before the minutes of asking, in case it cannot be written
         report = examine(
@@ -63,6 +67,18 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     return exit_code(report)
 
 
+def _print_audit(parser: argparse.ArgumentParser) -> int:
+    """Print what was found on this machine, and return the exit code."""
+    try:
+        audit = audit_machine()
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+    print(*wording.audit_lines(audit), sep="\n")
+    return 0 if audit.is_sound else 1
+
+
 def exit_code(report: Report) -> int:
     """Return the exit code of a report: that of its worst answer."""
     if report.interrupted:
@@ -78,7 +94,13 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     """Return the options of the command, memory in bytes. SystemExit if they are wrong, with a message."""
     parser.add_argument(
         "factory",
+        nargs="?",
         help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+    )
+    parser.add_argument(
+        "--machine",
+        action="store_true",
+        help="in place of a model: do this machine's devices compute right, what is missing, is it fit for measuring?",
     )
     parser.add_argument(
         "--minutes", type=float, default=3.0, help="for all answers together (%(default)g)"
@@ -93,6 +115,8 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
 
     given = parser.parse_args(arguments)
+    if given.machine == (given.factory is not None):
+        parser.error("name a model as package.module:factory, or ask about --machine, and not both")
     if not 0 < given.minutes < math.inf:
         parser.error("--minutes is a number above 0, such as 3")
     return given

@@ -43,6 +43,7 @@ from metallab.doctor.results import (
 from metallab.outcomes import Status
 
 if TYPE_CHECKING:
+    from metallab.doctor.audit import Audit, DeviceCheck
     from metallab.doctor.report import Report
 
 MOST_NAMES = 5
@@ -51,6 +52,23 @@ MOST_PLACES = 3
 """Modules and lines of an operator that are named."""
 
 PHRASES = {
+    # of a machine
+    "its facts": "This machine",
+    "devices": "Devices: each multiplies two matrices, which is compared with NumPy's product",
+    "device agrees": "{framework}, {device}: computes, and agrees",
+    "device differs": "{framework}, {device}: computes and is WRONG by up to {detail}",
+    "device refused": "{framework}, {device}: FAILED: {detail}",
+    "any device": "any device",
+    "absent": "not installed: {names}",
+    "installed": "Installed",
+    "packages missing": "pages need packages that are missing, {names}: make setup FORCE=1",
+    "packages there": "every package that a page cannot do without is there",
+    "tool missing": "{what}: {fix}",
+    "tools there": "no compiler or other tool is missing",
+    "versions": "{count} packages compared with the versions that were tested together: {told}",
+    "versions same": "none differs",
+    "version": "{package} is {here}, tested is {tested}",
+    "versions fix": "make setup FORCE=1 restores them",
     # of any answer
     "see": "see answer {number}",
     "more time": "more minutes give more time",
@@ -637,3 +655,55 @@ def choice(compared: Sequence[FormatRun]) -> str:
 
 def _size_of_error(run: FormatRun) -> float:
     return float("inf") if run.error is None else run.error
+
+
+# ---- the machine -------------------------------------------------------------------------------------------------
+
+
+def audit_lines(audit: Audit) -> list[str]:
+    """Return what ``metallab doctor --machine`` prints: machine, devices, what is installed, and the verdict."""
+    hardware = [f"{label}: {value}" for label, value in audit.machine.rows()]
+    devices = list(map(device_check, audit.checks))
+    if audit.absent:
+        devices.append(PHRASES["absent"].format(names=", ".join(audit.absent)))
+
+    sections = {
+        "its facts": hardware,
+        "devices": devices,
+        "installed": _list_installation(audit),
+    }
+    lines: list[str] = []
+    for heading, told in sections.items():
+        lines += [PHRASES[heading], *(f"  {line}" for line in told), ""]
+    return [*lines, str(audit.fitness)]
+
+
+def device_check(check: DeviceCheck) -> str:
+    """Return whether a device computes, and computes right."""
+    return PHRASES[f"device {check.outcome}"].format(
+        framework=check.framework,
+        device=check.device or PHRASES["any device"],
+        detail=check.detail,
+    )
+
+
+def _list_installation(audit: Audit) -> list[str]:
+    """Return what is missing, and which packages have another version than the tested one."""
+    if audit.packages:
+        lines = [PHRASES["packages missing"].format(names=", ".join(audit.packages))]
+    else:
+        lines = [PHRASES["packages there"]]
+
+    missing = [PHRASES["tool missing"].format(what=each.what, fix=each.fix) for each in audit.tools]
+    lines += missing or [PHRASES["tools there"]]
+    if not audit.compared:
+        return lines
+
+    told = [
+        PHRASES["version"].format(package=each.package, here=each.here, tested=each.tested)
+        for each in audit.differences
+    ]
+    if told:
+        told.append(PHRASES["versions fix"])
+    versions = "; ".join(told) or PHRASES["versions same"]
+    return [*lines, PHRASES["versions"].format(count=audit.compared, told=versions)]
