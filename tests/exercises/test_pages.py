@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from metallab import checks
-from metallab.exercises import check
+from metallab.exercises import check, page_00, page_01
 from metallab.pytorch.kernels import rule
 
 
@@ -140,3 +140,99 @@ def test_page_13_judges_no_time_of_a_simulated_gpu():
 def test_page_13_takes_a_stub_as_not_attempted():
     stub = lambda *_: ...
     assert check("13.1", stub, ..., stub, planted_bench([]), X).outcome == "not attempted"
+
+
+HERE = SimpleNamespace(simulated=False)
+SIMULATED = SimpleNamespace(simulated=True)
+
+
+def time_after_pause(call, synchronize, sleep, clock):
+    synchronize()
+    sleep(0.1)
+    start = clock()
+    call()
+    synchronize()
+    return clock() - start
+
+
+def time_without_rest(call, synchronize, sleep, clock):
+    sleep(0.1)
+    synchronize()
+    start = clock()
+    call()
+    synchronize()
+    return clock() - start
+
+
+@pytest.fixture
+def planted_pause(monkeypatch):
+    """A machine on which a call takes three times as long after a pause."""
+    monkeypatch.setattr(page_01, "measure_pause", lambda *_: 3.0)
+
+
+@pytest.mark.parametrize(("guess", "outcome"), [(2.0, "right"), (1.0, "open"), (7, "open")])
+def test_page_01_compares_a_prediction_with_this_machine(planted_pause, guess, outcome):
+    judged = check("01.3", lambda: guess, time_after_pause, None, HERE)
+    assert judged.outcome == outcome
+    assert "measured 3 times" in judged
+
+
+@pytest.mark.parametrize("guess", [None, True, -1, float("inf"), "twice"])
+def test_page_01_refuses_a_guess_that_is_no_factor(planted_pause, guess):
+    with pytest.raises(checks.WrongAnswer, match="above 0"):
+        check("01.3", lambda: guess, time_after_pause, None, HERE)
+
+
+def test_page_01_wants_the_device_to_rest(planted_pause):
+    with pytest.raises(checks.WrongAnswer, match="rest"):
+        check("01.3", lambda: 2, time_without_rest, None, HERE)
+
+
+def test_page_01_times_no_simulated_gpu():
+    assert check("01.3", lambda: 2, time_after_pause, None, SIMULATED).outcome == "not judged"
+
+
+def test_page_01_takes_half_an_answer_as_not_attempted(planted_pause):
+    assert check("01.3", lambda: 2, lambda *_: ..., None, HERE).outcome == "not attempted"
+
+
+def multiply_in_float32(a, b):
+    return a.float() @ b.float()
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("guess", "broken", "outcome"),
+    [
+        pytest.param(4096, 4096, "right", id="as calculated"),
+        pytest.param(2048, 2048, "right", id="as the machine does"),
+        pytest.param(4096, 2048, "open", id="another machine"),
+        pytest.param(4096, None, "open", id="nothing breaks"),
+    ],
+)
+def test_page_00_compares_a_prediction_with_this_machine(monkeypatch, guess, broken, outcome):
+    monkeypatch.setattr(page_00, "find_first_broken", lambda _: broken)
+    assert check("00.2", lambda: guess, multiply_in_float32, CPU).outcome == outcome
+
+
+def test_page_00_finds_where_float16_ends():
+    assert page_00.find_first_broken(CPU) == 4096
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [
+        pytest.param(lambda a, b: (a @ b).float(), id="too late"),
+        pytest.param(lambda a, b: 16.0 * a.shape[1], id="no product"),
+        pytest.param(lambda a, b: (a.float() @ b.float())[:1], id="another shape"),
+    ],
+)
+def test_page_00_refuses_what_is_no_repair(repair):
+    with pytest.raises(checks.WrongAnswer, match="without_it"):
+        check("00.2", lambda: 4096, repair, CPU)
+
+
+def test_page_00_takes_half_an_answer_as_not_attempted():
+    assert check("00.2", lambda: 4096, lambda *_: ..., CPU).outcome == "not attempted"

@@ -6,8 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
-from metallab.exercises.judging import exercise, expect
+from metallab.exercises.judging import (
+    Open,
+    Right,
+    exercise,
+    expect,
+    expect_that,
+    require_attempt,
+)
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -42,31 +50,70 @@ def judge_agree(agree: Callable[..., Any]) -> bool:
     return True
 
 
+TERM = 4.0
+"""What the matrices of the second exercise are full of: each term of a result is its square, 16."""
+
+SIZES = (1024, 2048, 4096, 8192)
+"""Numbers of terms."""
+
+ROWS = 8
+"""Of the result, which is small: it is the number of terms that matters."""
+
+ALLOWED = 0.01
+"""How far a product in float16 may be off, as a share of its value."""
+
+
 @exercise(
     "00.2",
-    hint="as text, 2.15 comes before 2.9; packaging.version.Version compares numbers",
+    hint="how many terms of 16 come to more than 65504? And what is divided before can be multiplied afterwards",
 )
-def judge_at_least(at_least: Callable[..., Any]) -> bool:
-    """Ask about versions whose text sorts in another way than their numbers, and that are not finished."""
-    cases = [
-        ("2.15.0", "2.9", True),
-        ("2.9.1", "2.15", False),
-        ("2.9", "2.9", True),
-        ("1.20", "2.9", False),
-        ("3.0", "2.15", True),
-        ("2.9", "2.9.0", True),
-        ("2.9.0", "2.9", True),
-        ("2.9.0", "2.9.1", False),
-        ("2.9.10", "2.9.9", True),
-        ("2.15.0+cu132", "2.15", True),
-        ("2.9.0rc1", "2.9.0", False),
-        ("2.9.0", "2.9.0rc1", True),
-        ("2.9.0rc1", "2.9.0rc2", False),
-        ("2.9.0rc10", "2.9.0rc9", True),
-        ("2.9.0", "2.9.0.1", False),
-        ("2.10.0.dev20250901", "2.10", False),
-    ]
+def judge_overflow(
+    breaks_at: Callable[[], Any],
+    without_it: Callable[[torch.Tensor, torch.Tensor], Any],
+    device: torch.device,
+) -> Right | Open:
+    """Multiply on the page's device, and compare the prediction with what broke there, then ask for the repair."""
+    predicted = breaks_at()
+    is_size = predicted in SIZES and not isinstance(predicted, bool)
+    expect_that(is_size, "breaks_at()", predicted, f"one of {', '.join(map(str, SIZES))}")
 
-    for version, wanted, answer in cases:
-        expect(f"at_least({version!r}, {wanted!r})", at_least(version, wanted), answer)
-    return True
+    for terms in SIZES:
+        a, b = _fill(terms, device)
+        got = require_attempt(without_it(a, b))
+        wanted = terms * TERM**2
+        is_right = isinstance(got, torch.Tensor) and got.shape == (ROWS, ROWS)
+        is_right = is_right and _is_within(got, wanted)
+        case = f"without_it(a, b) of {terms} terms"
+        shown = got.flatten()[0] if isinstance(got, torch.Tensor) and got.numel() else got
+        expect_that(is_right, case, shown, f"{wanted:g} within 1 %, in {ROWS} x {ROWS} results")
+
+    broken = find_first_broken(device)
+    if predicted == broken:
+        return Right(f"This machine's product leaves 1 % at {broken} terms, as you predicted.")
+    exact = next(terms for terms in SIZES if terms * TERM**2 > torch.finfo(torch.float16).max)
+    expect("breaks_at()", predicted, exact)
+    return Open(
+        f"{exact} is right for the result alone, but this machine's product broke at {broken or 'none of them'}: "
+        "it adds up in another format. Which one would explain that?"
+    )
+
+
+def find_first_broken(device: torch.device) -> int | None:
+    """Return the first number of terms whose float16 product is more than 1 % off on a device; None if none is."""
+    for terms in SIZES:
+        a, b = _fill(terms, device)
+        if not _is_within(a @ b, terms * TERM**2):
+            return terms
+    return None
+
+
+def _fill(terms: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two matrices in float16 whose product has so many equal terms in each result."""
+    a = torch.full((ROWS, terms), TERM, dtype=torch.float16, device=device)
+    return a, a.T.contiguous()
+
+
+def _is_within(product: torch.Tensor, wanted: float) -> bool:
+    """Say whether all results are within what float16 is allowed; an infinity or NaN is not."""
+    off = (product.double().cpu() - wanted).abs()
+    return bool((off <= ALLOWED * wanted).all())

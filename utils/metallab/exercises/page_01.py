@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
-from metallab.exercises.judging import Open, exercise, expect, expect_that, is_near
+from metallab import isolated, timing
+from metallab.exercises.judging import (
+    Open,
+    Right,
+    exercise,
+    expect,
+    expect_that,
+    is_near,
+    require_attempt,
+)
 from metallab.fake_device import FakeDevice
 
 KERNEL = 0.008
@@ -89,3 +101,99 @@ def judge_speed_up(speed_up: Callable[..., Any]) -> bool:
         near = is_near(got, truth, relative=0.005)
         expect(f"speed_up of {len(one)} rounds", got, truth, holds=near)
     return True
+
+
+PAUSE = 0.1
+"""Seconds that the program of the third exercise does nothing before each call."""
+
+REPEATS = 10
+"""Calls with the pause, and as many without."""
+
+CLOSE = 2.0
+"""A prediction that is off by this factor at most holds."""
+
+AfterPause = Callable[
+    [Callable[[], Any], Callable[[], Any], Callable[[float], None], Callable[[], float]], Any
+]
+"""Of a call, what waits for the device, what sleeps and what reads the clock: the seconds of one call after a pause."""
+
+
+class _PlantedWorld:
+    """A device with a clock that moves only by its kernels and by sleeping."""
+
+    def __init__(self) -> None:
+        self.now, self.busy_until = 100.0, 100.0 + 20 * KERNEL  # left over from somebody else
+        self.calls = 0
+        self.rest = 0.0
+        """Seconds for which the device had nothing to do before the last call."""
+
+    def launch(self) -> None:
+        self.calls += 1
+        self.rest = max(0.0, self.now - self.busy_until)
+        self.busy_until = max(self.now, self.busy_until) + KERNEL
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.busy_until)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def clock(self) -> float:
+        return self.now
+
+
+@exercise("01.3", hint="wait, sleep, read the clock, call, wait, read the clock")
+def judge_pause(
+    guess: Callable[[], Any],
+    time_after_pause: AfterPause,
+    call: Callable[[], Any],
+    on: timing.DeviceLike,
+) -> Right | Open | isolated.Skipped:
+    """Time a call after a pause on a planted device, then compare the prediction with what this machine does."""
+    predicted = guess()
+    is_number = isinstance(predicted, int | float) and not isinstance(predicted, bool)
+    is_factor = is_number and math.isfinite(predicted) and predicted > 0
+    expect_that(is_factor, "guess()", predicted, "a number above 0: 2 is twice as long")
+
+    world = _PlantedWorld()
+    got = require_attempt(
+        time_after_pause(world.launch, world.synchronize, world.sleep, world.clock)
+    )
+    assert world.calls == 1, f"time_after_pause makes {world.calls} calls, and should make one"
+    is_right = is_near(got, KERNEL)
+    expect(f"time_after_pause of a call of {KERNEL:g} s", got, KERNEL, holds=is_right)
+    is_rested = is_near(world.rest, PAUSE)
+    expect("the device's rest before the call", world.rest, PAUSE, holds=is_rested)
+
+    if on.simulated:
+        return isolated.Skipped("The simulated GPU has no times of its own.")
+    return _compare_guess(predicted, measure_pause(time_after_pause, call, on))
+
+
+def measure_pause(
+    time_after_pause: AfterPause, call: Callable[[], Any], on: timing.DeviceLike
+) -> float:
+    """Return how many times as long a call takes after a pause as in a row, on a device of this machine."""
+    paused = [
+        time_after_pause(call, on.synchronize, time.sleep, time.perf_counter)
+        for _ in range(REPEATS)
+    ]
+    in_a_row = [
+        time_after_pause(call, on.synchronize, _return_at_once, time.perf_counter)
+        for _ in range(REPEATS)
+    ]
+    return statistics.median(paused) / statistics.median(in_a_row)
+
+
+def _return_at_once(seconds: float) -> None:
+    """Stand in for a sleep."""
+
+
+def _compare_guess(predicted: float, measured: float) -> Right | Open:
+    """Return whether a prediction holds; that it does not is this machine's affair, and no mistake."""
+    said = f"Predicted {predicted:.3g}, measured {measured:.3g} times as long after {PAUSE:g} s."
+    if max(predicted / measured, measured / predicted) <= CLOSE:
+        return Right(said)
+    return Open(
+        f"{said} What does the processor do in the pause, and how long does your own pause?"
+    )
