@@ -115,5 +115,5 @@ def _fill(terms: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]
 
 def _is_within(product: torch.Tensor, wanted: float) -> bool:
     """Say whether all results are within what float16 is allowed; an infinity or NaN is not."""
-    off = (product.double().cpu() - wanted).abs()
+    off = (product.cpu().double() - wanted).abs()
     return bool((off <= ALLOWED * wanted).all())
