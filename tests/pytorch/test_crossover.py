@@ -111,6 +111,28 @@ def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
         crossover.stored("sorting")
 
 
+def point_of_curve(lesson, size):
+    """What a page measured of some work at one size: the CPU and a GPU."""
+    told = {"lesson": lesson, "series": "work, n", "size": timing.Size(size)}
+    return [on_cpu(f"work, n = {size}", **told), record("cuda", 3.0, f"work, n = {size}", **told)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        pytest.param({"13_predict_a_calls_time": 8, "64_compare_machines": 16}, [8], id="both"),
+        pytest.param({"64_compare_machines": 16}, [16], id="the second alone"),
+    ],
+)
+def test_a_stored_curve_is_that_of_the_first_page_that_measured_it(
+    sizes, shown, tmp_path, monkeypatch
+):
+    made = [one for lesson, size in sizes.items() for one in point_of_curve(lesson, size)]
+    stored = records.write(tmp_path / "gpu.json", honest(made))
+    monkeypatch.setattr(crossover, "STORED", stored)
+    assert sorted(crossover.stored("work").times["cuda"]) == shown
+
+
 def slower(one):
     """A record whose verdict fits a speed-up below 1."""
     compared = one.comparison
