@@ -61,14 +61,14 @@ def test_product_is_exact(evidence):
     assert str(current) == "mps"
 
 
-@pytest.mark.claim(used_in="notebook 10, three errors that everybody meets")
+@pytest.mark.claim(used_in="notebook 10, what goes wrong")
 def test_float64_is_refused():
     """Moving a float64 tensor to the GPU raises the TypeError whose words notebook 10 shows."""
     with pytest.raises(TypeError, match=f"^{re.escape(FLOAT64)}"):
         torch.zeros(2, dtype=torch.float64).to("mps")
 
 
-@pytest.mark.claim(used_in="notebook 10, three errors that everybody meets")
+@pytest.mark.claim(used_in="notebook 10, what goes wrong")
 def test_mixed_devices_are_refused():
     """A sum of a tensor on the GPU and one on the CPU raises RuntimeError: all tensors on the same device."""
     with pytest.raises(RuntimeError, match=r"^Expected all tensors to be on the same device"):

@@ -11,9 +11,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from metallab import drawings, timing
 from metallab.drawings.chip import ChipParts, GridParts
+from metallab.drawings.moves import Moves
 from metallab.drawings.roofs import Roof
 from metallab.drawings.threads import Held, Strides
 from metallab.drawings.times import CallTimes
+from metallab.drawings.trees import ANSWERS
 from metallab.roofline import Machine, Reading, Work
 
 CPU = Machine("a CPU", overhead=3e-6, peak=120e9, bandwidth=10e9)
@@ -79,6 +81,11 @@ FIGURES = {
     "latency": (
         lambda: drawings.draw_latency_and_throughput(CallTimes(2e-3, 2e-3, 0.0)),
         "2.5 ms",
+    ),
+    "moves": (lambda: drawings.draw_moves(Moves(10 * 2**20, 3096, 20, 3)), "10 MiB"),
+    "ways out": (
+        lambda: drawings.draw_ways_out({each.name: f"of {each.name}" for each in ANSWERS}),
+        "of refused",
     ),
     "roofline": (lambda: drawings.draw_roofline(CPU, READINGS), "layer norm"),
     "chips": (

@@ -6,9 +6,11 @@ with words for whoever cannot see it; the page's caption says what to look for.
 """
 
 from metallab.drawings.chip import draw_chip, draw_grid, draw_one_memory
+from metallab.drawings.moves import draw_moves
 from metallab.drawings.roofs import draw_crossover, draw_roofline, draw_roofs_of_chips
 from metallab.drawings.threads import draw_lines, draw_occupancy
 from metallab.drawings.times import draw_latency_and_throughput, draw_samples, draw_time_line
+from metallab.drawings.trees import draw_ways_out
 
 __all__ = [
     "draw_chip",
@@ -16,10 +18,12 @@ __all__ = [
     "draw_grid",
     "draw_latency_and_throughput",
     "draw_lines",
+    "draw_moves",
     "draw_occupancy",
     "draw_one_memory",
     "draw_roofline",
     "draw_roofs_of_chips",
     "draw_samples",
     "draw_time_line",
+    "draw_ways_out",
 ]
