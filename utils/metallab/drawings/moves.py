@@ -49,16 +49,17 @@ def draw_moves(moves: Moves) -> Figure:
     with canvas(3.0, 2.2 + 3.6 * columns, 7.6) as (figure, axes):
         write(axes, (0.1, CPU_TOP + HIGH / 2), "CPU", fontsize=9)
         write(axes, (0.1, GPU_TOP + HIGH / 2), "GPU", fontsize=9)
-        _draw_copy(axes, 0, f"model\n{model}", plots.PURPLE, down=True)
+        words = f"model\n{model}"
+        _draw_copy(axes, 0, words, words, plots.PURPLE)
         write(axes, (_middle(0), 7.0), "once", align="center")
 
         for step in range(1, moves.steps + 1):
-            _draw_copy(axes, step, f"batch {step}\n{batch}", plots.BLUE, down=True)
-            box(axes, (_left(step), GPU_TOP), (WIDE, HIGH), f"step {step}", colour=plots.ORANGE)
+            _draw_copy(axes, step, f"batch {step}\n{batch}", f"step {step}", plots.BLUE)
             write(axes, (_middle(step), 7.0), "each step", align="center")
 
-        _draw_copy(axes, moves.steps + 1, f"losses\n{losses}", plots.GREEN, down=False)
-        write(axes, (_middle(moves.steps + 1), 7.0), "once, and waits", align="center")
+        last, words = moves.steps + 1, f"losses\n{losses}"
+        _draw_copy(axes, last, words, words, plots.GREEN, down=False)
+        write(axes, (_middle(last), 7.0), "once, and waits", align="center")
 
         plots.title(figure, "What moves when: an arrow is a copy", ["a drawing"])
 
@@ -77,10 +78,13 @@ def _middle(column: int) -> float:
     return _left(column) + WIDE / 2
 
 
-def _draw_copy(axes: Axes, column: int, words: str, colour: str, *, down: bool) -> None:
-    """Draw what is copied in both rows, and the arrow between them."""
-    for top in (CPU_TOP, GPU_TOP):
-        box(axes, (_left(column), top), (WIDE, HIGH), words, colour=colour)
+def _draw_copy(
+    axes: Axes, column: int, on_cpu: str, on_gpu: str, colour: str, *, down: bool = True
+) -> None:
+    """Draw what lies in both rows, and the copy between them."""
+    size = (WIDE, HIGH)
+    box(axes, (_left(column), CPU_TOP), size, on_cpu, colour=colour)
+    box(axes, (_left(column), GPU_TOP), size, on_gpu, colour=plots.ORANGE)
 
     upper, lower = (_middle(column), CPU_TOP + HIGH + 0.1), (_middle(column), GPU_TOP - 0.1)
     if down:

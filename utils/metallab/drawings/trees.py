@@ -34,7 +34,7 @@ ANSWERS = (
     Answer(
         "refused",
         "a kernel, but not\nfor these arguments",
-        "0 change the arguments\n2 another operator\n3 build it\n5 your own kernel\n4 this call on the CPU",
+        "look at the argument\n2 another operator\n3 build it\n5 your own kernel\n4 this call on the CPU",
         plots.PURPLE,
     ),
     Answer(
@@ -46,7 +46,7 @@ ANSWERS = (
     Answer(
         "native, and slow",
         "a kernel that takes\nlonger than the CPU",
-        "time it first\n2 another operator\n3 build it\n4 this call on the CPU",
+        "time both\n2 another operator\n3 build it\n4 this call on the CPU",
         plots.GREEN,
     ),
 )
