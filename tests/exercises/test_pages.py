@@ -236,3 +236,37 @@ def test_page_00_refuses_what_is_no_repair(repair):
 
 def test_page_00_takes_half_an_answer_as_not_attempted():
     assert check("00.2", lambda: 4096, lambda *_: ..., CPU).outcome == "not attempted"
+
+
+CALLS = {
+    **{f"sum {n}": (torch.sum, torch.ones(n)) for n in range(1, 9)},
+    "eigvals": (torch.linalg.eigvals, torch.eye(2)),
+    "linear": (torch.nn.functional.linear, torch.eye(2).long(), torch.eye(2).long()),
+}
+"""Eight that run on MPS, one that is missing, one that is refused."""
+RIGHT = dict.fromkeys(CALLS, "runs") | {"eigvals": "missing", "linear": "refused"}
+
+
+def test_page_11_accepts_eight_guesses_of_ten_and_explains_the_others():
+    judged = check("11.2", lambda: dict.fromkeys(CALLS, "runs"), CALLS)
+    assert judged.outcome == "right"
+    assert "8 of 10" in judged
+    assert "linalg_eig" in judged
+    assert "aten::linear" in judged
+
+
+def test_page_11_accepts_ten_guesses_of_ten():
+    assert "10 of 10" in check("11.2", lambda: RIGHT, CALLS)
+
+
+@pytest.mark.parametrize(
+    ("guessed", "said"),
+    [
+        pytest.param(dict.fromkeys(CALLS, "missing"), "1 of 10", id="too few"),
+        pytest.param(RIGHT | {"sum 1": "native"}, "native", id="another word"),
+        pytest.param({"eigvals": "missing"}, "a word for each", id="not all"),
+    ],
+)
+def test_page_11_refuses_other_guesses(guessed, said):
+    with pytest.raises(checks.WrongAnswer, match=said):
+        check("11.2", lambda: guessed, CALLS)
