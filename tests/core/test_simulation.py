@@ -146,10 +146,7 @@ def test_which_operators_have_a_kernel(operator, has):
     assert operators.has_kernel(operator) == has
 
 
-def test_lines_of_page_12_name_the_wrong_layer():
-    page = nbformat.read(paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb", as_version=4)
-    cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}
-    planted = """
+PAGE_12 = """
 import metallab.device
 import torch
 from torch import nn
@@ -159,9 +156,15 @@ class Doubled(nn.Module):
         return 2 * x if x.device.type == "mps" else x
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
-layer_errors(model.eval(), torch.rand(2, 3), "mps")
+"""
+"""A layer that is wrong on the GPU, and what lines of page 12 import."""
 
+SEQUENCE = """
+model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
+errors = layer_errors(model.eval(), torch.rand(2, 3), "mps")
+"""
+
+TWICE = """
 class Twice(nn.Module):
     def __init__(self):
         super().__init__()
@@ -172,15 +175,40 @@ class Twice(nn.Module):
         x, _ = self.memory(self.words(x))
         return self.twice(self.doubled(self.twice(x)))
 
-layer_errors(Twice(), torch.arange(5), "mps")
+errors = layer_errors(Twice(), torch.arange(5), "mps")
 """
-    program = cells["by-hand-code"] + "\n" + cells["by-hand-errors"] + planted
-    printed = [line.split(maxsplit=2) for line in ran(program).splitlines()]
-    lines, marks = [line[:2] for line in printed], [len(line) > 2 for line in printed]
-    names = ["0", "1", "2", "3", "words", "memory", "twice", "doubled", "twice"]
-    assert [layer for _, layer in lines] == names, "layers come in the order in which they ran"
-    wrong = [float(error) > 1e-4 for error, _ in lines]
-    assert wrong == [False, False, True, True, False, False, False, True, True]
-    assert marks == [False, False, True, False, False, False, False, True, False], (
-        "the first wrong one is marked"
-    )
+
+
+def ran_on_page_12(model, show):
+    """What a program of page 12's cells prints."""
+    page = nbformat.read(paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb", as_version=4)
+    cells = {cell.id: cell.source.partition("\n")[2] for cell in page.cells}
+    lines = [PAGE_12, cells["by-hand-code"], cells["by-hand-errors"], model, show]
+    return ran("\n".join(lines)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("model", "names", "wrong"),
+    [
+        pytest.param(SEQUENCE, "0 1 2 3", "2 3", id="a sequence"),
+        pytest.param(
+            TWICE, "words memory twice doubled twice", "doubled twice", id="a layer called twice"
+        ),
+    ],
+)
+def test_lines_of_page_12_give_each_layer_its_error_in_the_order_of_running(model, names, wrong):
+    printed = ran_on_page_12(model, "for name, error in errors: print(name, error > 1e-4)")
+    layers = [line.split() for line in printed]
+    assert [name for name, _ in layers] == names.split()
+    assert [name for name, is_wrong in layers if is_wrong == "True"] == wrong.split()
+
+
+def test_lines_of_page_12_stop_at_the_first_wrong_layer():
+    printed = ran_on_page_12(SEQUENCE, "print_to_first(errors)")
+    assert [line.split()[1] for line in printed] == ["0", "1", "2"]
+    assert ["first" in line for line in printed] == [False, False, True]
+
+
+def test_lines_of_page_12_take_an_error_that_is_no_number_for_wrong():
+    printed = ran_on_page_12("errors = [('a', 0.0), ('b', float('nan'))]", "print_to_first(errors)")
+    assert ["first" in line for line in printed] == [False, True]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from metallab import checks
-from metallab.exercises import check, page_00, page_01
+from metallab import checks, isolated
+from metallab.exercises import check, page_00, page_01, page_12
 from metallab.pytorch.kernels import rule
 
 
@@ -270,3 +270,63 @@ def test_page_11_accepts_ten_guesses_of_ten():
 def test_page_11_refuses_other_guesses(guessed, said):
     with pytest.raises(checks.WrongAnswer, match=said):
         check("11.2", lambda: guessed, CALLS)
+
+
+@pytest.mark.parametrize("hidden", page_12.HIDDEN_FAULTS, ids=lambda hidden: hidden.needs)
+@pytest.mark.parametrize("place", page_12.PLACES)
+def test_page_12_hides_each_fault_in_each_layer(hidden, place, monkeypatch):
+    monkeypatch.setattr(page_12, "choose_fault", lambda name: (hidden, place))
+    found = ["Ada", place, hidden.operator, hidden.needs]
+    assert check("12.3", found).outcome == "right"
+
+
+LOOK_FOR_ALL = """
+import metallab.device
+from metallab.exercises import page_12
+from metallab.pytorch import divergence
+
+gpu = metallab.device.pick("mps")
+found = {}
+for hidden in page_12.HIDDEN_FAULTS:
+    for place in page_12.PLACES:
+        page_12.choose_fault = lambda name: (hidden, place)
+        with page_12.hide_fault("Ada") as (model, inputs):
+            report = divergence.find(model, inputs, on=gpu, layers=False)
+        call = report.divergent_call
+        kinds = [type(condition).__name__ for condition in report.conditions]
+        found[hidden.needs, place] = call.module, call.operator, kinds
+"""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
+def test_page_12_s_hidden_faults_are_found_where_they_are_hidden():
+    outcome = isolated.run(LOOK_FOR_ALL, results=["found"], device="mps")
+    assert outcome.ok, outcome.detail
+    conditions = {
+        "weight layout": "NotContiguous",
+        "input layout": "NotContiguous",
+        "offset": "NonzeroOffset",
+        "size": "MinElements",
+    }
+    operators = {hidden.needs: hidden.operator for hidden in page_12.HIDDEN_FAULTS}
+    assert outcome["found"] == {
+        (needs, place): (place, operators[needs], [conditions[needs]])
+        for needs in operators
+        for place in page_12.PLACES
+    }
+
+
+def test_page_12_gives_neighbours_other_faults():
+    names = [f"student {number}" for number in range(100)]
+    chosen = {(hidden.needs, place) for hidden, place in map(page_12.choose_fault, names)}
+    assert len(chosen) == len(page_12.HIDDEN_FAULTS) * len(page_12.PLACES)
+
+
+def test_page_12_gives_a_name_the_same_fault_each_time():
+    assert page_12.choose_fault("Ada") == page_12.choose_fault(" ada ")
+
+
+@pytest.mark.parametrize("name", ["", "  ", 3], ids=repr)
+def test_page_12_wants_a_name(name):
+    with pytest.raises(ValueError, match="name"), page_12.hide_fault(name):
+        pass

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+import metalsim
 from metallab.exercises.judging import exercise, expect, expect_that, is_near
 
 NAN, INFINITY = float("nan"), float("inf")
+
+PLACES = ("first", "second", "third")
+"""The layers of a model with a hidden fault."""
+NEEDS = ("weight layout", "input layout", "offset", "size")
+"""What a hidden fault may need."""
 
 
 @exercise(
@@ -87,3 +98,163 @@ class _Noting:
     def __call__(self, part: torch.Tensor) -> torch.Tensor:
         self.sizes.append(part.numel())
         return self.function(part)
+
+
+# ---- a fault that follows from a name --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HiddenFault:
+    """A fault, and a model one layer of which meets it."""
+
+    fault: str
+    """Its name in `metalsim.FAULTS`."""
+    operator: str
+    """The operator that is wrong."""
+    needs: str
+    """One of `NEEDS`."""
+    make: Callable[[str], tuple[nn.Module, tuple[Tensor, ...]]]
+    """Given one of `PLACES`, returns a model that meets the fault in that layer alone, and its inputs."""
+
+
+class _Stack(nn.Module):
+    """Three layers; one of them is given its input through a function."""
+
+    def __init__(
+        self, make_layer: Callable[[], nn.Module], place: str, change: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        for name in PLACES:
+            self.add_module(name, make_layer())
+        self.place, self.change = place, change
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in PLACES:
+            if name == self.place:
+                x = self.change(x)
+            x = self.get_submodule(name)(x)
+        return x
+
+
+class _Blend(nn.Module):
+    """A layer of one operator with three arguments."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcdiv(x, x, x.abs() + 1)
+
+
+class _Rectifier(nn.Module):
+    """A ReLU of its input, which is repeated some times and averaged again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.repeats = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        rectified = torch.relu(x.repeat(self.repeats, 1))
+        return rectified.unflatten(0, (self.repeats, -1)).mean(0)
+
+
+def _return_same(x: Tensor) -> Tensor:
+    return x
+
+
+def _transpose_weight(place: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    stack = _Stack(lambda: nn.Linear(12, 12), place, _return_same)
+    layer = stack.get_submodule(place)
+    assert isinstance(layer, nn.Linear)
+    layer.weight = nn.Parameter(layer.weight.detach().t())
+    return stack, (torch.randn(5, 12),)
+
+
+def _transpose_input(place: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    stack = _Stack(lambda: nn.Conv2d(4, 4, 3, padding=1), place, lambda x: x.transpose(2, 3))
+    return stack, (torch.randn(2, 4, 6, 6),)
+
+
+def _leave_out_first(place: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return _Stack(_Blend, place, lambda x: x[1:]), (torch.randn(65, requires_grad=True),)
+
+
+def _repeat_input(place: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    stack = _Stack(_Rectifier, place, _return_same)
+    layer = stack.get_submodule(place)
+    assert isinstance(layer, _Rectifier)
+    layer.repeats = 3  # 38400 numbers, and 12800 in the other layers
+    return stack, (torch.randn(64, 200, requires_grad=True),)
+
+
+HIDDEN_FAULTS = (
+    HiddenFault(
+        "linear, non-contiguous weight", "aten::linear", "weight layout", _transpose_weight
+    ),
+    HiddenFault(
+        "conv2d, non-contiguous input", "aten::convolution", "input layout", _transpose_input
+    ),
+    HiddenFault("addcdiv, odd offset", "aten::addcdiv", "offset", _leave_out_first),
+    HiddenFault(
+        "ReLU's gradient, above 32768 elements", "aten::threshold_backward", "size", _repeat_input
+    ),
+)
+
+
+def choose_fault(name: str) -> tuple[HiddenFault, str]:
+    """Return the fault that follows from a name, and the layer that meets it."""
+    number = int.from_bytes(hashlib.sha256(name.strip().lower().encode()).digest()[:8], "big")
+    fault = HIDDEN_FAULTS[number % len(HIDDEN_FAULTS)]
+    return fault, PLACES[number // len(HIDDEN_FAULTS) % len(PLACES)]
+
+
+@contextlib.contextmanager
+def hide_fault(name: str) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Plant a fault on an Apple GPU, real or simulated, within the ``with``, and give a model that meets it.
+
+    Parameters
+    ----------
+    name
+        Of whoever looks for it: the fault and the layer follow from it, whatever its capitals.
+
+    Yields
+    ------
+    model : torch.nn.Module
+        Its layers are called as `PLACES`.
+    inputs : tuple of Tensor
+        What it is called with.
+
+    Raises
+    ------
+    ValueError
+        If the name is no text, or an empty one.
+    metalsim.SimulationError
+        Where there is no ``mps``, be it simulated.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"a fault follows from a name: give yours as a text, not {name!r}")
+    hidden, place = choose_fault(name)
+
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", metalsim.PlantedFault)  # it says which one
+        torch.manual_seed(0)
+        with metalsim.plant(hidden.fault):
+            yield hidden.make(place)
+
+
+@exercise(
+    "12.3",
+    hint="print what divergence.find returns: its first sentence names layer, operator and what the fault needs",
+)
+def judge_found(found: Any) -> bool:
+    """Ask for the layer, the operator and the condition of the fault that follows from the name."""
+    is_list = isinstance(found, list | tuple) and len(found) == 4
+    if not is_list or not all(isinstance(each, str) for each in found):
+        raise AssertionError(
+            f"found is {found!r}, expected four texts: your name, the layer, the operator, and what it needs"
+        )
+
+    name, layer, operator, needs = found
+    hidden, place = choose_fault(name)
+    assert layer == place, f"the layer is another one than {layer!r}"
+    assert operator == hidden.operator, f"the operator is another one than {operator!r}"
+    assert needs in NEEDS, f"what it needs is {needs!r}, expected one of {', '.join(NEEDS)}"
+    assert needs == hidden.needs, f"it needs something else than {needs!r}"
+    return True
