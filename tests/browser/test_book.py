@@ -109,10 +109,8 @@ def search(page: Page, words: str) -> Page:
 def test_search_finds_a_term_from_a_folder(book, page):
     page.goto((book / "index.html").as_uri())
     links = search(page, "Softshrink").locator("#search-results li a")
-    links.filter(has_text="Profile and find fallbacks").first.click()
-    expect(page.locator("article h1")).to_contain_text(
-        "Profile and find fallbacks: where does the time go?"
-    )
+    links.filter(has_text="Find where the time goes").first.click()
+    expect(page.locator("article h1")).to_contain_text("Find where the time goes")
 
 
 def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Browser):
@@ -145,7 +143,7 @@ def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):
     page.locator(".executed").get_by_role("link", name=ELSEWHERE).click()
     row = page.get_by_role("row", name="Time it right")
     expect(row).to_contain_text("executed")
-    expect(page.get_by_role("row", name="Profile and find")).to_contain_text("not executed")
+    expect(page.get_by_role("row", name="Find where the time goes")).to_contain_text("not executed")
 
 
 def test_a_solution_is_reached_and_unfolded_by_keyboard(book, page):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from matplotlib import text as matplotlib_text
@@ -15,6 +16,7 @@ from metallab.drawings.moves import Moves
 from metallab.drawings.roofs import Roof
 from metallab.drawings.threads import Held, Strides
 from metallab.drawings.times import CallTimes
+from metallab.drawings.traces import TracedTime
 from metallab.drawings.trees import ANSWERS
 from metallab.roofline import Machine, Reading, Work
 
@@ -34,6 +36,16 @@ def reading(name, flops, moved, factor=1.0):
     work = Work(flops, moved)
     prediction = CPU.predict(work)
     return Reading(work, prediction, measurement(name, factor * prediction.seconds), 1.0)
+
+
+def event(kind="op", device="mps", moved=2**20):
+    return SimpleNamespace(kind=kind, device=device, bytes=moved)
+
+
+STEPS = {
+    "as found": [event(), event("copy", moved=384), event(device="cpu", moved=12), event("view")],
+    "on the device": [event(), event(moved=0)],
+}
 
 
 def cube(n):
@@ -100,6 +112,11 @@ FIGURES = {
             [CPU, GPU], cube, [{64: 4e-6, 512: 2e-3}, {64: 2e-5, 512: 3e-5}], 107
         ),
         "n = 107",
+    ),
+    "steps": (lambda: drawings.draw_steps(STEPS, "a GPU"), "copy between the two: 1"),
+    "traced": (
+        lambda: drawings.draw_traced_times({"as found": TracedTime(0.01, 2.5e-3)}, "a GPU"),
+        "2.5 ms without",
     ),
 }
 
@@ -171,3 +188,14 @@ def test_a_chain_of_calls_waits_once():
     """Four calls of 10 µs behind the first preparation, and one wait of 80."""
     figure = drawings.draw_time_line(TIMES)
     assert "122 µs" in figure.get_label()
+
+
+def test_a_step_is_drawn_without_views_and_each_copy_as_a_line():
+    found, _ = drawings.draw_steps(STEPS, "a GPU").axes
+    assert len(found.patches) == 2, "an operator on either device"
+    assert len(found.lines) == 1
+
+
+def test_a_step_that_moves_nothing_is_drawn():
+    figure = drawings.draw_steps({"empty": [event(moved=0)]}, "a GPU")
+    assert "0 B" in figure.get_label()

@@ -330,3 +330,51 @@ def test_page_12_gives_a_name_the_same_fault_each_time():
 def test_page_12_wants_a_name(name):
     with pytest.raises(ValueError, match="name"), page_12.hide_fault(name):
         pass
+
+
+def traced(simulated=False, **seconds):
+    """A trace of operators that took so long."""
+    events = [SimpleNamespace(short=name, duration=each) for name, each in seconds.items()]
+    return lambda: SimpleNamespace(events=events, simulated=simulated)
+
+
+STEP = {"mm": 5.0, "mul": 3.0, "add_": 2.0, "div": 1.0, "sqrt": 0.8, "view": 0.7, "t": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("five", "outcome"),
+    [
+        pytest.param(["mm", "mul", "add_", "div", "sqrt"], "right", id="the longest"),
+        pytest.param(["mm", "mul", "add_", "div", "view"], "right", id="nearly"),
+        pytest.param(["mul", "add_", "div", "view", "t"], "open", id="without the longest"),
+    ],
+)
+def test_page_14_judges_five_operators_by_their_time(five, outcome):
+    assert check("14.1", five, traced(**STEP)).outcome == outcome
+
+
+def test_page_14_names_the_longest_operator_that_was_not_named():
+    judged = check("14.1", ["mul", "add_", "div", "view", "t"], traced(**STEP))
+    assert "Why is mm so long" in judged
+
+
+@pytest.mark.parametrize(
+    ("five", "said"),
+    [
+        pytest.param(["mm", "mul", "add_", "div"], "five names", id="four"),
+        pytest.param(["mm", "mm", "mul", "add_", "div"], "different", id="twice"),
+        pytest.param(["mm", "mul", "add_", "div", "conv"], "conv", id="not there"),
+    ],
+)
+def test_page_14_refuses_what_is_no_answer(five, said):
+    with pytest.raises(checks.WrongAnswer, match=said):
+        check("14.1", five, traced(**STEP))
+
+
+def test_page_14_judges_no_time_of_a_simulated_gpu():
+    five = ["mm", "mul", "add_", "div", "sqrt"]
+    assert check("14.1", five, traced(simulated=True, **STEP)).outcome == "not judged"
+
+
+def test_page_14_takes_a_stub_as_not_attempted():
+    assert check("14.1", [...] * 5, traced(**STEP)).outcome == "not attempted"

@@ -10,6 +10,7 @@ from metallab.drawings.moves import draw_moves
 from metallab.drawings.roofs import draw_crossover, draw_roofline, draw_roofs_of_chips
 from metallab.drawings.threads import draw_lines, draw_occupancy
 from metallab.drawings.times import draw_latency_and_throughput, draw_samples, draw_time_line
+from metallab.drawings.traces import draw_steps, draw_traced_times
 from metallab.drawings.trees import draw_ways_out
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "draw_roofline",
     "draw_roofs_of_chips",
     "draw_samples",
+    "draw_steps",
     "draw_time_line",
+    "draw_traced_times",
     "draw_ways_out",
 ]

@@ -2,59 +2,96 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import collections
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from metallab.exercises.judging import exercise, expect, expect_that
+import torch
 
-NAMES = ("linear", "sort", "_to_copy", "relu")
-LANES = ("mps", "copies", "CPU", "")
+from metallab import isolated
+from metallab.device import Device
+from metallab.exercises.judging import Open, Right, exercise, expect, expect_that
+from metallab.pytorch import trace
 
+FIVE = 5
+"""So many operators are named."""
+ENOUGH = 0.9
+"""The part of the time of the five longest that those named have to take."""
+COUNTS = (1, 6)
+"""How many characters a loop is asked for."""
 
-class Event(NamedTuple):
-    """What an operator did, as the page's trace has it."""
-
-    name: str
-    lane: str
-    duration: float
-
-
-def _draw_events(seed: int) -> list[Event]:
-    """Return up to 12 events; an operator may be in several lanes."""
-    draw = random.Random(seed)
-    events = [Event("sort", "CPU", 0.008)]
-    for _ in range(draw.randint(0, 11)):
-        seconds = draw.uniform(0, 0.02)
-        events.append(Event(draw.choice(NAMES), draw.choice(LANES), seconds))
-    return events
+Loop = Callable[[Any, torch.Tensor, int], Any]
+"""Takes a model, tokens and how many are to be added; returns all tokens."""
 
 
 @exercise(
     "14.1",
-    hint="add up by name first; what runs on the GPU does not keep it waiting",
+    hint="a product of matrices is long; so is, while it is traced, what is called hundreds of times",
 )
-def judge_culprit(culprit: Callable[..., Any]) -> bool:
-    """Ask who kept the GPU waiting, in a hundred traces."""
-    for events in map(_draw_events, range(100)):
-        waited = dict.fromkeys(NAMES, 0.0)  # milliseconds
-        for name, lane, seconds in events:
-            if lane in ("copies", "CPU"):
-                waited[name] += 1000 * seconds
+def judge_five(five: Any, trace_step: Callable[[], trace.Trace]) -> Right | Open | isolated.Skipped:
+    """Compare the operators that were named with those of a traced step; the times are this machine's."""
+    is_five = isinstance(five, list | tuple) and len(five) == FIVE
+    if not is_five or not all(isinstance(name, str) for name in five):
+        raise AssertionError(f"five is {five!r}, expected five names, each a text such as 'mul'")
+    if len(set(five)) < FIVE:
+        raise AssertionError(f"five is {five!r}, expected five different names")
 
-        told = ", ".join(f"{waited[name]:.1f} ms for {name}" for name in NAMES)
-        wanted = max(NAMES, key=lambda name: waited[name])
-        expect(f"the GPU waited {told}: culprit", culprit(list(events)), wanted)
-    return True
+    recorded = trace_step()
+    seconds = add_up(recorded.events)
+    for name in five:
+        if name not in seconds:
+            raise AssertionError(f"the step has no operator {name!r}; the cell above prints them")
+    if recorded.simulated:
+        return isolated.Skipped("The simulated GPU has no times of its own.")
+
+    longest = list(seconds)[:FIVE]
+    share = sum(seconds[name] for name in five) / sum(seconds[name] for name in longest)
+    told = f"the longest are {', '.join(longest)}; yours take {share:.0%} of their time"
+    if share < ENOUGH:
+        missed = next(name for name in longest if name not in five)
+        return Open(f"{told}. Why is {missed} so long: how often is it called, and on what?")
+    return Right(f"{told}.")
+
+
+def add_up(events: Iterable[trace.Event]) -> dict[str, float]:
+    """Return the seconds of each operator, all its calls together, by its short name; the longest first."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for event in events:
+        seconds[event.short] += event.duration
+    return dict(sorted(seconds.items(), key=lambda item: item[1], reverse=True))
 
 
 @exercise(
     "14.2",
-    hint="2 for the copies, 4 for the fallbacks, and which one for the time?",
+    hint="which of the three lines need the scores on the CPU? scatter takes the last three tokens as they are",
 )
-def judge_log_setting(log_setting: Callable[..., Any]) -> bool:
-    """Ask for the number, and do not tell the right one."""
-    number = log_setting()
-    expect_that(isinstance(number, int), "log_setting()", number, "a whole number")
-    assert number == 134, f"log_setting() returned {number}, which logs something else"
+def judge_loop(
+    stay_on_device: Loop, as_found: Loop, model: Any, tokens: torch.Tensor, on: Device
+) -> bool:
+    """Compare the tokens with those of the loop as found, and count the copies of a trace.
+
+    Parameters
+    ----------
+    stay_on_device
+        The learner's loop.
+    as_found
+        The loop that copies.
+    model, tokens
+        What both are given, on the device.
+    on
+        A GPU, be it simulated, on which copies are seen.
+    """
+    for count in COUNTS:
+        case = f"stay_on_device(model, tokens, {count})"
+        wanted = as_found(model, tokens, count)
+        with trace.record(on=on) as recorded:
+            got = stay_on_device(model, tokens, count)
+
+        expect_that(isinstance(got, torch.Tensor), case, got, "a tensor of tokens")
+        expect(f"{case}, as shape,", tuple(got.shape), tuple(wanted.shape))
+        is_same = torch.equal(got.cpu(), wanted.cpu())
+        expect(f"{case}, as tokens,", got[0].tolist(), wanted[0].tolist(), holds=is_same)
+
+        copies = recorded.having("copy", "fallback")
+        assert not copies, f"{case} returns the right tokens, and copies {len(copies)} times"
     return True
