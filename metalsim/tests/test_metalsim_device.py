@@ -1198,6 +1198,16 @@ def test_copies_are_told_and_counted():
 
 
 @plain
+def test_a_copy_is_told_with_what_is_copied_and_what_is_written():
+    x = torch.ones(2, 3, device="mps")
+    with heard() as events:
+        x.half().cpu()
+        x[0, 0].item()
+    copies = [event.tensors for event in events if event.kind == "copy"]
+    assert copies == ["MPS:Half[2, 3] --> CPU:Half[2, 3]", "MPS:Float[] --> CPU:Float[]"]
+
+
+@plain
 def test_operators_are_told_by_the_names_that_a_mac_has():
     lstm, conv, x = (
         nn.LSTM(3, 4).to("mps"),

@@ -51,6 +51,33 @@ def test_it_logs_what_was_asked_for_and_nothing_else():
     assert not profiler.Profiler({profiler.LOG: "many"}).logged
 
 
+@pytest.mark.parametrize(
+    ("event", "entry"),
+    [
+        pytest.param(
+            metalsim.Event("op", "aten::add.Tensor", tensors="MPS:Float[2]:MPS:Half[2]"),
+            "aten::add:MPS:Float[2]:MPS:Half[2]",
+            id="operator",
+        ),
+        pytest.param(
+            metalsim.Event("copy", "aten::copy_", 8, "to device", 1, "CPU:Int[2] --> MPS:Int[2]"),
+            "MemCopySync: CPU:Int[2] --> MPS:Int[2]",
+            id="copy",
+        ),
+        pytest.param(
+            metalsim.Event("fallback", "aten::mode", 24, copies=3, tensors="MPS:Float[2, 3]"),
+            "CPU Fallback::aten::mode:MPS:Float[2, 3]",
+            id="fallback",
+        ),
+    ],
+)
+def test_the_log_names_dtypes_and_shapes(event, entry):
+    text = io.StringIO()
+    all_kinds = sum(profiler.LOG_OF.values())
+    profiler.Profiler({profiler.LOG: str(all_kinds)}, text).hear(event)
+    assert text.getvalue().startswith(f"{entry} (")
+
+
 def test_a_capture_wants_its_variable_and_is_numbered(tmp_path, monkeypatch):
     """As a Mac's: a name with a number in front, one at a time; the note inside says that it is none."""
     monkeypatch.chdir(tmp_path)
