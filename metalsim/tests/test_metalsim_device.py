@@ -944,6 +944,7 @@ def test_what_was_left_on_the_cpu_has_the_words_of_its_kernel():
         (lambda: x.masked_fill(y > 0, 0.0), "expected self and mask to be on the same device, but got mask on cpu"),
         (lambda: y[ids.to("mps")], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
         (lambda: y[x > 0], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
+        (lambda: torch.dot(x[0], y[0]), "Expected all tensors to be on the same device. Found: mps:0, cpu"),
         (lambda: torch.baddbmm(x[None], x[None], y[None]), "Expected batch2.is_mps() to be true, but got false."),
         (
             lambda: torch.searchsorted(x[0], torch.tensor(1.0)),

@@ -13,7 +13,7 @@ import torchvision  # noqa: F401  # whose operators are looked at
 from releases import is_followed
 
 from metalsim import operators, refusals
-from metalsim.refusals import detours, rules, versions
+from metalsim.refusals import detours, left_on_cpu, rules, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = "2.15.0"
@@ -140,6 +140,17 @@ LEFT = {
         "torch.searchsorted(): boundaries and input value tensors should have same device type, but got boundaries "
         "tensor device type cpu and input value tensor device type meta",
     ),
+    "an order": (
+        ("aten::searchsorted.Scalar", (ON_DEVICE[0], 1.0, False, False, None, ON_CPU[0].long())),
+        "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device "
+        "type cpu and input value tensor device type meta",
+    ),
+    "two vectors": (
+        ("aten::dot", (ON_DEVICE[0], ON_CPU[0])), "Expected all tensors to be on the same device. Found: meta, cpu",
+    ),
+    "two vectors, the first conjugated": (
+        ("aten::vdot", (ON_CPU[0], ON_DEVICE[0])), "Expected all tensors to be on the same device. Found: cpu, meta",
+    ),
 }  # fmt: skip
 """A call, and how its message begins."""
 
@@ -149,6 +160,27 @@ def test_each_kernel_has_words_for_a_tensor_left_on_the_cpu(case_id):
     call, beginning = LEFT[case_id]
     words = refusals.describe_left_on_cpu(*call, version=NEWEST)
     assert words.startswith(beginning)
+
+
+# TorchScript's lists find places by operators called `index`, too: these return no tensor
+PACKETS = [
+    getattr(torch.ops.aten, name)
+    for sentence in left_on_cpu.SENTENCES
+    for name in sentence.operators
+]
+OVERLOADS_WITH_WORDS = [
+    overload
+    for packet in PACKETS
+    for overload in (getattr(packet, name) for name in packet.overloads())
+    if str(overload._schema.returns[0].type) == "Tensor"
+]
+
+
+@pytest.mark.parametrize("overload", OVERLOADS_WITH_WORDS, ids=str)
+def test_words_name_only_arguments_that_an_overload_has(overload):
+    schema = overload._schema
+    given = [ON_CPU if str(each.type) == "Tensor" else None for each in schema.arguments]
+    assert refusals.describe_left_on_cpu(overload.name(), given, version=NEWEST)
 
 
 def test_words_for_a_tensor_left_on_the_cpu_are_of_a_version():

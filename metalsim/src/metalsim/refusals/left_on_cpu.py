@@ -35,6 +35,10 @@ SEARCHED = (
     "torch.searchsorted(): boundaries and input value tensors should have same device type, but got boundaries tensor "
     "device type {boundaries} and input value tensor device type {self}"
 )
+SORTED = (
+    "torch.searchsorted(): sorter and boundary tensors should have same device type, but got sorter tensor device type "
+    "{sorter} and input value tensor device type {boundaries}"
+)
 MULTIPLIED = "Expected all tensors to be on the same device. Found: {self}, {other}"
 
 Words = Callable[[Mapping[str, Any]], str]
@@ -88,9 +92,20 @@ def _search(arguments: Mapping[str, Any]) -> str:
     named = dict(arguments)
     if "sorted_sequence" in named:
         named["boundaries"] = named["sorted_sequence"]
-    if not hasattr(named["self"], "device"):
-        return TWO_DEVICES
-    return _say(SEARCHED)(named)
+
+    if getattr(named["self"], "device", named["boundaries"].device) != named["boundaries"].device:
+        return _say(SEARCHED)(named)
+    if named.get("sorter") is not None:
+        return _say(SORTED)(named)
+    return TWO_DEVICES
+
+
+def _multiply(arguments: Mapping[str, Any]) -> str:
+    """The second of two vectors has another name in `dot` than in `vdot`."""
+    named = dict(arguments)
+    if "tensor" in named:
+        named["other"] = named["tensor"]
+    return _say(MULTIPLIED)(named)
 
 
 SENTENCES = (
@@ -104,7 +119,7 @@ SENTENCES = (
         _say_which_is_not("input", "batch1", "batch2", schema={"input": "self"}),
     ),
     Sentence(("addmv",), _say_which_is_not("mat", "vec")),
-    Sentence(("dot", "vdot"), _say(MULTIPLIED)),
+    Sentence(("dot", "vdot"), _multiply),
     Sentence(("gather", "scatter", "scatter_add", "scatter_reduce"), _say(NO_BUFFER), "2.13"),
     Sentence(("index_select",), _say(NO_BUFFER), "2.14"),
     Sentence(
