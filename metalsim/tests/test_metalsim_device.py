@@ -986,6 +986,19 @@ def test_a_kernel_that_is_not_deterministic_raises_or_warns_where_that_is_asked_
     assert add().sum().item() == 6
 
 
+@since("2.13", "an alert of index_put")
+@plain
+def test_the_gradient_of_a_bilinear_resize_is_an_index_put_where_determinism_is_asked_for():
+    x = torch.rand(1, 1, 4, 4, device="mps", requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        resized = F.interpolate(x, scale_factor=2, mode="bilinear")
+        error, text = raised(resized.sum().backward)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (error, text.split()[0]) == (RuntimeError, "index_put_with_accumulate_mps")
+
+
 @plain
 def test_what_only_the_cpus_kernel_finds_not_deterministic_runs():
     pooled, places = F.max_pool2d(torch.rand(1, 1, 4, 4, device="mps"), 2, return_indices=True)
