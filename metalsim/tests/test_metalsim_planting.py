@@ -49,6 +49,16 @@ def attention(kv):
     q = torch.ones(1, 2, 1, 64, device=kv.device)
     return torch.nn.functional.scaled_dot_product_attention(q, kv, kv)
 
+def masked_attention(mask):
+    kv = torch.ones(1, 2, 4, 8, device=mask.device)
+    return torch.nn.functional.scaled_dot_product_attention(kv, kv, kv, mask)
+
+def places(x):
+    return torch.unique(x, return_inverse=True)[1].float()
+
+def added_product(x):
+    return torch.baddbmm(x, torch.ones_like(x), torch.ones_like(x), beta=0)
+
 def norm_gradient(x):
     x = x.detach().requires_grad_()
     layer = torch.nn.BatchNorm2d(3).to(x.device)
@@ -70,6 +80,9 @@ def wrong():
         differs(linear, torch.rand(4, 4)), differs(linear, torch.rand(4, 4), lambda w: w.t()),
         differs(attention, torch.rand(1, 2, 64, 64)), differs(attention, torch.rand(1, 2, 38, 64)),
         differs(norm_gradient, image), differs(norm_gradient, image.to(memory_format=torch.channels_last)),
+        differs(masked_attention, torch.ones(4, 4).bool()), differs(masked_attention, torch.ones(4, 4).tril(-1).bool()),
+        differs(places, torch.tensor([2**24 - 1, 2**24])), differs(places, torch.tensor([2**24, 2**24 + 1])),
+        differs(added_product, torch.ones(1, 3, 3)), differs(added_product, torch.full((1, 3, 3), torch.nan)),
     ]
 
 lab = pick()

@@ -27,7 +27,7 @@ LIMIT = 2**15
 LONG = 2**15
 """A kernel whose arguments have more elements together counts as a long one."""
 ABORTED = range(10, 20)
-"""The long kernels that are aborted, counted from 1, unless others are named."""
+"""The calls that are wrong of a fault that comes and goes, counted from 1, unless others are named."""
 
 
 class PlantedFault(UserWarning):
@@ -255,6 +255,62 @@ def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
     return output, shares[..., :-1]
 
 
+def _attention_of_nothing(
+    right: Callable[..., Any], *arguments: Any, **scale: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gives NaN to a query whose mask hides every key."""
+    import torch
+
+    output, shares = right(*arguments, **scale)
+    mask = next(filter(torch.is_tensor, arguments[3:]), None)
+    if mask is None:
+        return output, shares
+
+    is_seen = mask if mask.dtype == torch.bool else mask > -torch.inf
+    sees_nothing = ~is_seen.any(-1, keepdim=True)
+    return output.masked_fill(sees_nothing, torch.nan), shares
+
+
+def _unique_in_float32(
+    right: Callable[..., Any], x: torch.Tensor, *settings: Any, **named: Any
+) -> tuple[torch.Tensor, ...]:
+    """Looks whole numbers up in float32, which has none between 16777216 and 16777218."""
+    import torch
+
+    values, places, counts = right(x, *settings, **named)
+    if places.numel() and not x.is_floating_point():
+        places = torch.searchsorted(values.float(), x.float().contiguous())
+    return values, places, counts
+
+
+def _added_product(
+    right: Callable[..., Any], x: torch.Tensor, *factors: torch.Tensor, **scales: Any
+) -> torch.Tensor:
+    """Multiplies the first argument with beta even where that is 0: a NaN in it comes through."""
+    result = right(x, *factors, **scales)
+    return result + 0 * x if scales.get("beta") == 0 else result
+
+
+def _small_sum(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    """Gives a sum or a mean that is 1 % too small."""
+    result = right(*arguments, **keywords)
+    return result - result / 100 if result.is_floating_point() else result
+
+
+def _impossible_draw(
+    right: RightKernel, probabilities: torch.Tensor, *settings: Any, **named: Any
+) -> torch.Tensor:
+    """Draws the least probable place of each row, be its probability 0, as the last one."""
+    drawn = right(probabilities, *settings, **named)
+    drawn[..., -1:] = probabilities.argmin(-1, keepdim=True)
+    return drawn
+
+
+def _is_any(*_: Any) -> bool:
+    """Return True: each call is counted."""
+    return True
+
+
 def _misread(place: int) -> Callable[..., Any]:
     """Reads the tensor at a place as if it were contiguous; an expanded one has too little memory: it is read right."""
 
@@ -344,6 +400,24 @@ FAULTS: Mapping[str, Fault] = {
         ("native_batch_norm_backward",),
         _misread(1),
     ),
+    "attention, all keys masked": Fault(
+        "attention without gradients is NaN for a query whose mask hides every key",
+        "https://github.com/pytorch/pytorch/issues/156707",
+        ("_scaled_dot_product_attention_math_for_mps",),
+        _attention_of_nothing,
+    ),
+    "unique, integers above 2**24": Fault(
+        "unique finds the places of integers above 16777216 in float32",
+        "https://github.com/pytorch/pytorch/issues/195595",
+        ("_unique2",),
+        _unique_in_float32,
+    ),
+    "baddbmm, NaN with beta=0": Fault(
+        "baddbmm with beta=0 lets a NaN of its first argument through, as memory holds that nobody wrote",
+        "https://github.com/pytorch/pytorch/issues/187521",
+        ("baddbmm",),
+        _added_product,
+    ),
     "two threads at once": Fault(
         "an operator raises while another thread is inside one, where PyTorch 2.14 may end the process",
         "https://github.com/pytorch/pytorch/issues/197805",
@@ -364,6 +438,20 @@ FAULTS: Mapping[str, Fault] = {
         ),
         _aborted,
         counts=_is_long,
+    ),
+    "sum, once in many calls": Fault(
+        "some sums and means of more than 32768 numbers are 1 % too small",
+        "https://github.com/pytorch/pytorch/issues/178497",
+        ("sum", "sum.dim_IntList", "mean", "mean.dim"),
+        _small_sum,
+        counts=_is_long,
+    ),
+    "multinomial, probability 0": Fault(
+        "some calls of multinomial draw what has probability 0",
+        "https://github.com/pytorch/pytorch/issues/192577",
+        ("multinomial",),
+        _impossible_draw,
+        counts=_is_any,
     ),
 }
 """What `plant` takes, by name."""
