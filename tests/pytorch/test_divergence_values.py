@@ -39,7 +39,14 @@ from metallab.pytorch.divergence.differences import (
     WrongValues,
     WrongWrite,
 )
-from metallab.pytorch.divergence.report import CallSite, DivergentCall, RandomOperator, Report
+from metallab.pytorch.divergence.report import (
+    CallSite,
+    DivergentCall,
+    NotRun,
+    RandomOperator,
+    Report,
+)
+from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, Gradients, RunMode
 
 # ---- comparisons -----------------------------------------------------------------------------------------------------
 
@@ -224,7 +231,10 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     values += [NotCompared(reason) for reason in Reason]
     values += [WrongValues(1, 1, (), 1, 0, cause, 1.0, 1.0) for cause in Cause]
     values += [CallSite("aten::cos", "", direction) for direction in ("forward", "backward")]
-    values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=values[-1])]
+    values += [*WITHOUT_GRADIENTS, RunMode(True), NotRun(RunMode(True), "no targets")]
+    values.append(Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS))
+    site = CallSite("aten::cos", "", "forward")
+    values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]
     assert "REWORDED" in "\n".join(map(str, values))
 
 
@@ -235,6 +245,7 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
         pytest.param(Cause, "", id="causes"),
         pytest.param(Reason, "", id="reasons"),
         pytest.param(FixKind, "fix: ", id="fixes"),
+        pytest.param(Gradients, "", id="gradients"),
     ],
 )
 def test_each_kind_has_a_phrase(kind, prefix):

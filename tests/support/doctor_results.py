@@ -64,7 +64,11 @@ GIVEN = Way(Layout.AS_GIVEN, "training")
 COMPARED = ComparedRun(GIVEN, 12, 0, "agrees", 1e-7)
 AGREES = CorrectnessResult((COMPARED,))
 SO_FAR = CorrectnessResult(
-    (COMPARED, replace(COMPARED, way=Way(Layout.OTHER_MODE, "evaluation"), skipped=4)),
+    (
+        COMPARED,
+        replace(COMPARED, way=Way(Layout.OTHER_MODE, "evaluation"), skipped=4),
+        replace(COMPARED, way=Way(Layout.OTHER_MODE, "evaluation", "no_grad"), known=12),
+    ),
     not_tried=(
         *(NotTried(Way(layout, "training")) for layout in Layout),
         NotTried(GIVEN, "no view"),

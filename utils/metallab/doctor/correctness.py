@@ -36,7 +36,9 @@ from metallab.pytorch.model import ModelUnderTest
 
 
 def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]:
-    """Compare each operator with the CPU in float64: as given, in the other mode, and with inputs in other layouts.
+    """Compare each operator with the CPU in float64: as given, in other modes, and with inputs in other layouts.
+
+    A call of a kind that was compared in one of these runs is passed over in those that follow.
 
     Parameters
     ----------
@@ -143,6 +145,7 @@ def _compare_in_ways(
 
     compared: list[_Compared] = []
     not_tried: list[NotTried] = []
+    search = divergence.Search(on)
     ways = _list_ways(subject)
     for number, (way, changed) in enumerate(ways):
         if compared and time_budget.left < seconds_of_run:
@@ -153,7 +156,7 @@ def _compare_in_ways(
         parts = 2 if number == 0 else len(ways) - number
         seconds_to_compare = time_budget.left / parts - seconds_of_run
         try:
-            report = _compare_operators(changed, on, max(0.0, seconds_to_compare))
+            report = _compare_operators(changed, way, search, max(0.0, seconds_to_compare))
         except Exception as error:
             if not compared:
                 raise
@@ -177,25 +180,35 @@ def _estimate_uncompared_run(subject: ModelUnderTest, on: PyTorchDevice) -> floa
 
 
 def _compare_operators(
-    subject: ModelUnderTest, on: PyTorchDevice, seconds: float
+    subject: ModelUnderTest, way: Way, search: divergence.Search, seconds: float
 ) -> divergence.Report:
-    """Run a model forward and backward on a device, and compare calls of operators for so many seconds."""
+    """Run a model in one way on a device, and compare calls of operators for so many seconds."""
     inputs = subject.named or subject.inputs
-    loss = subject.to(on.torch_device).loss  # which may hold tensors, such as targets
-    return divergence.find(subject.model, inputs, loss, on=on, seconds=seconds, layers=False)
+    loss = subject.to(search.on.torch_device).loss  # which may hold tensors, such as targets
+    run = divergence.TrainingRun(subject.model, inputs, loss)
+    mode = divergence.RunMode(way.mode == "training", divergence.Gradients(way.gradients))
+    report, _ = search.compare(run, mode, seconds=seconds)
+    return report
 
 
 def _list_ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
     """Return the ways to run a model, each with the model changed for it.
 
-    That is as given, in the other mode, whose operators differ, and with its inputs in layouts that kernels get wrong.
-    A layout that leaves all inputs as they are is left out.
+    That is as given, without gradients and in the other mode, whose operators differ, and with its inputs in layouts
+    that kernels get wrong. A layout that leaves all inputs as they are is left out.
     """
-    switched = subject.copy()
-    switched.model.train(not subject.model.training)
     mode: Mode = "training" if subject.model.training else "evaluation"
     other: Mode = "evaluation" if subject.model.training else "training"
-    ways = [(Way(Layout.AS_GIVEN, mode), subject), (Way(Layout.OTHER_MODE, other), switched)]
+
+    ways = [(Way(Layout.AS_GIVEN, mode), subject)]
+    for without in divergence.WITHOUT_GRADIENTS:
+        way = Way(
+            Layout.OTHER_MODE,
+            "training" if without.is_training else "evaluation",
+            without.gradients.value,
+        )
+        ways.append((way, subject))
+    ways.append((Way(Layout.OTHER_MODE, other), subject))
 
     inputs = tensors_in((subject.inputs, subject.named))
     if any(tensor.dim() > 1 for tensor in inputs):
@@ -228,7 +241,13 @@ def _to_run(compared: _Compared) -> ComparedRun:
     """Return a run with the counts of its report."""
     report = compared.report
     return ComparedRun(
-        compared.way, report.compared, report.skipped, report.kind.value, report.largest
+        compared.way,
+        report.compared,
+        report.skipped,
+        report.kind.value,
+        report.largest,
+        report.uncompared,
+        report.known,
     )
 
 

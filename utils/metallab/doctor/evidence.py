@@ -94,12 +94,13 @@ def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
             wording.way(run.way),
             run.calls,
             run.compared,
-            run.outcome if run.compared else "not compared",
+            run.known,
+            run.outcome if run.is_compared else "not compared",
             f"{run.largest:.1e}",
         )
         for run in result.runs
     ]
-    headings = ["how", "calls", "compared", "result", "rounding"]
+    headings = ["how", "calls", "compared", "compared above", "result", "rounding"]
     table = Table(headings, rows, wording.not_tried(result.not_tried))
     evidence.append(Evidence("Compared", table))
 

@@ -176,7 +176,7 @@ class Layout(StrEnum):
 
     AS_GIVEN = "as given"
     OTHER_MODE = "other mode"
-    """As given, in the mode that the model is not used in."""
+    """As given, in the mode that the model is not used in, or without gradients."""
     SWAPPED = "swapped"
     """The last two dimensions swapped in memory."""
     CHANNELS_LAST = "channels last"
@@ -185,6 +185,8 @@ class Layout(StrEnum):
 
 
 Mode = Literal["training", "evaluation"]
+Gradients = Literal["kept", "no_grad", "inference_mode"]
+"""Whether a model is run with gradients; the values of `metallab.pytorch.divergence.Gradients`."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class Way:
 
     layout: Layout
     mode: Mode
+    gradients: Gradients = "kept"
 
 
 @dataclass(frozen=True)
@@ -208,11 +211,20 @@ class ComparedRun:
     """See `metallab.pytorch.divergence.Outcome`."""
     largest: float
     """The largest difference of those that agree, over the root mean square."""
+    uncompared: int = 0
+    """Calls of random operators, and of those that have no right result on the CPU."""
+    known: int = 0
+    """Calls of a kind that an earlier run has compared: they are passed over."""
 
     @property
     def calls(self) -> int:
-        """All calls of operators."""
-        return self.compared + self.skipped
+        """All calls of operators, but those of a kind that an earlier run has compared."""
+        return self.compared + self.skipped + self.uncompared
+
+    @property
+    def is_compared(self) -> bool:
+        """True if calls were compared, in this run or in an earlier one."""
+        return self.compared + self.known > 0
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ PHRASES = {
     # is it right
     "as given": "as given, in {mode} mode",
     "other mode": "in {mode} mode",
+    "without gradients": "{way} under {function}",
     "swapped": "with their last two dimensions swapped in memory",
     "channels last": "in channels last",
     "odd offset": "at an odd offset",
@@ -357,7 +358,7 @@ def agreement(result: CorrectnessResult) -> str:
     return phrase.format(
         compared=result.compared,
         calls=result.calls,
-        ways=", ".join(way(run.way) for run in result.runs if run.compared),
+        ways=", ".join(way(run.way) for run in result.runs if run.is_compared),
         largest=result.largest,
         more_time=PHRASES["more time"],
     )
@@ -395,7 +396,10 @@ def without_gradient(names: Sequence[str]) -> str:
 
 def way(way: Way) -> str:
     """Return how a model was run."""
-    return PHRASES[way.layout].format(mode=way.mode)
+    phrase = PHRASES[way.layout].format(mode=way.mode)
+    if way.gradients == "kept":
+        return phrase
+    return PHRASES["without gradients"].format(way=phrase, function=way.gradients)
 
 
 def not_tried(left_out: Sequence[NotTried]) -> str:

@@ -16,6 +16,10 @@ arguments, which must not change where the operator writes nothing.
 of the result, and larger than rounding explains: 8 times the error of the CPU in the same dtype, or of changing each
 argument in its last bit. Infinities and NaN must be where the CPU has them.
 
+**Without gradients.** PyTorch takes other operators where it keeps nothing for a backward pass: for attention, for an
+LSTM. So the model is run in each of these ways, too. A call of a kind that was compared in one run, the same operator
+with the same settings and arguments of the same shapes, dtypes and layouts, is passed over in the next.
+
 **Again.** A wrong call is made again with the same numbers. If it is right then, it is *intermittent*, and there is
 nothing to minimize: macOS aborts GPU jobs that take long, and PyTorch does not notice.
 
@@ -29,6 +33,8 @@ The modules, in the order in which a search goes through them:
 `find`          the search: run the model, minimize the first wrong call, compute the errors of layers
 `layers`        the forward pass, the backward pass and a step on a copy; the error of each layer
 `comparer`      sees each operator, and stops at the first that is wrong
+`runs`          how a model is run: its mode, with gradients or without
+`compared`      the kinds of calls that earlier runs have compared
 `calls`         a call of an operator, which can be copied to the CPU and made again
 `compare`       a call's results and arguments against those of the CPU in float64
 `differences`   how a result is wrong, or why it was not compared, as values
@@ -41,8 +47,22 @@ The modules, in the order in which a search goes through them:
 =============== ======================================================================================
 """
 
-from metallab.pytorch.divergence.find import find
-from metallab.pytorch.divergence.layers import backward, mean_square
+from metallab.pytorch.divergence.find import Search, find
+from metallab.pytorch.divergence.layers import TrainingRun, backward, mean_square
 from metallab.pytorch.divergence.report import DivergentCall, LayerError, Outcome, Report
+from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, Gradients, RunMode
 
-__all__ = ["DivergentCall", "LayerError", "Outcome", "Report", "backward", "find", "mean_square"]
+__all__ = [
+    "WITHOUT_GRADIENTS",
+    "DivergentCall",
+    "Gradients",
+    "LayerError",
+    "Outcome",
+    "Report",
+    "RunMode",
+    "Search",
+    "TrainingRun",
+    "backward",
+    "find",
+    "mean_square",
+]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from metallab import units
 from metallab.device import PyTorchDevice
 from metallab.outcomes import Agreement
-from metallab.pytorch.dispatch import CallingModules
+from metallab.pytorch.dispatch import CallingModules, watching
 from metallab.pytorch.divergence.calls import Call
 from metallab.pytorch.divergence.compare import (
     Reference,
@@ -26,6 +27,7 @@ from metallab.pytorch.divergence.compare import (
     drops_nothing,
     results,
 )
+from metallab.pytorch.divergence.compared import CallKind, ComparedCalls, kind_of
 from metallab.pytorch.divergence.differences import Difference, NewNaN, NotCompared
 from metallab.pytorch.divergence.layouts import Layout
 from metallab.pytorch.divergence.report import (
@@ -35,6 +37,7 @@ from metallab.pytorch.divergence.report import (
     RandomOperator,
     Report,
 )
+from metallab.pytorch.divergence.runs import RunMode
 
 RIGHT_REPEATS = 3
 """A wrong call is made again until it has been right so many times."""
@@ -55,7 +58,7 @@ class Repeats:
 class OperatorComparer:
     """Compares each operator that a device computes, until one is wrong.
 
-    Enter `modules` with ``with``, give `see` to `metallab.pytorch.dispatch.watching`, and say in `direction` what runs.
+    Enter `watching` with ``with``, and say in `direction` what runs.
 
     Parameters
     ----------
@@ -63,6 +66,10 @@ class OperatorComparer:
         The device.
     seconds
         After these no more calls are compared.
+    mode
+        How the model is run.
+    known
+        Kinds of calls that earlier runs have compared, which are passed over.
 
     Attributes
     ----------
@@ -74,10 +81,14 @@ class OperatorComparer:
         When it was made, by `time.monotonic`.
     """
 
-    def __init__(self, on: PyTorchDevice, seconds: float) -> None:
+    def __init__(
+        self, on: PyTorchDevice, seconds: float, mode: RunMode, known: ComparedCalls
+    ) -> None:
         """Begin with a report in which nothing was compared; the seconds count from now."""
         self.on = on
         self.seconds = seconds
+        self.mode = mode
+        self.known = known
         self.began = time.monotonic()
         self.modules = CallingModules()
         self.direction: Direction = "forward"
@@ -90,6 +101,40 @@ class OperatorComparer:
         self._infinities: dict[int, CallSite] = {}
         """By address of memory that holds an infinity, the call that it comes from."""
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """See each operator that is called."""
+        with self.modules, watching(self._see_whole_or_parts):
+            yield
+
+    def _see_whole_or_parts(self, operator: Any, args: tuple, kwargs: dict) -> Any:
+        """See an operator, or those that it consists of.
+
+        PyTorch takes an operator apart before it is seen, but for inference mode.
+        """
+        key = self._key_of_parts(operator) if torch.is_inference_mode_enabled() else None
+        if key is None:
+            return self.see(operator, args, kwargs)
+
+        with watching(self._see_whole_or_parts):
+            return operator._op_dk(key, *args, **kwargs)
+
+    def _key_of_parts(self, operator: Any) -> Any:
+        """Return the dispatcher's key of the code that calls the operators of which one consists; None if it is whole.
+
+        One that has a gradient formula and a kernel for the device is whole there, as ``linear`` is on MPS. The
+        simulated GPU has kernels for some others, which choose among operators: they have no formula.
+        """
+        if not operator._can_decompose():
+            return None
+
+        name, device_key = operator.name(), self.on.kind.upper()
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(name, device_key):
+            return torch._C.DispatchKey.CompositeImplicitAutograd
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, f"Autograd{device_key}"):
+            return getattr(torch._C.DispatchKey, device_key)
+        return None
+
     def see(self, operator: Any, args: tuple, kwargs: dict) -> Any:
         """Run an operator, compare it if the device computed it, and return its result.
 
@@ -101,21 +146,29 @@ class OperatorComparer:
         if self.report.divergent_call or _computes_nothing(call):
             return operator(*args, **kwargs)
 
+        kind = None if _is_random(call) else kind_of(call)
         # copied before the call, which may write to its arguments
         is_late = time.monotonic() - self.began > self.seconds
-        with torch.no_grad():
+        with _computing_apart():
             before = None if is_late else call.copy_to_cpu()
         result = operator(*args, **kwargs)
 
         if not self._is_on_device(call, result):
             return result
         if before is None:
-            self.report.skipped += 1
+            self._leave_out(kind)
             return result
 
-        with torch.no_grad():
-            self._compare(call, before, result)
+        with _computing_apart():
+            self._compare(call, before, result, kind)
         return result
+
+    def _leave_out(self, kind: CallKind | None) -> None:
+        """Count a call that there is no time for."""
+        if self.known.is_known(kind):
+            self.report.known += 1
+        else:
+            self.report.skipped += 1
 
     @property
     def module(self) -> str:
@@ -127,8 +180,8 @@ class OperatorComparer:
         leaves = (*call.tensors, *tree_leaves(result))
         return any(leaf.device.type == self.on.kind for leaf in leaves if isinstance(leaf, Tensor))
 
-    def _compare(self, call: Call, before: Call, result: Any) -> None:
-        """Compare a call with the CPU in float64, and note in the report what was found.
+    def _compare(self, call: Call, before: Call, result: Any, kind: CallKind | None) -> None:
+        """Compare a call with the CPU in float64, unless its kind is known; note in the report what was found.
 
         Parameters
         ----------
@@ -138,9 +191,16 @@ class OperatorComparer:
             What it was given, on the CPU.
         result
             What it returned, on the device.
+        kind
+            The call's.
         """
         if _is_random(call):
             self._compare_random(call, before, result)
+            return
+
+        holds = tuple((_has_infinity(each), _has_nan(each)) for each in before.tensors)
+        if self.known.has_held(kind, holds):
+            self.report.known += 1
             return
 
         self.on.synchronize()  # a copy to the CPU may be under way
@@ -148,9 +208,11 @@ class OperatorComparer:
         reference = compute_reference(before, returned)
         if isinstance(reference, NotCompared):
             self.report.not_compared[call.name] = reference
+            self.report.uncompared += 1
             return
 
         self.report.compared += 1
+        self.known.add(kind, holds)
         comparison = compare(reference, after, returned)
         if comparison.not_compared is not None:
             self.report.not_compared[call.name] = comparison.not_compared
@@ -173,6 +235,7 @@ class OperatorComparer:
         random = RandomOperator(call.name, self.module)
         if random not in self.report.random:
             self.report.random += (random,)
+        self.report.uncompared += 1
 
         difference = compare_dropout(before, result)
         if difference is not None:
@@ -283,12 +346,20 @@ class OperatorComparer:
             operator=call.name,
             module=self.module,
             direction=self.direction,
+            mode=self.mode,
             dtype=units.dtype_name(tensors[0].dtype) if tensors else "",
             shapes=tuple(tuple(tensor.shape) for tensor in tensors),
             difference=difference,
             wrong_calls=repeats.wrong,
             right_calls=repeats.right,
         )
+
+
+@contextlib.contextmanager
+def _computing_apart() -> Iterator[None]:
+    """Compute without gradients, but make tensors that outlive inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _computes_nothing(call: Call) -> bool:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from metallab import units
 from metallab.device import PyTorchDevice
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.divergence.calls import is_floating
+from metallab.pytorch.divergence.compared import ComparedCalls
 from metallab.pytorch.divergence.comparer import OperatorComparer
 from metallab.pytorch.divergence.differences import NotCompared
-from metallab.pytorch.divergence.layers import TrainingRun, compute_layer_errors, mean_square
+from metallab.pytorch.divergence.layers import (
+    RecordedLayer,
+    TrainingRun,
+    compute_layer_errors,
+    mean_square,
+)
 from metallab.pytorch.divergence.minimize import minimize
-from metallab.pytorch.divergence.report import Report
+from metallab.pytorch.divergence.report import NotRun, Report
+from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, RunMode
 
 
 def find(
@@ -31,6 +40,10 @@ def find(
     layers: bool = True,
 ) -> Report:
     """Run ``loss(model(*inputs)).backward()`` on a copy on a device, and find the first operator that is wrong there.
+
+    The model is called without gradients as well, in evaluation and in training mode, under ``torch.no_grad()`` and
+    ``torch.inference_mode()``: PyTorch takes other operators there, for attention for example. What was compared in
+    one run is not compared again in the next.
 
     Parameters
     ----------
@@ -81,18 +94,13 @@ def find(
         )
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
-    _check_dtypes(model, inputs, on)
-
     run = TrainingRun(model, inputs, loss or mean_square, optimizer)
-    comparer = OperatorComparer(on, seconds)
-    on_device = run.compare(on.torch_device, comparer, record=layers)
-    report = comparer.report
-
-    if comparer.always_wrong_call is not None:
-        conditions, program = minimize(
-            comparer.always_wrong_call, on.torch_device, comparer.began + seconds
-        )
-        report = dataclasses.replace(report, conditions=conditions, program=program)
+    search = Search(on, seconds)
+    report, on_device = search.compare(run, RunMode(model.training), record=layers)
+    for mode in WITHOUT_GRADIENTS:
+        if report.agreement == "differs":
+            break
+        report = _add_run(report, search, run, mode)
     if not layers:
         return report
 
@@ -100,6 +108,69 @@ def find(
     if isinstance(errors, NotCompared):
         return dataclasses.replace(report, layers_not_compared=errors)
     return dataclasses.replace(report, layers=errors)
+
+
+class Search:
+    """Compares runs of one model on a device, each kind of call in one of them.
+
+    Parameters
+    ----------
+    on
+        The device.
+    seconds
+        After these no more calls are compared.
+    """
+
+    def __init__(self, on: PyTorchDevice, seconds: float = math.inf) -> None:
+        self.on = on
+        self.until = time.monotonic() + seconds
+        self._known = ComparedCalls()
+
+    def compare(
+        self, run: TrainingRun, mode: RunMode, *, seconds: float = math.inf, record: bool = False
+    ) -> tuple[Report, list[RecordedLayer]]:
+        """Compare one run, and minimize its first wrong call.
+
+        Parameters
+        ----------
+        run
+            The model with its inputs.
+        mode
+            How it is run.
+        seconds
+            For this run, of those that the search has.
+        record
+            Whether to return the layers.
+
+        Raises
+        ------
+        ValueError
+            If nothing is floating, or something is in float64 where the device has none.
+        """
+        _check_dtypes(run.model, run.inputs, self.on)
+        began = time.monotonic()
+        seconds = min(seconds, self.until - began)
+        self._known.begin_run()
+        comparer = OperatorComparer(self.on, seconds, mode, self._known)
+        on_device = run.compare(self.on.torch_device, comparer, record=record)
+
+        report = dataclasses.replace(comparer.report, modes=(mode,))
+        if comparer.always_wrong_call is not None:
+            conditions, program = minimize(
+                comparer.always_wrong_call, self.on.torch_device, comparer.began + seconds
+            )
+            report = dataclasses.replace(report, conditions=conditions, program=program)
+        return report, on_device
+
+
+def _add_run(report: Report, search: Search, run: TrainingRun, mode: RunMode) -> Report:
+    """Return what was found with one run more, in which a model may raise."""
+    try:
+        other, _ = search.compare(run, mode)
+    except Exception as error:  # noqa: BLE001 - whatever a model raises that wants gradients, or targets
+        left_out = NotRun(mode, units.first_line(error))
+        return dataclasses.replace(report, not_run=(*report.not_run, left_out))
+    return report.merge(other)
 
 
 def _check_dtypes(model: nn.Module, inputs: Any, on: PyTorchDevice) -> None:

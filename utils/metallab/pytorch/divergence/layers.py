@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from metallab import units
 from metallab.pytorch.copies import copied, mapped, tensors_in
-from metallab.pytorch.dispatch import watching
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.divergence.report import LayerError
+from metallab.pytorch.divergence.runs import enter_gradients
 
 if TYPE_CHECKING:
     from metallab.pytorch.divergence.comparer import OperatorComparer
@@ -46,19 +46,19 @@ class TrainingRun:
     model: nn.Module
     inputs: Sequence[Any] | dict[str, Any]
     loss: Callable[[Any], Tensor]
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
 
     def compare(
         self, device: Any, comparer: OperatorComparer, record: bool = True
     ) -> list[RecordedLayer]:
-        """Compute all of it on a copy of the model, and compare each operator.
+        """Compute all of it on a copy of the model, or the forward pass without gradients; compare each operator.
 
         Parameters
         ----------
         device
             A device of PyTorch.
         comparer
-            Sees each operator.
+            Sees each operator, and says in which mode the model is run.
         record
             Whether to return the layers.
 
@@ -67,12 +67,20 @@ class TrainingRun:
         list of RecordedLayer
             One for each call of a layer, in the order of the forward pass; empty unless ``record``.
         """
+        mode = comparer.mode
         model = copied(self.model).to(device)
+        if model.training != mode.is_training:  # parts of it may have a mode of their own
+            model.train(mode.is_training)
         inputs = self._inputs_on(device)
         layers = _record_layers(model) if record else []
-        optimizer = self.optimizer(model.parameters()) if self.optimizer else None
 
-        with comparer.modules, watching(comparer.see):
+        if not mode.has_gradients:
+            with enter_gradients(mode.gradients), comparer.watching():
+                self._output(model, inputs)
+            return layers
+
+        optimizer = self.optimizer(model.parameters()) if self.optimizer else None
+        with comparer.watching():
             loss = self._value(model, inputs)
             comparer.direction = "backward"
             backward(loss)
@@ -107,8 +115,11 @@ class TrainingRun:
 
     def _value(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the loss of a copy of the model."""
-        output = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
-        return self.loss(output)
+        return self.loss(self._output(model, inputs))
+
+    def _output(self, model: nn.Module, inputs: Any) -> Any:
+        """Call a copy of the model."""
+        return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
     def _step(self, optimizer: torch.optim.Optimizer, model: nn.Module, inputs: Any) -> None:
         """Take a step after the backward pass.

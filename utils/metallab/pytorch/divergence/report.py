@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +11,7 @@ from metallab.outcomes import Agreement
 from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
 from metallab.pytorch.divergence.differences import Difference, NotCompared
+from metallab.pytorch.divergence.runs import WITH_GRADIENTS, RunMode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,11 +99,25 @@ class DivergentCall:
     """How many times it was wrong with the same numbers."""
     right_calls: int = 0
     """How many times it was right with the same numbers, when it was made again."""
+    mode: RunMode = WITH_GRADIENTS
+    """How the model was run."""
 
     @property
     def is_intermittent(self) -> bool:
         """Whether the same call was right, too."""
         return self.right_calls > 0
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A way to run the model in which it raises."""
+
+    mode: RunMode
+    error: str
+    """The first line of what it raises."""
+
+    def __str__(self) -> str:
+        return wording.not_run(self)
 
 
 @dataclass
@@ -133,8 +148,21 @@ class Report:
     """Why the errors of layers are not known, though they were asked for."""
     skipped: int = 0
     """Calls that were not compared because the time was over."""
+    known: int = 0
+    """Calls that were passed over: one of the same kind was compared when the model was run in another mode."""
+    uncompared: int = 0
+    """Calls of random operators, and of those in `not_compared` that have no right result on the CPU."""
+    modes: tuple[RunMode, ...] = ()
+    """How the model was run."""
+    not_run: tuple[NotRun, ...] = ()
+    """Ways to run the model in which it raises."""
     infinity: CallSite | None = None
     """The call that made the first infinity, or the one that a NaN comes from."""
+
+    @property
+    def calls(self) -> int:
+        """All calls of operators, but those of a kind that was compared in another mode."""
+        return self.compared + self.skipped + self.uncompared
 
     @property
     def kind(self) -> Outcome:
@@ -146,6 +174,26 @@ class Report:
         if self.divergent_call.is_intermittent:
             return Outcome.INTERMITTENT
         return Outcome.WRONG_KERNEL
+
+    def merge(self, other: Report) -> Report:
+        """Return what this run and another one of the same model have found: the first wrong call, or else a NaN."""
+        worst = self if self.divergent_call is not None else other
+        if other.agreement == "differs" and self.agreement != "differs":
+            worst = other
+
+        return replace(
+            worst,
+            compared=self.compared + other.compared,
+            largest=max(self.largest, other.largest),
+            infinity=worst.infinity or self.infinity,
+            random=tuple(dict.fromkeys((*self.random, *other.random))),
+            not_compared=self.not_compared | other.not_compared,
+            skipped=self.skipped + other.skipped,
+            known=self.known + other.known,
+            uncompared=self.uncompared + other.uncompared,
+            modes=(*self.modes, *other.modes),
+            not_run=(*self.not_run, *other.not_run),
+        )
 
     @property
     def fix(self) -> Fix:

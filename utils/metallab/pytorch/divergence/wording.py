@@ -31,7 +31,14 @@ if TYPE_CHECKING:
         WrongValues,
         WrongWrite,
     )
-    from metallab.pytorch.divergence.report import CallSite, DivergentCall, RandomOperator, Report
+    from metallab.pytorch.divergence.report import (
+        CallSite,
+        DivergentCall,
+        NotRun,
+        RandomOperator,
+        Report,
+    )
+    from metallab.pytorch.divergence.runs import RunMode
 
 ABORTED_CALLS = "https://github.com/pytorch/pytorch/pull/193571"
 """The report that PyTorch does not notice when macOS aborts a GPU job."""
@@ -83,8 +90,15 @@ PHRASES = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "step": "the optimizer's step",
+    "training": "training mode",
+    "evaluation": "evaluation mode",
+    "kept": "in {mode}",
+    "no_grad": "in {mode} under torch.no_grad()",
+    "inference_mode": "in {mode} under torch.inference_mode()",
     # the report
     "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
+    "known": "{known} more calls are of a kind that was compared when the model was run in another way",
+    "not run": "{mode}: {error}",
     "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
     "origin of NaN": " Its infinity comes from {infinity}.",
     "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
@@ -200,6 +214,20 @@ def _kind(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
     return f"{units.dtype_name(dtype)} of shape {shape}"
 
 
+# ---- how the model was run -------------------------------------------------------------------------------------------
+
+
+def run_mode(mode: RunMode) -> str:
+    """Return how a model was run, ``in evaluation mode under torch.no_grad()``."""
+    name = PHRASES["training" if mode.is_training else "evaluation"]
+    return PHRASES[mode.gradients].format(mode=name)
+
+
+def not_run(not_run: NotRun) -> str:
+    """Return a way to run the model, and what it raises there."""
+    return PHRASES["not run"].format(mode=not_run.mode, error=not_run.error)
+
+
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
@@ -221,8 +249,9 @@ def headline(report: Report) -> str:
     """
     first = report.divergent_call
     if first is None:
-        calls = report.compared + report.skipped
-        return PHRASES["agrees"].format(device=report.device, compared=report.compared, calls=calls)
+        return PHRASES["agrees"].format(
+            device=report.device, compared=report.compared, calls=report.calls
+        )
 
     where = _where(first)
     if report.kind == "NaN":
@@ -265,6 +294,11 @@ def rows(report: Report) -> list[tuple[str, str]]:
     if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
         rows.append(("infinity", PHRASES["first infinity"].format(infinity=report.infinity)))
 
+    if report.known:
+        rows.append(("compared before", PHRASES["known"].format(known=report.known)))
+    if len(report.modes) > 1:
+        rows.append(("run", ", ".join(map(str, report.modes))))
+    rows += [("not run", str(each)) for each in report.not_run]
     rows += [("random", PHRASES["random"].format(operator=each)) for each in report.random]
     rows += [("not compared", f"{name}: {why}") for name, why in report.not_compared.items()]
     if report.layers_not_compared is not None:
@@ -275,4 +309,6 @@ def rows(report: Report) -> list[tuple[str, str]]:
 def _where(first: DivergentCall) -> str:
     """Return where the first wrong call is made; nothing of the module if that is the model itself."""
     module = f"{first.module}, " if first.module else ""
-    return f"{first.operator} in {module}{PHRASES[first.direction]}"
+    where = f"{first.operator} in {module}{PHRASES[first.direction]}"
+    # with gradients it is the run that was asked for
+    return where if first.mode.has_gradients else f"{where} {first.mode}"

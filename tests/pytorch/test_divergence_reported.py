@@ -1,0 +1,186 @@
+"""Faults as people reported them of Macs, planted: each is found, explained, and has its smallest program.
+
+Its checks run in a child with the simulated device (support/children.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHILD = __name__ == "__main__"
+
+import children  # noqa: E402
+
+import metalsim  # noqa: E402
+
+if CHILD:
+    metalsim.install_with_torch()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from metallab import device  # noqa: E402
+from metallab.doctor import correctness  # noqa: E402
+from metallab.doctor.limits import Limits  # noqa: E402
+from metallab.pytorch import divergence  # noqa: E402
+from metallab.pytorch.divergence import Gradients, RunMode, Search, TrainingRun  # noqa: E402
+from metallab.pytorch.divergence.compared import ComparedCalls  # noqa: E402
+from metallab.pytorch.model import as_model  # noqa: E402
+
+if sys.platform == "darwin" and not CHILD:
+    pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
+
+
+@functools.cache
+def outcomes():
+    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
+
+
+on_simulated = children.Session(outcomes)
+# one thread: more wait for each other in work so small
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": f"{ROOT / 'utils'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    "METALLAB_DEVICE": "sim",
+    "OMP_NUM_THREADS": "1",
+}
+LIMITS = Limits(600)
+
+
+@contextmanager
+def planted(*faults: str, calls: range | None = None) -> Iterator[None]:
+    """Plant faults without the warning that they are."""
+    with warnings.catch_warnings(action="ignore"), metalsim.plant(*faults, calls=calls):
+        yield
+
+
+def find(model: nn.Module, *inputs: torch.Tensor, **options) -> divergence.Report:
+    return divergence.find(model, inputs, on=device.pick(), layers=False, **options)
+
+
+def ask_doctor(model: nn.Module, *inputs: torch.Tensor):
+    return correctness.answer(as_model((model, inputs, None), "tests:example"), LIMITS)
+
+
+# ---- without gradients -----------------------------------------------------------------------------------------------
+
+MASKED = "attention, all keys masked"
+ATTENTION = "aten::_scaled_dot_product_attention_math_for_mps"
+
+
+class Padded(nn.Module):
+    """Text that is padded on the left: its first words attend to nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(16, 48)
+
+    def forward(self, x):
+        query, key, value = self.project(x).chunk(3, -1)
+        is_word = torch.tensor([False, False, True, True], device=x.device)
+        mask = is_word & torch.ones(4, 4, device=x.device).tril().bool()
+        return F.scaled_dot_product_attention(query, key, value, mask)
+
+
+def padded() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Padded().eval(), torch.randn(2, 4, 16)
+
+
+def run_in(mode: RunMode, model: nn.Module, *inputs: torch.Tensor) -> divergence.Report:
+    report, _ = Search(device.pick()).compare(
+        TrainingRun(model, inputs, divergence.mean_square), mode
+    )
+    return report
+
+
+@on_simulated
+def test_attention_is_compared_without_gradients():
+    with planted(MASKED):
+        found = find(*padded()).divergent_call
+    assert found is not None
+    assert (found.operator, found.mode) == (ATTENTION, RunMode(False, Gradients.NO_GRAD))
+
+
+@on_simulated.cases({each.value: each for each in (Gradients.NO_GRAD, Gradients.INFERENCE_MODE)})
+def test_each_way_without_gradients_is_seen(gradients):
+    """In inference mode PyTorch shows operators that consist of others whole."""
+    with planted(MASKED):
+        report = run_in(RunMode(False, gradients), *padded())
+    assert report.divergent_call is not None
+    assert report.divergent_call.operator == ATTENTION
+
+
+@on_simulated
+def test_the_doctor_compares_without_gradients():
+    with planted(MASKED):
+        answer = ask_doctor(*padded())
+    assert answer.status == "failed"
+    assert answer.result.wrong.operator == ATTENTION
+    assert answer.result.runs[-1].way.gradients == "no_grad"
+
+
+@on_simulated
+def test_rows_without_a_key_are_no_fault():
+    report = find(*padded())
+    assert report.kind == "agrees", report
+    assert len(report.modes) == 5
+
+
+@on_simulated
+def test_a_kind_of_call_is_compared_in_one_mode():
+    torch.manual_seed(0)
+    search = Search(device.pick())
+    run = TrainingRun(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),), divergence.mean_square
+    )
+    first, _ = search.compare(run, RunMode(True))
+    second, _ = search.compare(run, RunMode(True, Gradients.NO_GRAD))
+    third, _ = search.compare(run, RunMode(False))
+    assert first.compared > 4
+    assert (first.known, second.compared, third.compared) == (0, 0, 0)
+    assert (second.known, third.known) == (2, first.compared)
+
+
+class Force(nn.Module):
+    """Computes a gradient itself, as models of molecules do."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Linear(3, 1)
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.energy(x).square().sum(), x, create_graph=True)[0]
+
+
+@on_simulated
+def test_a_model_that_needs_gradients_is_not_accused():
+    report = find(Force(), torch.randn(4, 3))
+    assert report.kind == "agrees", report
+    assert {each.mode.gradients for each in report.not_run} == {
+        Gradients.NO_GRAD,
+        Gradients.INFERENCE_MODE,
+    }
+
+
+def test_a_call_that_holds_nan_is_of_another_kind():
+    compared = ComparedCalls()
+    kind = ("aten::relu", "", (0,))
+    compared.add(kind, ((False, False),))
+    compared.begin_run()
+    assert compared.has_held(kind, ((False, False),))
+    assert not compared.has_held(kind, ((False, True),))
+
+
+if CHILD:
+    children.answer(on_simulated.checks, Path(sys.argv[2]))
