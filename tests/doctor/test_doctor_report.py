@@ -12,7 +12,9 @@ from doctor_results import (
     MODEL,
     NO_ANSWERS,
     POOL,
+    RESULTS,
     RUNS,
+    UNEXPLAINED,
     WRONG,
     all_answers,
     answer_to,
@@ -214,6 +216,24 @@ def test_a_notebook_shows_a_part_of_a_page(tmp_path):
 def test_the_headline_names_the_worst_first(statuses, numbers):
     answers = [answer_to(each, statuses.get(each.number, "passed")) for each in QUESTIONS]
     assert ", ".join(re.findall(r"\d", report_of(*answers).headline)) == numbers
+
+
+def test_a_wrong_operator_comes_before_the_exception_that_it_may_cause():
+    raises = answer_to(SUPPORT, "failed", UNEXPLAINED)
+    wrong = answer_to(CORRECTNESS, "failed", WRONG)
+    assert report_of(raises, wrong).worst is wrong
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
+def test_no_answer_points_to_itself(question):
+    answers = [answer_to(question, result=result) for result in RESULTS[question.key]]
+    assert [each for each in answers if f"see answer {question.number}" in each.sentence] == []
+
+
+def test_an_unexplained_exception_sends_nobody_to_its_answer_for_advice():
+    raises = answer_to(SUPPORT, "failed", UNEXPLAINED)
+    stops = replace(raises, result=RUNS)
+    assert raises.problem.advice != stops.problem.advice
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.divergence import Gradients, RunMode, Search, TrainingRun  # noqa: E402
 from metallab.pytorch.divergence.compared import ComparedCalls  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
+from metalsim import planting  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
@@ -180,6 +181,89 @@ def test_a_call_that_holds_nan_is_of_another_kind():
     compared.begin_run()
     assert compared.has_held(kind, ((False, False),))
     assert not compared.has_held(kind, ((False, True),))
+
+
+# ---- exceptions ------------------------------------------------------------------------------------------------------
+
+
+def lose_a_row(right, x, indices):
+    """Of what a mask keeps the last row is lost."""
+    kept = right(x, indices)
+    return kept[:-1] if indices[0] is not None and indices[0].dtype == torch.bool else kept
+
+
+metalsim.FAULTS["mask"] = planting.Fault(
+    "x[mask] has too few rows",
+    "https://github.com/pytorch/pytorch/issues/181867",
+    ("index.Tensor",),
+    lose_a_row,
+)
+
+
+class Assigner(nn.Module):
+    """Writes the errors of the boxes that a mask keeps where the mask is, as detectors do."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x, is_kept):
+        errors = torch.zeros(is_kept.shape, device=x.device)
+        errors[is_kept] = self.head(x)[is_kept].square().sum(-1)
+        return errors
+
+
+def assigner() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return Assigner(), torch.randn(2, 9, 8), torch.rand(2, 9) > 0.3
+
+
+@on_simulated
+def test_the_wrong_operator_before_an_exception_is_named():
+    with planted("mask"):
+        report = find(*assigner())
+    assert (report.kind, report.divergent_call.operator) == ("wrong kernel", "aten::index")
+    assert "shape mismatch" in report.raised
+
+
+@on_simulated
+def test_the_doctor_names_the_wrong_operator_before_an_exception():
+    with planted("mask"):
+        answer = ask_doctor(*assigner())
+    assert (answer.status, answer.ended) == ("failed", "ok")
+    assert answer.result.wrong.operator == "aten::index"
+    assert "shape mismatch" in answer.result.raised
+
+
+class OnlyOnCPU(nn.Linear):
+    """Raises on an Apple GPU after its layer."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if y.device.type == "mps":
+            raise KeyError("mps")
+        return y
+
+
+@on_simulated
+def test_what_was_compared_before_an_exception_is_kept():
+    report = find(OnlyOnCPU(4, 4), torch.randn(2, 4))
+    assert (report.kind, report.compared, report.divergent_call) == ("raised", 1, None)
+    assert "KeyError" in report.raised
+
+
+@on_simulated
+def test_the_doctor_tells_what_agrees_before_an_exception():
+    answer = ask_doctor(OnlyOnCPU(4, 4), torch.randn(2, 4))
+    assert (answer.status, answer.ended) == ("skipped", "raised")
+    assert answer.result.compared > 0
+    assert not answer.result.is_predicted
+
+
+@on_simulated
+def test_what_a_model_raises_on_the_cpu_as_well_is_raised():
+    with pytest.raises(RuntimeError, match="shapes"):
+        find(nn.Linear(4, 4), torch.randn(2, 5))
 
 
 if CHILD:

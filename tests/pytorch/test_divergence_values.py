@@ -208,6 +208,7 @@ REPORTS = {
     "agrees": Report("agrees", "GPU", compared=3, largest=1e-7, random=(RandomOperator("aten::rand", ""),)),
     "wrong kernel": report_on(KIND, conditions=(VIEW, MinElements(17))),
     "intermittent": report_on(KIND, right_calls=2),
+    "raised": Report("refused", "GPU", compared=3, raised="RuntimeError: shapes"),
     "NaN": dataclasses.replace(
         report_on(NewNaN(), infinity=CallSite("aten::exp", "0", "forward")), agreement="agrees"
     ),
@@ -233,6 +234,7 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     values += [CallSite("aten::cos", "", direction) for direction in ("forward", "backward")]
     values += [*WITHOUT_GRADIENTS, RunMode(True), NotRun(RunMode(True), "no targets")]
     values.append(Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS))
+    values.append(report_on(KIND, raised="RuntimeError: shapes"))
     site = CallSite("aten::cos", "", "forward")
     values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]
     assert "REWORDED" in "\n".join(map(str, values))

@@ -56,6 +56,9 @@ STOPS = SupportResult(
     Trial(is_simulated=False, raised="NotImplementedError", is_surprising=True),
     tuple(replace(POOL, name=f"aten::{kind}", obstacle=kind, lines=()) for kind in Obstacle),
 )
+UNEXPLAINED = replace(
+    RUNS, trial=Trial(is_simulated=False, raised="RuntimeError: shapes", is_surprising=True)
+)
 NOT_PREDICTED = SupportResult((TaskSupport("inference", None, error="KeyError: 'words'"),))
 
 # ---- is it right -----------------------------------------------------------------------------------------------------
@@ -94,6 +97,9 @@ OPERATOR = WrongOperator(
 )
 WRONG = CorrectnessResult((replace(COMPARED, outcome="wrong kernel"),), wrong=OPERATOR)
 INTERMITTENT = replace(WRONG, wrong=replace(OPERATOR, right_calls=2))
+THEN_RAISED = replace(WRONG, raised="RuntimeError: shapes")
+RAISED = CorrectnessResult((replace(COMPARED, outcome="raised"),), raised="KeyError: 'words'")
+MISSING = replace(RAISED, is_predicted=True)
 
 # ---- is it fast ------------------------------------------------------------------------------------------------------
 
@@ -163,8 +169,10 @@ ONLY_FLOAT32 = FormatsResult("float64", (WHOLE, FormatRun("float16", "autocast",
 # ---- of each question ------------------------------------------------------------------------------------------------
 
 RESULTS: dict[str, list[Any]] = {
-    "support": [RUNS, STOPS, NOT_PREDICTED],
-    "correctness": [AGREES, SO_FAR, NOTHING_COMPARED, WRONG, INTERMITTENT],
+    "support": [RUNS, STOPS, UNEXPLAINED, NOT_PREDICTED],
+    "correctness": [
+        *(AGREES, SO_FAR, NOTHING_COMPARED, WRONG, INTERMITTENT, THEN_RAISED, RAISED, MISSING),
+    ],
     "speed": [FAST, UNSETTLED, NO_TRAINING],
     "profile": [NO_COPIES, COPIES, OF_PACKAGES, RAISES_THERE],
     "footprint": [FITS, TOO_LARGE, A_CALL],

@@ -10,8 +10,8 @@ import msgspec
 
 from metallab.doctor import evidence, wording
 from metallab.doctor.evidence import Evidence
-from metallab.doctor.questions import Question, R, find_question
-from metallab.doctor.results import Asked, Caveat, NoAnswer
+from metallab.doctor.questions import Problem, Question, R, find_question
+from metallab.doctor.results import Asked, Caveat, NoAnswer, SupportResult, Trouble
 from metallab.outcomes import Ended, Status
 
 NOTHING = Asked()
@@ -37,6 +37,16 @@ class Answer(Generic[R]):
     def number(self) -> int:
         """The question's."""
         return self.question.number
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What its status does not say."""
+        return self.result.trouble if isinstance(self.result, SupportResult) else None
+
+    @property
+    def problem(self) -> Problem:
+        """What it means for the reader, if it has not passed."""
+        return self.question.problem(self.status, self.trouble)
 
     @property
     def lines(self) -> list[str]:

@@ -28,8 +28,9 @@ from metallab.doctor.results import (
     Why,
     WrongOperator,
 )
+from metallab.doctor.support import is_refused_by_tables
 from metallab.doctor.worker import apple_gpu
-from metallab.outcomes import Status
+from metallab.outcomes import Ended, Status
 from metallab.pytorch import divergence
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.model import ModelUnderTest
@@ -37,6 +38,8 @@ from metallab.pytorch.model import ModelUnderTest
 
 def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]:
     """Compare each operator with the CPU in float64: as given, in other modes, and with inputs in other layouts.
+
+    What was compared before an exception is kept: a wrong operator may be its cause.
 
     A call of a kind that was compared in one of these runs is passed over in those that follow.
 
@@ -51,12 +54,13 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     -------
     Answer
         ``failed`` if an operator is wrong; ``incomplete`` if something could not be compared or a weight that the loss
-        should reach gets no gradient; ``skipped`` without an Apple GPU or without time.
+        should reach gets no gradient; ``skipped`` without an Apple GPU or without time, or if the model raises and
+        nothing before that was wrong.
 
     Raises
     ------
     Exception
-        Whatever the model raises on the Apple GPU when it is run as given; in other ways that is a part of the answer.
+        What the model raises on the CPU as well when it is run as given; in other ways that is a part of the answer.
     """
     on = apple_gpu()
     if on is None:
@@ -68,12 +72,15 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
         compared, not_tried = _compare_in_ways(narrowed, on, limits.seconds)
 
     last = compared[-1].report  # after a wrong operator no other way is tried
+    raised = next((each.report.raised for each in compared if each.report.raised), None)
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
         not_compared=_collect_not_compared(compared),
         wrong=_to_wrong_operator(last),
         nan=_find_first_nan(compared),
+        raised=raised,
+        is_predicted=raised is not None and is_refused_by_tables(subject),
         without_gradient=find_weights_without_gradient(subject),
         is_narrowed=narrowed is not subject,
         # PyTorch warns of it, and there is no other sign
@@ -81,9 +88,14 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     )
     status = _status(result, has_loss=subject.has_loss)
     asked = Asked(device=on.label)
-    if status == "skipped":  # there was no time to compare a single call
-        return Answer(CORRECTNESS, status, result, asked, ended="timeout")
-    return Answer(CORRECTNESS, status, result, asked)
+    return Answer(CORRECTNESS, status, result, asked, ended=_classify_end(result, status))
+
+
+def _classify_end(result: CorrectnessResult, status: Status) -> Ended:
+    """Return how the question's process ended: without an answer for lack of time, or because the model raised."""
+    if status != "skipped":
+        return "ok"
+    return "timeout" if result.raised is None else "raised"
 
 
 def _status(result: CorrectnessResult, has_loss: bool) -> Status:
@@ -94,7 +106,7 @@ def _status(result: CorrectnessResult, has_loss: bool) -> Status:
     """
     if result.wrong is not None:
         return "failed"
-    if not result.compared:
+    if result.raised is not None or not result.compared:
         return "skipped"
     if result.is_out_of_time or result.nan is not None:
         return "incomplete"
@@ -138,7 +150,7 @@ def _compare_in_ways(
     Raises
     ------
     Exception
-        What the model raises in the first way, as it was given: then it does not run on the device at all.
+        What the model raises in the first way, as it was given, and on the CPU as well.
     """
     time_budget = Allowance(seconds)
     seconds_of_run = _estimate_uncompared_run(subject, on)
@@ -175,7 +187,8 @@ def _estimate_uncompared_run(subject: ModelUnderTest, on: PyTorchDevice) -> floa
     A backward pass takes about twice as long as the forward pass: it computes gradients by inputs and by weights.
     """
     began = time.perf_counter()
-    subject.to(on.torch_device).value()
+    with contextlib.suppress(Exception):  # the comparison tells what was compared before that
+        subject.to(on.torch_device).value()
     return 3 * (time.perf_counter() - began)
 
 

@@ -18,6 +18,7 @@ from metallab.doctor.results import (
     ProfileResult,
     SpeedResult,
     SupportResult,
+    Trouble,
 )
 from metallab.outcomes import Status
 
@@ -54,12 +55,14 @@ class Question(Generic[R]):
     """It is asked of an Apple GPU, real or simulated, where no NVIDIA GPU is."""
     allows_fallback: bool = True
     """Operators that MPS lacks may run on the CPU meanwhile."""
-    problems: Mapping[Status, Problem] = field(default_factory=dict, hash=False)
-    """What each status means that is not ``passed``."""
+    problems: Mapping[Status | Trouble, Problem] = field(default_factory=dict, hash=False)
+    """What each status means that is not ``passed``, and each trouble that says more."""
 
-    def problem(self, status: Status) -> Problem:
-        """Return what a status means, with the number in place."""
+    def problem(self, status: Status, trouble: Trouble | None = None) -> Problem:
+        """Return what a status means, or the trouble if that says more, with the number in place."""
         meant = self.problems.get(status, NO_ANSWER)
+        if trouble is not None:
+            meant = self.problems.get(trouble, meant)
         return Problem(
             meant.what.format(number=self.number), meant.advice.format(number=self.number)
         )
@@ -82,6 +85,10 @@ SUPPORT = Question(
         ),
         "incomplete": Problem(
             "some of it may leave the Apple GPU", "look at the operators in answer {number}"
+        ),
+        Trouble.UNEXPLAINED: Problem(
+            "it raises on an Apple GPU, though its operators run there",
+            "look at the line in answer {number}, and run again: a fault may come and go",
         ),
     },
 )

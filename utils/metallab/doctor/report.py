@@ -13,7 +13,7 @@ import msgspec
 from metallab.doctor import wording
 from metallab.doctor.answer import Answer
 from metallab.doctor.questions import Question, R
-from metallab.doctor.results import ModelSummary
+from metallab.doctor.results import ModelSummary, Trouble
 from metallab.outcomes import STATUSES, Status
 
 WORST_FIRST: tuple[Status, ...] = ("failed", "skipped", "incomplete", "passed")
@@ -39,8 +39,8 @@ class Report:
 
     @property
     def worst(self) -> Answer[Any]:
-        """The worst answer, the first of several."""
-        return min(self.answers, key=lambda answer: WORST_FIRST.index(answer.status))
+        """The worst answer, the first of several; one that another one may explain comes behind that."""
+        return min(self.answers, key=_rank)
 
     @property
     def headline(self) -> str:
@@ -119,6 +119,11 @@ class Report:
     def _html(self, page: bool) -> str:
         legend = {status: wording.status(status) for status in STATUSES}
         return render("doctor.html.j2", report=self, legend=legend, page=page)
+
+
+def _rank(answer: Answer[Any]) -> tuple[int, bool]:
+    """Return how far behind an answer stands."""
+    return WORST_FIRST.index(answer.status), answer.trouble is Trouble.UNEXPLAINED
 
 
 def load_report(file: Path) -> Report:

@@ -69,6 +69,13 @@ class Why(StrEnum):
     """It needed more memory than it may have."""
 
 
+class Trouble(StrEnum):
+    """What an answer has found that its status alone does not say."""
+
+    UNEXPLAINED = "unexplained"
+    """The model raises on an Apple GPU, and the tables of operators do not say why."""
+
+
 @dataclass(frozen=True)
 class NoAnswer:
     """In place of a result."""
@@ -167,6 +174,13 @@ class SupportResult:
         """Those of which something can be predicted."""
         return tuple(task for task in self.tasks if task.runs is not None)
 
+    @property
+    def trouble(self) -> Trouble | None:
+        """What the status does not say."""
+        if self.trial is None or not self.trial.is_surprising:
+            return None
+        return None if self.trial.raised is None else Trouble.UNEXPLAINED
+
 
 # ---- 2: correctness ------------------------------------------------------------------------------------------------
 
@@ -207,7 +221,7 @@ class ComparedRun:
     """Calls of operators that were compared."""
     skipped: int
     """Calls that there was no time for."""
-    outcome: Literal["agrees", "wrong kernel", "intermittent", "NaN"]
+    outcome: Literal["agrees", "wrong kernel", "intermittent", "NaN", "raised"]
     """See `metallab.pytorch.divergence.Outcome`."""
     largest: float
     """The largest difference of those that agree, over the root mean square."""
@@ -274,6 +288,10 @@ class CorrectnessResult:
     wrong: WrongOperator | None = None
     nan: str | None = None
     """Where a NaN appears that the CPU has as well; what follows it was not compared."""
+    raised: str | None = None
+    """What the model raises on the Apple GPU, and not on the CPU; a wrong operator may be the cause."""
+    is_predicted: bool = False
+    """Whether the tables of operators say that it raises."""
     without_gradient: tuple[str, ...] = ()
     """Weights that get none in a training step."""
     is_narrowed: bool = False

@@ -64,6 +64,12 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
     return Answer(SUPPORT, status, result, asked)
 
 
+def is_refused_by_tables(subject: ModelUnderTest) -> bool:
+    """Return True if the tables of operators say that a model raises, in inference or in training."""
+    found = [covered for _, covered in _trace(subject)]
+    return any(isinstance(each, coverage.Coverage) and not each.runs for each in found)
+
+
 def _status(result: SupportResult) -> Status:
     """Return how the question ends; a trial that fails counts, whatever was predicted."""
     if result.trial is None and not result.predicted:

@@ -124,6 +124,9 @@ PHRASES = {
     "({largest:.1e} of the root mean square).",
     "agree so far": "Yes, as far as there was time: {compared} of {calls} calls of operators agree with the CPU in "
     "float64 ({ways}), up to rounding ({largest:.1e} of the root mean square); {more_time}.",
+    "raised early": "No answer: on the Apple GPU it raises {error}, on the CPU it does not. Before that {compared} of "
+    "{calls} calls of operators agree with the CPU in float64",
+    "raises later": "What follows it raises {error}.",
     "not compared": "Not compared: {names}.",
     "nan": "{headline} What follows it was not compared.",
     "narrowed": "Float64 was replaced by float32: no Apple GPU has it.",
@@ -276,7 +279,7 @@ def headline(report: Report) -> str:
         return PHRASES["clean"].format(model=model)
 
     worst = report.worst
-    problem = worst.question.problem(worst.status)
+    problem = worst.problem
     text = PHRASES["headline"].format(model=model, problem=problem.what, advice=problem.advice)
     others = ", ".join(str(answer.number) for answer in careful if answer is not worst)
     return f"{text} {PHRASES['others'].format(numbers=others)}" if others else text
@@ -335,6 +338,8 @@ def places(operator: UnsupportedOperator) -> tuple[str, str]:
 @describe.register
 def _describe_correctness(result: CorrectnessResult) -> list[str]:
     """Return which operator is wrong or that all agree, then what limits the comparison."""
+    if result.raised is not None and result.wrong is None:
+        return [exception_on_gpu(result), *left_uncompared(result), *limits_of_comparison(result)]
     if not result.compared and result.wrong is None:
         return [PHRASES["nothing compared"].format(more_time=PHRASES["more time"])]
 
@@ -350,6 +355,16 @@ def wrong_operator(where: Way, wrong: WrongOperator) -> str:
     return phrase.format(
         way=way(where), headline=wrong.headline, difference=wrong.difference, advice=wrong.advice
     )
+
+
+def exception_on_gpu(result: CorrectnessResult) -> str:
+    """Return what the model raises on the Apple GPU, and how many calls before that agree with the CPU."""
+    phrase = PHRASES["raised early"].format(
+        compared=result.compared, calls=result.calls, error=result.raised
+    )
+    if not result.is_predicted:
+        return f"{phrase}."
+    return f"{phrase}; {see_support()}."
 
 
 def agreement(result: CorrectnessResult) -> str:
@@ -377,6 +392,8 @@ def left_uncompared(result: CorrectnessResult) -> list[str]:
 def limits_of_comparison(result: CorrectnessResult) -> list[str]:
     """Return what else is to be known of a comparison, one point each."""
     lines = []
+    if result.wrong is not None and result.raised is not None:
+        lines.append(PHRASES["raises later"].format(error=result.raised))
     if result.is_narrowed:
         lines.append(PHRASES["narrowed"])
     if result.without_gradient:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from metallab import units
 from metallab.device import PyTorchDevice
 from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.dispatch import explain
 from metallab.pytorch.divergence.calls import is_floating
 from metallab.pytorch.divergence.compared import ComparedCalls
 from metallab.pytorch.divergence.comparer import OperatorComparer
@@ -65,7 +66,8 @@ def find(
     Returns
     -------
     Report
-        What is wrong, where, what the fault needs, and a program that shows it.
+        What is wrong, where, what the fault needs, and a program that shows it. If the model raises on the device
+        alone, what it raises, and what is known of the operators before that.
 
     Raises
     ------
@@ -73,6 +75,8 @@ def find(
         If ``inputs`` is neither a tuple nor a dict.
     ValueError
         If the model has no floating parameter and no floating input, or float64 where the device has none.
+    Exception
+        What the model raises on the CPU as well.
 
     Notes
     -----
@@ -101,7 +105,7 @@ def find(
         if report.agreement == "differs":
             break
         report = _add_run(report, search, run, mode)
-    if not layers:
+    if not layers or report.raised is not None:
         return report
 
     errors = compute_layer_errors(run, on_device)
@@ -146,21 +150,43 @@ class Search:
         ------
         ValueError
             If nothing is floating, or something is in float64 where the device has none.
+        Exception
+            What the model raises on the CPU as well. If it raises on the device alone, the report says so, and keeps
+            what was compared before.
         """
         _check_dtypes(run.model, run.inputs, self.on)
         began = time.monotonic()
         seconds = min(seconds, self.until - began)
         self._known.begin_run()
         comparer = OperatorComparer(self.on, seconds, mode, self._known)
-        on_device = run.compare(self.on.torch_device, comparer, record=record)
+        on_device: list[RecordedLayer] = []
+        raised = None
+        try:
+            on_device = run.compare(self.on.torch_device, comparer, record=record)
+        except Exception as error:
+            is_known = comparer.report.agreement == "differs"
+            if not is_known and _raises_on_cpu(run, mode):
+                raise
+            raised = str(explain(error))
 
-        report = dataclasses.replace(comparer.report, modes=(mode,))
+        report = dataclasses.replace(comparer.report, modes=(mode,), raised=raised)
+        if raised is not None and report.agreement == "agrees":
+            report = dataclasses.replace(report, agreement="refused")
         if comparer.always_wrong_call is not None:
             conditions, program = minimize(
                 comparer.always_wrong_call, self.on.torch_device, comparer.began + seconds
             )
             report = dataclasses.replace(report, conditions=conditions, program=program)
         return report, on_device
+
+
+def _raises_on_cpu(run: TrainingRun, mode: RunMode) -> bool:
+    """Return True if a model raises on the CPU, too: then the device is not the cause."""
+    try:
+        run.compute_on_cpu(mode)
+    except Exception:  # noqa: BLE001 - whatever a model raises
+        return True
+    return False
 
 
 def _add_run(report: Report, search: Search, run: TrainingRun, mode: RunMode) -> Report:

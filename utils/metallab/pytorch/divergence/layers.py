@@ -16,7 +16,7 @@ from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.divergence.report import LayerError
-from metallab.pytorch.divergence.runs import enter_gradients
+from metallab.pytorch.divergence.runs import RunMode, enter_gradients
 
 if TYPE_CHECKING:
     from metallab.pytorch.divergence.comparer import OperatorComparer
@@ -68,9 +68,7 @@ class TrainingRun:
             One for each call of a layer, in the order of the forward pass; empty unless ``record``.
         """
         mode = comparer.mode
-        model = copied(self.model).to(device)
-        if model.training != mode.is_training:  # parts of it may have a mode of their own
-            model.train(mode.is_training)
+        model = self._model_on(device, mode)
         inputs = self._inputs_on(device)
         layers = _record_layers(model) if record else []
 
@@ -89,6 +87,22 @@ class TrainingRun:
                 comparer.direction = "step"
                 self._step(optimizer, model, inputs)
         return layers
+
+    def compute_on_cpu(self, mode: RunMode) -> None:
+        """Compute the same on a copy on the CPU, but for the step; raise what the model raises."""
+        model, inputs = self._model_on("cpu", mode), self._inputs_on("cpu")
+        with enter_gradients(mode.gradients):
+            output = self._output(model, inputs)
+        if mode.has_gradients:
+            loss = mapped(_detach_on_cpu, self.loss, lambda module: copied(module).to("cpu"))
+            backward(loss(output))
+
+    def _model_on(self, device: Any, mode: RunMode) -> nn.Module:
+        """Return a copy of the model on a device, in training or in evaluation mode."""
+        model = copied(self.model).to(device)
+        if model.training != mode.is_training:  # parts of it may have a mode of their own
+            model.train(mode.is_training)
+        return model
 
     def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
         """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
@@ -140,6 +154,10 @@ class TrainingRun:
             optimizer.step(closure)
         else:
             optimizer.step()
+
+
+def _detach_on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu")
 
 
 def move_to(tensor: Tensor, device: Any) -> Tensor:

@@ -35,6 +35,8 @@ class Outcome(StrEnum):
     """A call was wrong, and with the same numbers right later."""
     NAN = "NaN"
     """A NaN appears, in the same dtype on the CPU as well."""
+    RAISED = "raised"
+    """The model raises on the device, not on the CPU, and no call before that was wrong."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ class Report:
     """Calls of random operators, and of those in `not_compared` that have no right result on the CPU."""
     modes: tuple[RunMode, ...] = ()
     """How the model was run."""
+    raised: str | None = None
+    """What the model raises on the device, and not on the CPU; a wrong call before it may be the cause."""
     not_run: tuple[NotRun, ...] = ()
     """Ways to run the model in which it raises."""
     infinity: CallSite | None = None
@@ -166,9 +170,9 @@ class Report:
 
     @property
     def kind(self) -> Outcome:
-        """What the search ended with; prints as ``agrees``, ``wrong kernel``, ``intermittent`` or ``NaN``."""
+        """What the search ended with; prints as ``agrees``, ``wrong kernel`` or another of its values."""
         if self.divergent_call is None:
-            return Outcome.AGREES
+            return Outcome.AGREES if self.raised is None else Outcome.RAISED
         if self.agreement != "differs":
             return Outcome.NAN
         if self.divergent_call.is_intermittent:
@@ -183,6 +187,7 @@ class Report:
 
         return replace(
             worst,
+            raised=self.raised or other.raised,
             compared=self.compared + other.compared,
             largest=max(self.largest, other.largest),
             infinity=worst.infinity or self.infinity,

@@ -99,6 +99,9 @@ PHRASES = {
     "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
     "known": "{known} more calls are of a kind that was compared when the model was run in another way",
     "not run": "{mode}: {error}",
+    "raised": "On {device} the model raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
+    "of operators agree with the CPU in float64.",
+    "raises later": "then the model raises {error}",
     "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
     "origin of NaN": " Its infinity comes from {infinity}.",
     "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
@@ -249,8 +252,12 @@ def headline(report: Report) -> str:
     """
     first = report.divergent_call
     if first is None:
-        return PHRASES["agrees"].format(
-            device=report.device, compared=report.compared, calls=report.calls
+        phrase = PHRASES["agrees" if report.raised is None else "raised"]
+        return phrase.format(
+            device=report.device,
+            compared=report.compared,
+            calls=report.calls,
+            error=report.raised,
         )
 
     where = _where(first)
@@ -286,6 +293,8 @@ def rows(report: Report) -> list[tuple[str, str]]:
         shapes = ", ".join(map(str, first.shapes))
         rows.append(("given", f"{first.dtype}, {shapes}"))
         rows.append(("result", str(first.difference)))
+        if report.raised is not None:
+            rows.append(("what follows", PHRASES["raises later"].format(error=report.raised)))
 
     if report.agreement == "differs":
         rows.append(("what to do", report.advice))
