@@ -55,6 +55,7 @@ from metallab.doctor.questions import (  # noqa: E402
     SPEED,
     SUPPORT,
 )
+from metallab.doctor.results import Trouble  # noqa: E402
 from metallab.pytorch import copies, coverage  # noqa: E402
 from metallab.pytorch.model import as_model, assert_loss, load_model  # noqa: E402
 
@@ -373,6 +374,37 @@ def test_a_missing_operator_is_named_with_module_and_line():
     assert f"in pool, at {line}" in answer.sentence, "the trial"
     assert (answer.status, compared.status, compared.ended) == ("failed", "skipped", "raised")
     assert traced.status == "incomplete"
+
+
+class Detour(nn.Module):
+    """Needs numbers, and computes on the CPU what MPS has not."""
+
+    def forward(self, x):
+        y = x[x[:, 0] > -100]
+        return torch.linalg.eigvals(y.cpu()).abs().to(y.device)
+
+
+class Unforeseen(nn.Module):
+    """The tables say that it makes float64 on the GPU, where it does not."""
+
+    def forward(self, x):
+        return x if x.untyped_storage().device.type == "mps" else x.double().float()
+
+
+@on_simulated
+def test_a_detour_by_the_cpu_runs():
+    answer = support.answer(
+        subject_of(layers(a=nn.Linear(4, 4), eig=Detour()), torch.randn(4, 4)), LIMITS
+    )
+    assert (answer.status, answer.trouble) == ("passed", None), answer
+
+
+@on_simulated
+def test_what_ran_is_not_said_to_fail():
+    answer = support.answer(
+        subject_of(layers(a=nn.Linear(4, 4), b=Unforeseen()), torch.randn(4, 4)), LIMITS
+    )
+    assert (answer.status, answer.trouble) == ("incomplete", Trouble.CONTRADICTED), answer
 
 
 class Padded(nn.TransformerEncoder):

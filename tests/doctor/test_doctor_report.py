@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from doctor_results import (
+    CONTRADICTED,
     MODEL,
     NO_ANSWERS,
     POOL,
@@ -234,6 +235,13 @@ def test_an_unexplained_exception_sends_nobody_to_its_answer_for_advice():
     raises = answer_to(SUPPORT, "failed", UNEXPLAINED)
     stops = replace(raises, result=RUNS)
     assert raises.problem.advice != stops.problem.advice
+
+
+def test_a_headline_does_not_say_that_what_ran_does_not_run():
+    runs = answer_to(SUPPORT, "incomplete", CONTRADICTED)
+    assert runs.problem.what not in {
+        each.what for each in (SUPPORT.problem("failed"), SUPPORT.problem("incomplete"))
+    }
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

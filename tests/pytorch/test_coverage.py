@@ -476,3 +476,70 @@ def test_command_line(monkeypatch, capsys):
     ):
         assert command(["coverage", misuse]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+# ---- traced on the CPU, where each tensor would lie ------------------------------------------------------------------
+
+
+def of_rows(function):
+    """A model that needs numbers, so that it is traced on the CPU."""
+    layer = nn.Linear(4, 4)
+
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            y = self.layer(x)
+            return function(y[y.sum(-1) > -100])
+
+    return Rows()
+
+
+RUN_ON_THE_CPU = {
+    "a missing operator": lambda y: torch.linalg.eigvals(y.cpu()).abs().to(y.device),
+    "float64": lambda y: y.cpu().double().cumsum(0).float().to(y.device),
+    "both in one call": lambda y: y.to("cpu", torch.float64).cumsum(0).to(y.device, torch.float32),
+    "numpy": lambda y: (
+        torch.from_numpy(y.detach().cpu().numpy().astype("float64")).float().to(y.device) + y
+    ),
+    "a number": lambda y: y * y.sum().item(),
+    "made there": lambda y: (
+        y + torch.ones(4, device=y.device) + torch.tensor([1.0], device=y.device)
+    ),
+    "a branch by device": lambda y: y.float() if y.device.type == "mps" else y.double().float(),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("function", RUN_ON_THE_CPU.values(), ids=RUN_ON_THE_CPU)
+def test_what_leaves_the_gpu_is_followed_on_the_cpu(function, training):
+    covered = mps_coverage(of_rows(function), torch.randn(4, 4), training=training)
+    assert (covered.traced_on, covered.runs) == ("cpu", True), covered.answer
+
+
+FAIL_ON_MPS = {
+    "float64 before": (lambda y: y.double().cpu().cumsum(0).float().to(y.device), "float64"),
+    "left there": (lambda y: y + y.cpu(), "on the CPU"),
+    "an array": (lambda y: y + float(y.detach().numpy().sum()), "array"),
+}
+
+
+@pytest.mark.parametrize(("function", "kind"), FAIL_ON_MPS.values(), ids=FAIL_ON_MPS)
+def test_what_fails_on_mps_is_found_on_the_cpu(function, kind):
+    covered = mps_coverage(of_rows(function), torch.randn(4, 4))
+    assert (covered.traced_on, covered.problems[0].kind) == ("cpu", kind), covered.answer
+
+
+def test_a_no_of_a_trace_on_the_cpu_says_what_it_does_not_see():
+    covered = mps_coverage(of_rows(lambda y: torch.mode(y).values), torch.randn(4, 4))
+    assert not covered.runs
+    assert coverage.UNSEEN in covered.answer
+
+
+def test_where_no_device_can_be_followed_the_trace_is_as_before():
+    def draw(y):
+        return y + torch.rand(4, generator=torch.Generator(y.device))
+
+    assert mps_coverage(of_rows(draw), torch.randn(4, 4)).runs

@@ -59,6 +59,7 @@ STOPS = SupportResult(
 UNEXPLAINED = replace(
     RUNS, trial=Trial(is_simulated=False, raised="RuntimeError: shapes", is_surprising=True)
 )
+CONTRADICTED = replace(STOPS, trial=Trial(is_simulated=True, is_surprising=True))
 NOT_PREDICTED = SupportResult((TaskSupport("inference", None, error="KeyError: 'words'"),))
 
 # ---- is it right -----------------------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ ONLY_FLOAT32 = FormatsResult("float64", (WHOLE, FormatRun("float16", "autocast",
 # ---- of each question ------------------------------------------------------------------------------------------------
 
 RESULTS: dict[str, list[Any]] = {
-    "support": [RUNS, STOPS, UNEXPLAINED, NOT_PREDICTED],
+    "support": [RUNS, STOPS, UNEXPLAINED, CONTRADICTED, NOT_PREDICTED],
     "correctness": [
         *(AGREES, SO_FAR, NOTHING_COMPARED, WRONG, INTERMITTENT, THEN_RAISED, RAISED, MISSING),
     ],

@@ -86,6 +86,10 @@ SUPPORT = Question(
         "incomplete": Problem(
             "some of it may leave the Apple GPU", "look at the operators in answer {number}"
         ),
+        Trouble.CONTRADICTED: Problem(
+            "it runs on an Apple GPU, though the tables of operators say otherwise",
+            "look in answer {number} at what they name",
+        ),
         Trouble.UNEXPLAINED: Problem(
             "it raises on an Apple GPU, though its operators run there",
             "look at the line in answer {number}, and run again: a fault may come and go",

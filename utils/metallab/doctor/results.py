@@ -74,6 +74,8 @@ class Trouble(StrEnum):
 
     UNEXPLAINED = "unexplained"
     """The model raises on an Apple GPU, and the tables of operators do not say why."""
+    CONTRADICTED = "contradicted"
+    """The model runs on an Apple GPU, and the tables of operators say that it does not."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class SupportResult:
         """What the status does not say."""
         if self.trial is None or not self.trial.is_surprising:
             return None
-        return None if self.trial.raised is None else Trouble.UNEXPLAINED
+        return Trouble.CONTRADICTED if self.trial.raised is None else Trouble.UNEXPLAINED
 
 
 # ---- 2: correctness ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from metallab.doctor.results import (
     Task,
     TaskSupport,
     Trial,
+    Trouble,
     UnsupportedOperator,
 )
 from metallab.doctor.worker import apple_gpu
@@ -43,8 +44,8 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
     Returns
     -------
     Answer
-        ``failed`` if the tables or the trial say that it does not run, ``incomplete`` if some of it may leave the GPU,
-        ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
+        ``failed`` if the trial, or without one the tables, say that it does not run, ``incomplete`` if they differ or
+        some of it may leave the GPU, ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
     """
     del limits
     predictions = list(_predict_tasks(subject))
@@ -76,6 +77,8 @@ def _status(result: SupportResult) -> Status:
         return "skipped"
     if result.trial is not None and result.trial.raised is not None:
         return "failed"
+    if result.trouble is Trouble.CONTRADICTED:
+        return "incomplete"
     if not all(task.runs for task in result.predicted):
         return "failed"
     if not result.predicted or any(task.may_leave_gpu for task in result.predicted):

@@ -4,7 +4,8 @@ Which operators exist on MPS is read from the installed PyTorch (`metalsim.opera
 leave to the CPU, is known by dtype, shape and setting (`metalsim.refusals`). Which operators a model calls, and with
 what, is found by running it once on the ``meta`` device, where shapes are computed and numbers are not; there
 ``x.device`` is ``mps``. A model that needs numbers (``nonzero``, ``nms``), or fails on ``meta`` for another reason,
-runs on the CPU instead, where tensors left there by mistake cannot be noticed.
+runs on the CPU instead. There it is followed where each tensor would lie: ``x.cpu()`` leaves the GPU, and what is
+computed from it needs no kernel. Where a tensor comes from outside of the model, that is not known.
 
 A prediction: a kernel may compute something else.
 """
@@ -31,6 +32,7 @@ from metallab.pytorch.copies import copied, mapped, tensors_in
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import load_model
+from metallab.pytorch.placement import Place, Placement
 from metallab.tables import Table
 from metalsim import operators, refusals
 
@@ -51,7 +53,12 @@ ATTENTION_ON_MPS = "aten::_scaled_dot_product_attention_math_for_mps"
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 NARROWER = {"float64": "float32", "complex128": "complex64"}
 """The dtypes that MPS does not have, each with the one to take in its place."""
-READ_AS_NUMBERS = ("numpy", "tolist", "__array__")
+AS_ARRAYS = ("numpy", "__array__")
+READ_AS_NUMBERS = (*AS_ARRAYS, "tolist")
+MADE_ON_THE_CPU = ("from_numpy", "frombuffer", "as_tensor", "tensor")
+"""Functions whose result lies on the CPU unless they are given a device, or a tensor on another one."""
+NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
+UNSEEN = "Traced on the CPU: tensors left there, and what it does on mps alone, would not always be noticed."
 
 
 class TraceFailed(RuntimeError):
@@ -133,6 +140,7 @@ class Coverage:
     uses: tuple[Use, ...]
     traced_on: str
     problems: tuple[Problem, ...] = ()
+    """Errors despite a kernel."""
 
     def having(self, *statuses: How) -> tuple[Use, ...]:
         """Return the uses with one of these statuses."""
@@ -164,8 +172,9 @@ class Coverage:
             f'{_listed([use])} refuses these arguments, "{use.words}"'
             for use in self.having("refused")
         ]
+        unseen = f" ({UNSEEN})" if self.traced_on == "cpu" else ""
         if sentences:
-            return f"No: {'; '.join(sentences).removesuffix('.')}."
+            return f"No: {'; '.join(sentences).removesuffix('.')}.{unseen}"
         if slow:
             return f"Yes, with care: {_listed(slow)} may leave the GPU."
         every = (
@@ -173,8 +182,7 @@ class Coverage:
             if len(self.uses) != 1
             else "its one operator runs"
         )
-        unseen = " (Traced on the CPU: tensors left there, and what it does on mps alone, would not be noticed.)"
-        return f"Yes: {every} on MPS in PyTorch {torch.__version__}.{unseen if self.traced_on == 'cpu' else ''}"
+        return f"Yes: {every} on MPS in PyTorch {torch.__version__}.{unseen}"
 
     def __str__(self) -> str:
         rows = [(use.operator, use.status, use.calls, _shortened(use.modules)) for use in self.uses]
@@ -227,9 +235,10 @@ def mps_coverage(
 def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[str, _Recorder]:
     """Return where it was traced, and the recorder."""
     problem = None
-    for device in ("meta", "cpu"):
+    # at last on the CPU as it is: code that takes the device from a tensor may not run with the name of another one
+    for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
         try:
-            recorder = _traced_on(device, model, inputs, named, training)
+            recorder = _traced_on(device, is_followed, model, inputs, named, training)
             recorder.found |= {problem: {}} if problem else {}
             return device, recorder
         except (Exception, _Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
@@ -243,7 +252,9 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[st
     raise TraceFailed(why) from failure
 
 
-def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: bool) -> _Recorder:
+def _traced_on(
+    device: str, is_followed: bool, model: Callable, inputs: Any, named: Any, training: bool
+) -> _Recorder:
     # the caller's random numbers stay as they were
     with (
         torch.random.fork_rng(devices=[]),
@@ -251,7 +262,8 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
         torch.set_grad_enabled(training),
     ):
         subject, arguments, keywords = (_moved(value, device) for value in (model, inputs, named))
-        recorder = _Recorder(device, training)
+        recorder = _Recorder(device, training, is_followed)
+        recorder.place_parts(subject, arguments, keywords)
         # MPS has neither the CPU's fused encoder nor its fused attention
         fast_path = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -271,8 +283,14 @@ def _traced_on(device: str, model: Callable, inputs: Any, named: Any, training: 
 class _Recorder:
     """Counts operators by the module that calls them; what is one operator on MPS counts as one."""
 
-    def __init__(self, device: str, training: bool) -> None:
+    def __init__(self, device: str, training: bool, is_followed: bool = True) -> None:
         self.device, self.training = device, training
+        self.places = Placement() if is_followed and device == "cpu" else None
+        """Where tensors of a trace on the CPU would lie; None if that is not followed."""
+        self.wanted: Place | None = None
+        """Where the function that runs puts what it makes, if it is told so."""
+        self.around: Place | None = None
+        """Where the tensors lie that the function that runs was given."""
         self.ended_by: BaseException | None = None
         self.modules = CallingModules()
         self.calls: dict[str, collections.Counter] = {}
@@ -287,6 +305,37 @@ class _Recorder:
     def module(self) -> str:
         """The innermost module that runs, by its place in the model."""
         return below_root(self.modules.innermost())
+
+    def place_parts(self, *values: Any) -> None:
+        """Place what was moved on the GPU, and what modules keep beside parameters and buffers on the CPU."""
+        if self.places is None:
+            return
+        modules = [
+            part
+            for each in pytree.tree_leaves(values)
+            if isinstance(each, nn.Module)
+            for part in each.modules()
+        ]
+        moved = [t for part in modules for t in (*part.parameters(False), *part.buffers(False))]
+        self.places.set([*moved, *tensors_in(values)], Place.GPU)
+
+        kept = tensors_in([vars(part) for part in modules])
+        self.places.set([t for t in kept if self.places.get(t) is None], Place.CPU)
+
+    def place_of(self, tensor: Tensor) -> Place | None:
+        """Return where a tensor would lie on a Mac; None if that is not known."""
+        if self.places is not None:
+            return self.places.get(tensor)
+        if self.device == "cpu":
+            return None
+        return Place.GPU if tensor.device.type == self.device else Place.CPU
+
+    def place_of_any(self, values: Any) -> Place | None:
+        """Return GPU if a tensor lies there, CPU if all are known to lie there, else None."""
+        places = {self.place_of(leaf) for leaf in _leaves(values)}
+        if Place.GPU in places:
+            return Place.GPU
+        return Place.CPU if places == {Place.CPU} else None
 
     def note(
         self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -345,9 +394,10 @@ class _Recorder:
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         """Call a function; count it if it is one operator on MPS."""
         name = getattr(function, "__name__", "")
+        if name in AS_ARRAYS and self.places and self.place_of(args[0]) is Place.GPU:
+            self.report(Problem("array", *NO_ARRAY, line=_calling_line()))
         if name in READ_AS_NUMBERS and (self.has_zeros or args[0].is_meta):
-            text, way_out = "a tensor on the GPU is no NumPy array", "write .cpu().numpy()"
-            array = Problem("array", text, way_out, line=_calling_line())
+            array = Problem("array", *NO_ARRAY, line=_calling_line())
             raise _Ended(
                 f"{name} asks for numbers", array if name != "tolist" and args[0].is_meta else None
             )
@@ -385,9 +435,9 @@ class _Recorder:
         given = (args, kwargs)
         where = f" in {self.module}" if self.module else ""
         _require_dense(given, f"meet {name}{where}")
-        if self.device == "meta":
-            args, kwargs = self._gathered(function, args, kwargs)
+        args, kwargs = self._gathered(function, args, kwargs)
         result = self._computed(function, args, kwargs)
+        self._place_results(function, args, kwargs, result)
         if not self._is_on_the_cpu((args, kwargs, result)):
             self.note(name, args, kwargs)
         _require_dense(result, f"are made by {name}{where}")
@@ -405,13 +455,87 @@ class _Recorder:
     def _wide_dtypes(self, values: Any) -> list[str]:
         """Return the dtypes of tensors on the traced device that MPS does not have."""
         dtypes = dict.fromkeys(
-            units.dtype_name(t.dtype) for t in _leaves(values) if t.device.type == self.device
+            units.dtype_name(t.dtype) for t in _leaves(values) if self.place_of(t) is not Place.CPU
         )
         return [dtype for dtype in dtypes if dtype in NARROWER]
 
     def _is_on_the_cpu(self, values: Any) -> bool:
-        """Return True if the model computes this on the CPU on purpose; unknown in a trace on the CPU."""
-        return self.device == "meta" and {leaf.device.type for leaf in _leaves(values)} == {"cpu"}
+        """Return True if the model computes this on the CPU on purpose."""
+        return self.place_of_any(values) is Place.CPU
+
+    def _place_results(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Place what an operator has made: where its function wants it, else with its arguments."""
+        if self.places is None:
+            return
+        given = self.place_of_any((args, kwargs))
+        if function == torch.ops.aten.lift_fresh.default and given is None:
+            self.places.set(args, Place.CPU)  # numbers of Python or NumPy
+        if not _leaves((args, kwargs)):
+            given = self.around or Place.CPU
+        takes_device = any(argument.name == "device" for argument in function._schema.arguments)
+        place = self.wanted if takes_device and self.wanted is not None else given
+        # what lies in memory of an argument stays there
+        made = [leaf for leaf in _leaves(result) if self.places.get(leaf) is None]
+        if place is not None:
+            self.places.set(made, place)
+
+    def placing(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        """Call a function, and follow where it puts what it makes."""
+        wanted = self._wanted_place(function, args, kwargs)
+        before = self.wanted, self.around
+        self.wanted, self.around = wanted, self.place_of_any((args, kwargs))
+        try:
+            args, kwargs = _on_device(self.device, function, args, kwargs)
+            if wanted is Place.CPU and function in MOVES:  # where it is cast as well
+                args = (self._move(args[0]), *args[1:])
+            elif function in MOVES:
+                self.wanted = None
+            result = self.call(function, *args, **kwargs)
+
+            self.wanted = wanted
+            if wanted is None:
+                return result
+            return pytree.tree_map_only(Tensor, self._move, result)
+        finally:
+            self.wanted, self.around = before
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        """Return a tensor, or where it would lie elsewhere a copy, in the place that is wanted."""
+        source, target = self.place_of(tensor), self.wanted
+        if source is not None and source is not target:
+            return _move_with_gradient(self, tensor, source, target)
+        self.places.set([tensor], target)
+        return tensor
+
+    def copy_to(self, place: Place, tensor: Tensor) -> Tensor:
+        """Return a copy that would lie in a place."""
+        before, self.wanted = self.wanted, place
+        try:
+            return tensor.to(tensor.device, copy=True)
+        finally:
+            self.wanted = before
+
+    def _wanted_place(self, function: Callable, args: Any, kwargs: Any) -> Place | None:
+        """Return where a function is told to put what it makes."""
+        if self.places is None:
+            return None
+        if function == Tensor.cpu:
+            return Place.CPU
+        if function == Tensor.new_tensor and kwargs.get("device") is None:
+            return self.place_of(args[0])
+
+        told = [kwargs["device"]] if kwargs.get("device") is not None else []
+        if function == Tensor.to:
+            told += [each for each in args[1:2] if isinstance(each, str | torch.device | Tensor)]
+            told += [kwargs["other"]] if "other" in kwargs else []
+        for each in told:
+            if isinstance(each, Tensor):
+                return self.place_of(each)
+            return {"mps": Place.GPU, "cpu": Place.CPU}.get(torch.device(each).type)
+
+        name = getattr(function, "__name__", "")
+        is_new = name in MADE_ON_THE_CPU and not _leaves((args, kwargs))
+        return Place.CPU if is_new else None
 
     def _computed(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
@@ -431,20 +555,22 @@ class _Recorder:
     def _gathered(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Report and move tensors that were left on the CPU, which raise on MPS."""
 
-        def kinds(values: Any) -> set[str]:
-            return {leaf.device.type for leaf in _leaves(values) if leaf.dim() > 0}
+        def kinds(values: Any) -> set[Place | None]:
+            return {self.place_of(leaf) for leaf in _leaves(values) if leaf.dim() > 0}
 
-        if kinds((args, kwargs)) != {"meta", "cpu"} or "copy" in function.name():
+        if not kinds((args, kwargs)) >= {Place.GPU, Place.CPU} or "copy" in function.name():
             return args, kwargs
         # x[indices] moves indices from the CPU
         given = zip(function._schema.arguments, args, strict=False)
         plain = [
             value for argument, value in given if str(argument.type) != "List[Optional[Tensor]]"
         ]
-        if "cpu" in kinds((plain, kwargs)):
+        if Place.CPU in kinds((plain, kwargs)):
             text = f"a tensor stays on the CPU where {function.name()} meets it"
             way_out = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
             self.report(Problem("on the CPU", text, way_out, function.name(), _calling_line()))
+        if self.device == "cpu":
+            return args, kwargs
         return pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
     @contextlib.contextmanager
@@ -469,11 +595,16 @@ class _Recorder:
         class Functions(TorchFunctionMode):
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 with recorder.watching():
-                    if recorder.device == "meta":
-                        if function in (Tensor.device.__get__, Tensor.is_mps.__get__):
-                            return _as_on_a_mac(function, *args)
-                        args, kwargs = _on_meta(function, args, kwargs or {})
-                    return recorder.call(function, *args, **(kwargs or {}))
+                    kwargs = kwargs or {}
+                    if function in (
+                        Tensor.device.__get__,
+                        Tensor.is_mps.__get__,
+                        Tensor.is_cpu.__get__,
+                    ):
+                        if recorder.place_of(*args) is Place.GPU:
+                            return AS_ON_A_MAC[function]
+                        return function(*args)
+                    return recorder.placing(function, args, kwargs)
 
         # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
         attention = nn.functional.scaled_dot_product_attention
@@ -494,26 +625,43 @@ def _calling_line() -> str:
     return calling_line(until=_traced_on.__name__)
 
 
-def _as_on_a_mac(attribute: Callable, tensor: Tensor) -> Any:
-    """Return a meta tensor's ``device`` or ``is_mps`` as on a Mac."""
-    if Tensor.device.__get__(tensor).type != "meta":
-        return attribute(tensor)
-    return torch.device("mps:0") if attribute == Tensor.device.__get__ else True
+MOVES = (Tensor.to, Tensor.cpu)
+"""Methods that may take a tensor elsewhere."""
+AS_ON_A_MAC = {
+    Tensor.device.__get__: torch.device("mps:0"),
+    Tensor.is_mps.__get__: True,
+    Tensor.is_cpu.__get__: False,
+}
+"""What attributes of a tensor on the GPU are there."""
 
 
-def _on_meta(function: Callable, args: Any, kwargs: Any) -> Any:
-    """Return a function's arguments with the meta device in place of mps."""
+def _on_device(device: str, function: Callable, args: Any, kwargs: Any) -> Any:
+    """Return a function's arguments with the device of a trace in place of mps."""
 
     def changed(value: Any) -> Any:
-        return (
-            "meta"
-            if isinstance(value, str | torch.device) and str(value).startswith("mps")
-            else value
-        )
+        is_mps = isinstance(value, str | torch.device) and str(value).startswith("mps")
+        return device if is_mps else value
 
     if "device" in kwargs:
         kwargs = kwargs | {"device": changed(kwargs["device"])}
     return (tuple(map(changed, args)) if function == Tensor.to else args), kwargs
+
+
+def _move_with_gradient(
+    recorder: _Recorder, tensor: Tensor, source: Place, target: Place
+) -> Tensor:
+    """Copy a tensor to another place; its gradient goes the other way."""
+
+    class Move(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, tensor):
+            return recorder.copy_to(target, tensor)
+
+        @staticmethod
+        def backward(_context, gradient):
+            return recorder.copy_to(source, gradient)
+
+    return Move.apply(tensor)
 
 
 def _differentiable(

@@ -56,7 +56,11 @@ def kind_of(call: Call) -> CallKind | None:
         return None
 
     described = call.replace(Tensor, _describe)
-    return call.operator.name(), repr((described.args, described.kwargs)), _shared_memory(tensors)
+    return (
+        call.operator.name(),
+        repr((described.args, described.kwargs)),
+        _find_shared_memory(tensors),
+    )
 
 
 def _has_layout(tensor: Tensor) -> bool:
@@ -70,7 +74,7 @@ def _describe(tensor: Tensor) -> Any:
     return tensor.device.type, Layout.of(tensor), is_lazy
 
 
-def _shared_memory(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+def _find_shared_memory(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Return for each tensor the number of the first one that lies in the same memory."""
     addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     return tuple(map(addresses.index, addresses))
