@@ -9,8 +9,9 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,8 @@ from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.divergence import Gradients, RunMode, Search, TrainingRun  # noqa: E402
 from metallab.pytorch.divergence.compared import ComparedCalls  # noqa: E402
+from metallab.pytorch.divergence.conditions import FixKind  # noqa: E402
+from metallab.pytorch.divergence.differences import DrawFault  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
 from metalsim import planting  # noqa: E402
 
@@ -264,6 +267,120 @@ def test_the_doctor_tells_what_agrees_before_an_exception():
 def test_what_a_model_raises_on_the_cpu_as_well_is_raised():
     with pytest.raises(RuntimeError, match="shapes"):
         find(nn.Linear(4, 4), torch.randn(2, 5))
+
+
+# ---- random numbers --------------------------------------------------------------------------------------------------
+
+IMPOSSIBLE = "multinomial, probability 0"
+
+
+class Sampler(nn.Module):
+    """Draws words, of which most have probability 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(8, 500)
+
+    def forward(self, x):
+        shares = torch.softmax(200 * self.scores(x), -1)
+        words = [torch.multinomial(shares, 1) for _ in range(6)]
+        return torch.cat([shares.gather(-1, word) for word in words], -1)
+
+
+def sampler() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Sampler(), torch.randn(1, 8)
+
+
+@on_simulated
+def test_a_draw_of_probability_0_is_found():
+    with planted(IMPOSSIBLE, calls=range(4, 5)):
+        report = find(*sampler())
+    assert report.kind == "intermittent", report
+    first = report.divergent_call
+    assert (first.operator, first.difference.fault) == ("aten::multinomial", DrawFault.IMPOSSIBLE)
+    assert report.fix.kind is FixKind.DRAW_ON_CPU
+
+
+@on_simulated
+def test_a_random_operator_does_not_agree():
+    report = find(*sampler())
+    assert (report.kind, [each.operator for each in report.random]) == (
+        "agrees",
+        ["aten::multinomial"],
+    )
+    assert report.calls - report.compared == 6 * len(report.modes)
+
+
+@on_simulated
+def test_the_doctor_tells_that_a_random_operator_is_not_compared():
+    answer = ask_doctor(*sampler())
+    assert answer.status == "passed"
+    assert list(answer.result.not_compared) == ["aten::multinomial"]
+    assert answer.result.compared < answer.result.calls
+
+
+class Added(nn.Module):
+    """Adds what a function draws to a layer's outputs."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.layer, self.draw = nn.Linear(9, 9), draw
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y + self.draw(y)
+
+
+def fill_with(value):
+    """Return a wrong kernel whose results are all one value."""
+    return lambda right, *arguments, **settings: right(*arguments, **settings).fill_(value)
+
+
+@dataclass(frozen=True)
+class WrongDrawOf:
+    """A function that draws, kernels that it may call, what they draw in place of that, and what is found."""
+
+    draw: Callable[[torch.Tensor], torch.Tensor]
+    operators: tuple[str, ...]
+    drawn: float
+    fault: DrawFault
+
+
+DRAWS = {
+    "a permutation": WrongDrawOf(
+        lambda y: torch.randperm(9, device=y.device),
+        ("randperm.out", "randperm.generator_out"),
+        3,
+        DrawFault.REPEATED,
+    ),
+    "integers": WrongDrawOf(
+        lambda y: torch.randint(0, 7, (9,), device=y.device),
+        ("random_.from", "random_.to"),
+        7,
+        DrawFault.OUTSIDE,
+    ),
+    "normal": WrongDrawOf(
+        lambda y: torch.randn(9, device=y.device), ("normal_",), torch.nan, DrawFault.NAN
+    ),
+    "bernoulli": WrongDrawOf(
+        lambda y: torch.bernoulli(torch.zeros_like(y)),
+        ("bernoulli.out", "bernoulli_.Tensor", "bernoulli_.float"),
+        1,
+        DrawFault.IMPOSSIBLE,
+    ),
+}
+
+
+@on_simulated.cases(DRAWS)
+def test_random_numbers_that_cannot_have_been_drawn_are_found(case):
+    metalsim.FAULTS["draw"] = planting.Fault("draw", "", case.operators, fill_with(case.drawn))
+    model = Added(case.draw)
+    assert find(model, torch.randn(9, 9)).kind == "agrees"
+    with planted("draw"):
+        found = find(model, torch.randn(9, 9)).divergent_call
+    assert found is not None
+    assert found.difference.fault == case.fault
 
 
 if CHILD:

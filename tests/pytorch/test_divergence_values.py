@@ -27,11 +27,13 @@ from metallab.pytorch.divergence.conditions import (
 )
 from metallab.pytorch.divergence.differences import (
     Cause,
+    DrawFault,
     NewNaN,
     NotCompared,
     PositionsOutside,
     Reason,
     StrayWrite,
+    WrongDraw,
     WrongKind,
     WrongOrder,
     WrongPositions,
@@ -235,6 +237,8 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     values += [*WITHOUT_GRADIENTS, RunMode(True), NotRun(RunMode(True), "no targets")]
     values.append(Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS))
     values.append(report_on(KIND, raised="RuntimeError: shapes"))
+    values += [WrongDraw(fault, 1, 2) for fault in DrawFault]
+    values.append(report_on(WrongDraw(DrawFault.NAN, 1, 2)))
     site = CallSite("aten::cos", "", "forward")
     values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]
     assert "REWORDED" in "\n".join(map(str, values))
@@ -248,6 +252,7 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
         pytest.param(Reason, "", id="reasons"),
         pytest.param(FixKind, "fix: ", id="fixes"),
         pytest.param(Gradients, "", id="gradients"),
+        pytest.param(DrawFault, "", id="draws"),
     ],
 )
 def test_each_kind_has_a_phrase(kind, prefix):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ from metallab.doctor.worker import apple_gpu
 from metallab.outcomes import Ended, Status
 from metallab.pytorch import divergence
 from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.model import ModelUnderTest
 
 
@@ -265,12 +267,13 @@ def _to_run(compared: _Compared) -> ComparedRun:
 
 
 def _collect_not_compared(compared: Sequence[_Compared]) -> dict[str, str]:
-    """Return the operators that cannot be compared, and why."""
-    return {
-        operator: str(why)
-        for each in compared
-        for operator, why in each.report.not_compared.items()
-    }
+    """Return the operators that cannot be compared, and why; those that draw random numbers among them."""
+    reasons: dict[str, NotCompared] = {}
+    for each in compared:
+        for random in each.report.random:
+            reasons[random.operator] = NotCompared(Reason.RANDOM)
+        reasons |= each.report.not_compared
+    return {operator: str(why) for operator, why in reasons.items()}
 
 
 def _find_first_nan(compared: Sequence[_Compared]) -> str | None:

@@ -67,12 +67,12 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
 
 def is_refused_by_tables(subject: ModelUnderTest) -> bool:
     """Return True if the tables of operators say that a model raises, in inference or in training."""
-    found = [covered for _, covered in _trace(subject)]
+    found = [covered for _, covered in _predict_tasks(subject)]
     return any(isinstance(each, coverage.Coverage) and not each.runs for each in found)
 
 
 def _status(result: SupportResult) -> Status:
-    """Return how the question ends; a trial that fails counts, whatever was predicted."""
+    """Return how the question ends; a trial counts, whatever was predicted."""
     if result.trial is None and not result.predicted:
         return "skipped"
     if result.trial is not None and result.trial.raised is not None:

@@ -23,9 +23,10 @@ with the same settings and arguments of the same shapes, dtypes and layouts, is 
 **Again.** A wrong call is made again with the same numbers. If it is right then, it is *intermittent*, and there is
 nothing to minimize: macOS aborts GPU jobs that take long, and PyTorch does not notice.
 
-**Random numbers** differ on every device. Dropout has to keep its share and scale what it keeps; other random operators
-are listed in ``Report.random``, not compared. Nor is what PyTorch cannot compute on the CPU in float64, memory that is
-not written yet (``empty``), and views.
+**Random numbers** differ on every device, so they are not compared: random operators are listed in ``Report.random``.
+Dropout has to keep its share and scale what it keeps; other random numbers have to lie in their range, what has
+probability 0 must not be drawn, and a permutation has each number once. Not compared is also what PyTorch cannot
+compute on the CPU in float64, memory that is not written yet (``empty``), and views.
 
 The modules, in the order in which a search goes through them:
 
@@ -38,6 +39,7 @@ The modules, in the order in which a search goes through them:
 `calls`         a call of an operator, which can be copied to the CPU and made again
 `compare`       a call's results and arguments against those of the CPU in float64
 `differences`   how a result is wrong, or why it was not compared, as values
+`draws`         random numbers that cannot have been drawn
 `minimize`      makes a wrong call smaller, and finds its conditions by counter-examples
 `layouts`       a tensor's shape, order and offset in memory, without its numbers
 `program`       a call as source code

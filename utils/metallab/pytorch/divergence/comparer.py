@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from metallab.pytorch.divergence.compare import (
 )
 from metallab.pytorch.divergence.compared import CallKind, ComparedCalls, kind_of
 from metallab.pytorch.divergence.differences import Difference, NewNaN, NotCompared
+from metallab.pytorch.divergence.draws import compare_draw
 from metallab.pytorch.divergence.layouts import Layout
 from metallab.pytorch.divergence.report import (
     CallSite,
@@ -237,9 +238,20 @@ class OperatorComparer:
             self.report.random += (random,)
         self.report.uncompared += 1
 
-        difference = compare_dropout(before, result)
+        difference = _compare_random_numbers(before, result)
         if difference is not None:
-            self._record("differs", call, difference)
+            self._record("differs", call, difference, self._draw_again(call, before))
+
+    def _draw_again(self, call: Call, before: Call) -> Repeats:
+        """Make a call again that has drawn what it must not; it draws other numbers."""
+
+        def is_right() -> bool:
+            again = before.place_like(call)
+            return (
+                _compare_random_numbers(before, again.operator(*again.args, **again.kwargs)) is None
+            )
+
+        return self._repeat_until_right(is_right)
 
     def _repeat(self, call: Call, reference: Reference) -> Repeats:
         """Make a wrong call again with the same numbers, to tell a wrong kernel from a fault that comes and goes.
@@ -258,20 +270,28 @@ class OperatorComparer:
         Repeats
             How often it was wrong, the first time included, and right.
         """
+
+        def is_right() -> bool:
+            again = reference.before.place_like(call)
+            result = again.operator(*again.args, **again.kwargs)
+            self.on.synchronize()
+            return compare(reference, again.copy_to_cpu(), results(result)).difference is None
+
+        return self._repeat_until_right(is_right)
+
+    @staticmethod
+    def _repeat_until_right(is_right: Callable[[], bool]) -> Repeats:
+        """Make a call again until it was right `RIGHT_REPEATS` times, at most `MAX_REPEATS` times."""
         wrong, right = 1, 0
         while right < RIGHT_REPEATS and wrong + right < MAX_REPEATS:
             try:
-                again = reference.before.place_like(call)
-                result = again.operator(*again.args, **again.kwargs)
-                self.on.synchronize()
+                if is_right():
+                    right += 1
+                else:
+                    wrong += 1
             except RuntimeError:
                 # no memory: the call ran once, so it is not its fault, and the counts stand
                 break
-
-            if compare(reference, again.copy_to_cpu(), results(result)).difference is None:
-                right += 1
-            else:
-                wrong += 1
         return Repeats(wrong, right)
 
     def _trace_infinities(
@@ -370,6 +390,11 @@ def _computes_nothing(call: Call) -> bool:
 def _is_random(call: Call) -> bool:
     """Return True if a call draws random numbers."""
     return torch.Tag.nondeterministic_seeded in call.operator.tags and not drops_nothing(call)
+
+
+def _compare_random_numbers(call: Call, returned: Any) -> Difference | None:
+    """Return what is wrong with random numbers, or with what dropout keeps."""
+    return compare_dropout(call, returned) or compare_draw(call, returned)
 
 
 def _asks_for_infinity(call: Call) -> bool:

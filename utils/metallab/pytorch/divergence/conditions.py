@@ -97,6 +97,7 @@ class FixKind(StrEnum):
     FEWER_ELEMENTS = "fewer elements"
     CONTIGUOUS_WEIGHTS = "contiguous weights"
     COPY_ARGUMENTS = "copy arguments"
+    DRAW_ON_CPU = "CPU draw"
     OTHER_OPERATORS = "other operators"
 
 

@@ -140,6 +140,35 @@ class WrongShare:
         return wording.wrong_share(self)
 
 
+class DrawFault(StrEnum):
+    """How random numbers are wrong, whatever they are."""
+
+    OUTSIDE = "outside"
+    """Outside of the range that they are drawn from."""
+    IMPOSSIBLE = "impossible"
+    """What has probability 0."""
+    REPEATED = "drawn twice"
+    """Twice what may be drawn once."""
+    NAN = "drawn NaN"
+
+
+@dataclass(frozen=True)
+class WrongDraw:
+    """Random numbers that cannot have been drawn."""
+
+    fault: DrawFault
+    count: int
+    total: int
+
+    def __str__(self) -> str:
+        return wording.wrong_draw(self)
+
+    @staticmethod
+    def of(fault: DrawFault, wrong: Tensor) -> WrongDraw:
+        """Count truth values."""
+        return WrongDraw(fault, int(wrong.sum()), wrong.numel())
+
+
 @dataclass(frozen=True)
 class WrongWrite:
     """What an operator writes to one of several arguments is wrong."""
@@ -178,6 +207,7 @@ Difference = (
     | WrongOrder
     | PositionsOutside
     | WrongShare
+    | WrongDraw
     | WrongWrite
     | StrayWrite
     | NewNaN
@@ -197,6 +227,8 @@ class Reason(StrEnum):
     """Another number of results than on the CPU."""
     INTEGERS = "integers"
     """Integers beside floating results that are no positions."""
+    RANDOM = "random numbers"
+    """Devices draw numbers of their own."""
     NOT_STRIDED = "not strided"
     """A sparse or a nested tensor."""
     CPU_RAISES = "CPU raises"

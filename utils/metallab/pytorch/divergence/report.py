@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from metallab.outcomes import Agreement
 from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
-from metallab.pytorch.divergence.differences import Difference, NotCompared
+from metallab.pytorch.divergence.differences import Difference, NotCompared, WrongDraw
 from metallab.pytorch.divergence.runs import WITH_GRADIENTS, RunMode
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class CallSite:
 
 @dataclass(frozen=True)
 class RandomOperator:
-    """An operator that draws random numbers, which are not compared."""
+    """An operator that draws random numbers, which are not compared; only whether they can have been drawn."""
 
     operator: str
     """``aten::native_dropout``."""
@@ -203,9 +203,11 @@ class Report:
     @property
     def fix(self) -> Fix:
         """What to put in the wrong operator's place, or to do about one that is wrong at times."""
+        first = self.divergent_call
+        if first is not None and isinstance(first.difference, WrongDraw):
+            return Fix(FixKind.DRAW_ON_CPU)
         if self.kind is Outcome.INTERMITTENT:
             return Fix(FixKind.LESS_WORK)
-        first = self.divergent_call
         return choose_fix(self.conditions, is_step=first is not None and first.direction == "step")
 
     @property

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NotCompared,
         Number,
         StrayWrite,
+        WrongDraw,
         WrongKind,
         WrongOrder,
         WrongPositions,
@@ -64,6 +65,7 @@ PHRASES = {
     "fix: contiguous weights": "make the weights contiguous before training, "
     "weight.data = weight.data.contiguous()",
     "fix: copy arguments": "give it {argument}.{method}() in place of {argument}",
+    "fix: CPU draw": "draw on the CPU, and move what was drawn",
     "fix: other operators": "compute it on the CPU, or write it with other operators",
     # how a result is wrong
     "wrong values": "{count} of {total} values differ too much, {place}{value} for {right}; {cause}",
@@ -76,6 +78,10 @@ PHRASES = {
     "wrong order": "{count} of {total} positions break the order of equal values.",
     "positions outside": "Positions lie outside of what they point into.",
     "wrong share": "It keeps {kept:.3g} of the values, not {right:.3g}.",
+    "outside": "{count} of {total} random numbers lie outside of their range.",
+    "impossible": "{count} of {total} draws have probability 0.",
+    "drawn twice": "{count} of {total} draws are there twice.",
+    "drawn NaN": "{count} of {total} random numbers are NaN.",
     "wrong write": "What it writes to {argument}: {difference}",
     "stray write": "It changes the memory of {argument} where it has nothing to write (elements: {count}).",
     "new NaN": "Its inputs have none.",
@@ -83,6 +89,7 @@ PHRASES = {
     "unordered": "its results are in no order",
     "other count": "{on_device} results, and {on_cpu} on the CPU",
     "integers": "whole numbers beside its values",
+    "random numbers": "random: devices draw numbers of their own",
     "not strided": "a sparse or nested tensor",
     "CPU raises": "{message}",
     "other layers": "the CPU went through other layers",
@@ -106,6 +113,7 @@ PHRASES = {
     "origin of NaN": " Its infinity comes from {infinity}.",
     "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
     "macOS may have aborted the call, which PyTorch does not notice ({aborted_calls}), or threads race.",
+    "wrong draw": "WRONG DRAW: {where}, on {device}, in {wrong} of {calls} calls.",
     "wrong kernel": "WRONG KERNEL: {where}, on {device}.",
     "needs": " The fault needs: {conditions}.",
     "rounding": "up to {largest:.1e} of the root mean square",
@@ -191,6 +199,11 @@ def wrong_share(difference: WrongShare) -> str:
     return PHRASES["wrong share"].format(kept=difference.kept, right=difference.right)
 
 
+def wrong_draw(difference: WrongDraw) -> str:
+    """Return how many random numbers cannot have been drawn."""
+    return PHRASES[difference.fault].format(count=difference.count, total=difference.total)
+
+
 def wrong_write(difference: WrongWrite) -> str:
     """Return how an argument that is written to is wrong."""
     return PHRASES["wrong write"].format(
@@ -267,6 +280,13 @@ def headline(report: Report) -> str:
             sentence += PHRASES["origin of NaN"].format(infinity=report.infinity)
         return sentence
 
+    if report.fix.kind == "CPU draw":
+        return PHRASES["wrong draw"].format(
+            where=where,
+            device=report.device,
+            wrong=first.wrong_calls,
+            calls=first.wrong_calls + first.right_calls,
+        )
     if report.kind == "intermittent":
         return PHRASES["intermittent"].format(
             where=where,
