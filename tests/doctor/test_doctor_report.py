@@ -12,6 +12,7 @@ from doctor_results import (
     CONTRADICTED,
     MODEL,
     NO_ANSWERS,
+    NO_PROGRAM,
     POOL,
     RESULTS,
     RUNS,
@@ -242,6 +243,12 @@ def test_a_headline_does_not_say_that_what_ran_does_not_run():
     assert runs.problem.what not in {
         each.what for each in (SUPPORT.problem("failed"), SUPPORT.problem("incomplete"))
     }
+
+
+def test_without_a_program_none_is_to_be_reported():
+    shown, hidden = (answer_to(CORRECTNESS, "failed", each) for each in (WRONG, NO_PROGRAM))
+    assert "program" in shown.problem.advice
+    assert "program" not in hidden.problem.advice
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

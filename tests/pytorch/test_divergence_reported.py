@@ -35,7 +35,15 @@ from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.divergence import Gradients, RunMode, Search, TrainingRun  # noqa: E402
 from metallab.pytorch.divergence.compared import ComparedCalls  # noqa: E402
-from metallab.pytorch.divergence.conditions import FixKind  # noqa: E402
+from metallab.pytorch.divergence.conditions import (  # noqa: E402
+    FixKind,
+    HiddenRow,
+    HoldsInteger,
+    HoldsNaN,
+    NonzeroOffset,
+    OnCPU,
+    Setting,
+)
 from metallab.pytorch.divergence.differences import DrawFault  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
 from metalsim import planting  # noqa: E402
@@ -381,6 +389,164 @@ def test_random_numbers_that_cannot_have_been_drawn_are_found(case):
         found = find(model, torch.randn(9, 9)).divergent_call
     assert found is not None
     assert found.difference.fault == case.fault
+
+
+# ---- conditions ------------------------------------------------------------------------------------------------------
+
+
+def read_at_the_start(right, a, b):
+    """A number on the CPU is read where its memory begins."""
+    is_number = torch.is_tensor(b) and b.device.type == "cpu" and b.dim() == 0
+    return right(a, b.as_strided((), (), 0) if is_number else b)
+
+
+def forget_adjoint(right, factors, pivots, b, *, left=True, adjoint=False):
+    del adjoint
+    return right(factors, pivots, b, left=left, adjoint=False)
+
+
+metalsim.FAULTS["number"] = planting.Fault(
+    "a number of a table on the CPU is the first of that table",
+    "https://github.com/pytorch/pytorch/issues/187117",
+    ("mul.Tensor",),
+    read_at_the_start,
+)
+metalsim.FAULTS["adjoint"] = planting.Fault(
+    "lu_solve does not solve with the adjoint",
+    "https://github.com/pytorch/pytorch/issues/175192",
+    ("linalg_lu_solve",),
+    forget_adjoint,
+)
+
+
+class Denoiser(nn.Module):
+    """Takes the noise of each step from a table on the CPU, as schedulers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.noise = nn.Linear(8, 8), torch.linspace(3.0, 0.1, 4)
+
+    def forward(self, x):
+        for step in range(4):
+            x = x - torch.tanh(self.layer(x)) * self.noise[step]
+        return x
+
+
+class Sliced(nn.Module):
+    """Scores of attention, as diffusers computes them: what baddbmm adds to is not written."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 16)
+
+    def forward(self, x):
+        query, key = self.project(x).chunk(2, -1)
+        scores = torch.empty(len(x), x.shape[1], x.shape[1], device=x.device)
+        return torch.baddbmm(scores, query, key.mT, beta=0, alpha=0.5)
+
+
+class Welded(nn.Module):
+    """Gives points in one cell one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        cells = 2**24 + x.argsort()
+        return self.scale * torch.unique(cells, return_inverse=True)[1]
+
+
+class Solver(nn.Module):
+    """Solves equations, whose gradient solves them with the adjoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(2, 4, 4) + 3 * torch.eye(4))
+
+    def forward(self, b):
+        return torch.linalg.solve(self.matrix, b)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A fault, a model that meets it, and what is to be found."""
+
+    fault: str
+    make: Callable[[], tuple[nn.Module, torch.Tensor]]
+    operator: str
+    conditions: set
+    fix: FixKind
+
+
+EXPLAINED = {
+    "a number on the CPU": Explained(
+        "number",
+        lambda: (Denoiser(), torch.randn(3, 8)),
+        "aten::mul",
+        {OnCPU("other"), NonzeroOffset("other", is_odd=False)},
+        FixKind.NUMBER,
+    ),
+    "memory that nobody wrote": Explained(
+        "baddbmm, NaN with beta=0",
+        lambda: (Sliced(), torch.randn(2, 5, 8)),
+        "aten::baddbmm",
+        {HoldsNaN("self", is_unwritten=True), Setting("beta", 0)},
+        FixKind.WRITE_FIRST,
+    ),
+    "integers": Explained(
+        "unique, integers above 2**24",
+        lambda: (Welded(), torch.randn(40)),
+        "aten::_unique2",
+        {HoldsInteger("self", 2**24 + 1), Setting("return_inverse", True)},
+        FixKind.SMALL_INTEGERS,
+    ),
+    "a setting of the library": Explained(
+        "adjoint",
+        lambda: (Solver(), torch.randn(2, 4, 2)),
+        "aten::linalg_lu_solve",
+        {Setting("adjoint", True)},
+        FixKind.OTHER_OPERATORS,
+    ),
+    "a mask": Explained(MASKED, padded, ATTENTION, {HiddenRow("attn_mask")}, FixKind.ONE_KEY),
+}
+
+
+@functools.cache
+def explain(case: str) -> divergence.Report:
+    torch.manual_seed(0)
+    model, x = EXPLAINED[case].make()
+    with planted(EXPLAINED[case].fault):
+        report = find(model, x)
+    assert report.kind == "wrong kernel", report
+    assert report.divergent_call.operator == EXPLAINED[case].operator
+    return report
+
+
+BY_CASE = {case: case for case in EXPLAINED}
+
+
+@on_simulated.cases(BY_CASE)
+def test_what_a_reported_fault_needs_is_found(case):
+    assert set(explain(case).conditions) == EXPLAINED[case].conditions, explain(case)
+
+
+@on_simulated.cases(BY_CASE)
+def test_the_fix_of_a_reported_fault_fits(case):
+    assert explain(case).fix.kind is EXPLAINED[case].fix, explain(case)
+
+
+@on_simulated.cases(BY_CASE)
+def test_a_reported_fault_has_a_short_program(case):
+    assert 0 < explain(case).program.count("\n") <= 20, explain(case)
+
+
+@on_simulated.cases(BY_CASE)
+def test_the_program_of_a_reported_fault_fails_only_with_it(case):
+    program = explain(case).program
+    exec(program, {})
+    with planted(EXPLAINED[case].fault), pytest.raises(AssertionError):
+        exec(program, {})
 
 
 if CHILD:

@@ -16,12 +16,17 @@ from metallab.pytorch.divergence.compare import Comparison, compare, compute_ref
 from metallab.pytorch.divergence.conditions import (
     Fix,
     FixKind,
+    HiddenRow,
+    HoldsInteger,
+    HoldsNaN,
     MinElements,
     MinSize,
     NoElements,
     NonzeroOffset,
     NotContiguous,
     NotFloat32,
+    OnCPU,
+    Setting,
     View,
     choose_fix,
 )
@@ -151,6 +156,12 @@ def test_weights_are_made_contiguous_for_a_step():
 
 KIND = WrongKind(torch.float32, (2,), torch.bfloat16, (2, 1))
 SENTENCES = {
+    "on-the-cpu": (OnCPU("x"), "x lies on the CPU"),
+    "nan": (HoldsNaN("x"), "x holds NaN"),
+    "unwritten": (HoldsNaN("x", is_unwritten=True), "x is memory that nobody wrote to, and holds NaN"),
+    "large-integers": (HoldsInteger("x", 2**24), "x holds 16777216 or a larger integer"),
+    "hidden-row": (HiddenRow("x"), "a row of x is False or -inf throughout, and hides everything"),
+    "setting": (Setting("beta", 0), "beta=0"),
     "not-float32": (NotFloat32(), "not in float32"),
     "no-elements": (NoElements(), "a tensor without elements"),
     "expanded": (NotContiguous("x", View.EXPANDED), "x is not contiguous (an expanded view)"),

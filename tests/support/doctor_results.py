@@ -98,6 +98,7 @@ OPERATOR = WrongOperator(
 )
 WRONG = CorrectnessResult((replace(COMPARED, outcome="wrong kernel"),), wrong=OPERATOR)
 INTERMITTENT = replace(WRONG, wrong=replace(OPERATOR, right_calls=2))
+NO_PROGRAM = replace(WRONG, wrong=replace(OPERATOR, program=""))
 THEN_RAISED = replace(WRONG, raised="RuntimeError: shapes")
 RAISED = CorrectnessResult((replace(COMPARED, outcome="raised"),), raised="KeyError: 'words'")
 MISSING = replace(RAISED, is_predicted=True)
@@ -172,7 +173,17 @@ ONLY_FLOAT32 = FormatsResult("float64", (WHOLE, FormatRun("float16", "autocast",
 RESULTS: dict[str, list[Any]] = {
     "support": [RUNS, STOPS, UNEXPLAINED, CONTRADICTED, NOT_PREDICTED],
     "correctness": [
-        *(AGREES, SO_FAR, NOTHING_COMPARED, WRONG, INTERMITTENT, THEN_RAISED, RAISED, MISSING),
+        *(
+            AGREES,
+            SO_FAR,
+            NOTHING_COMPARED,
+            WRONG,
+            INTERMITTENT,
+            NO_PROGRAM,
+            THEN_RAISED,
+            RAISED,
+            MISSING,
+        ),
     ],
     "speed": [FAST, UNSETTLED, NO_TRAINING],
     "profile": [NO_COPIES, COPIES, OF_PACKAGES, RAISES_THERE],

@@ -11,7 +11,14 @@ import msgspec
 from metallab.doctor import evidence, wording
 from metallab.doctor.evidence import Evidence
 from metallab.doctor.questions import Problem, Question, R, find_question
-from metallab.doctor.results import Asked, Caveat, NoAnswer, SupportResult, Trouble
+from metallab.doctor.results import (
+    Asked,
+    Caveat,
+    CorrectnessResult,
+    NoAnswer,
+    SupportResult,
+    Trouble,
+)
 from metallab.outcomes import Ended, Status
 
 NOTHING = Asked()
@@ -41,7 +48,9 @@ class Answer(Generic[R]):
     @property
     def trouble(self) -> Trouble | None:
         """What its status does not say."""
-        return self.result.trouble if isinstance(self.result, SupportResult) else None
+        if isinstance(self.result, SupportResult | CorrectnessResult):
+            return self.result.trouble
+        return None
 
     @property
     def problem(self) -> Problem:

@@ -108,6 +108,9 @@ CORRECTNESS = Question(
             "it computes wrongly on an Apple GPU",
             "take the way out in answer {number}, and report its program",
         ),
+        Trouble.NO_PROGRAM: Problem(
+            "it computes wrongly on an Apple GPU", "take the way out in answer {number}"
+        ),
         "incomplete": Problem("not all of it is known to be right", "read in answer {number} why"),
     },
 )

@@ -74,6 +74,8 @@ class Trouble(StrEnum):
 
     UNEXPLAINED = "unexplained"
     """The model raises on an Apple GPU, and the tables of operators do not say why."""
+    NO_PROGRAM = "no program"
+    """An operator is wrong, and no short program shows it."""
     CONTRADICTED = "contradicted"
     """The model runs on an Apple GPU, and the tables of operators say that it does not."""
 
@@ -300,6 +302,13 @@ class CorrectnessResult:
     """Float64 was replaced by float32."""
     has_fallbacks: bool = False
     """Operators without an MPS kernel ran on the CPU."""
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What the status does not say."""
+        if self.wrong is None or self.wrong.program:
+            return None
+        return Trouble.NO_PROGRAM
 
     @property
     def compared(self) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,9 @@ RIGHT_REPEATS = 3
 """A wrong call is made again until it has been right so many times."""
 MAX_REPEATS = 20
 """It is made at most so many times; if it was never right then, its kernel is always wrong."""
-UNWRITTEN = ("empty", "new_empty", "resize", "set_", "detach", "_efficientzerotensor")
+EMPTY = ("empty", "new_empty")
+"""How operators begin that return memory which nobody has written to."""
+UNWRITTEN = (*EMPTY, "resize", "set_", "detach", "_efficientzerotensor")
 """How operators begin whose results hold no numbers yet, or no others than before."""
 
 
@@ -101,6 +103,8 @@ class OperatorComparer:
         """Of the module that runs, from the root's."""
         self._infinities: dict[int, CallSite] = {}
         """By address of memory that holds an infinity, the call that it comes from."""
+        self._unwritten: set[int] = set()
+        """Addresses of memory that nobody has written to."""
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -144,6 +148,24 @@ class OperatorComparer:
         """
         self._path = self.modules.innermost()
         call = Call(operator, args, kwargs)
+        result = self._see_call(call)
+        self._note_unwritten(call, result)
+        return result
+
+    def _note_unwritten(self, call: Call, result: Any) -> None:
+        """Note memory that is new and not written to, and forget what a call has written to."""
+        if call.operator.is_view or call.short_name.startswith("detach"):
+            return
+        addresses = {_address(leaf) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        if call.short_name.startswith(EMPTY):
+            self._unwritten |= addresses
+            return
+        written = {_address(t) for name, t in call.named_tensors if name in call.written_arguments}
+        self._unwritten -= addresses | written
+
+    def _see_call(self, call: Call) -> Any:
+        """Run a call, compare it if the device computed it, and return its result."""
+        operator, args, kwargs = call.operator, call.args, call.kwargs
         if self.report.divergent_call or _computes_nothing(call):
             return operator(*args, **kwargs)
 
@@ -221,7 +243,7 @@ class OperatorComparer:
             repeats = self._repeat(call, reference)
             self._record("differs", call, comparison.difference, repeats)
             if not repeats.right:  # only a fault that is there each time can be minimized
-                self.always_wrong_call = call.replace(Tensor, Layout.of)
+                self.always_wrong_call = self._lay_out(call, before)
             return
 
         self.report.largest = max(self.report.largest, comparison.rounding)
@@ -230,6 +252,20 @@ class OperatorComparer:
         on_device = [*results_on_device, *call.tensors]
         on_cpu = [*returned, *after.tensors]
         self._trace_infinities(call, before, on_cpu, on_device)
+
+    def _lay_out(self, call: Call, before: Call) -> Call:
+        """Return a call with layouts, and what they hold, in place of tensors."""
+        values = iter(before.tensors)
+
+        def lay_out(tensor: Tensor) -> Layout:
+            layout = Layout.of(tensor).hold(next(values))
+            return replace(
+                layout,
+                is_on_cpu=tensor.device.type != self.on.kind,
+                is_unwritten=_address(tensor) in self._unwritten,
+            )
+
+        return call.replace(Tensor, lay_out)
 
     def _compare_random(self, call: Call, before: Call, result: Any) -> None:
         """Note a random operator, and compare what of dropout does not depend on random numbers."""

@@ -79,7 +79,73 @@ class MinSize:
         return wording.min_size(self)
 
 
-Condition = NotFloat32 | NoElements | NotContiguous | NonzeroOffset | MinElements | MinSize
+@dataclass(frozen=True)
+class OnCPU:
+    """An argument lies on the CPU."""
+
+    argument: str
+
+    def __str__(self) -> str:
+        return wording.on_cpu(self)
+
+
+@dataclass(frozen=True)
+class HoldsNaN:
+    """An argument holds NaN."""
+
+    argument: str
+    is_unwritten: bool = False
+    """It is memory that nobody has written to, as ``torch.empty`` returns it."""
+
+    def __str__(self) -> str:
+        return wording.holds_nan(self)
+
+
+@dataclass(frozen=True)
+class HoldsInteger:
+    """An argument holds such an integer or a larger one."""
+
+    argument: str
+    value: int
+
+    def __str__(self) -> str:
+        return wording.holds_integer(self)
+
+
+@dataclass(frozen=True)
+class HiddenRow:
+    """A row of an argument, along its last dimension, is False or minus infinity throughout, as of a mask."""
+
+    argument: str
+
+    def __str__(self) -> str:
+        return wording.hidden_row(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting has a value that is not its default."""
+
+    argument: str
+    value: bool | int | float | str
+
+    def __str__(self) -> str:
+        return wording.setting(self)
+
+
+Condition = (
+    NotFloat32
+    | NoElements
+    | NotContiguous
+    | NonzeroOffset
+    | MinElements
+    | MinSize
+    | OnCPU
+    | HoldsNaN
+    | HoldsInteger
+    | HiddenRow
+    | Setting
+)
 """Something without which a fault does not occur."""
 
 
@@ -97,6 +163,14 @@ class FixKind(StrEnum):
     FEWER_ELEMENTS = "fewer elements"
     CONTIGUOUS_WEIGHTS = "contiguous weights"
     COPY_ARGUMENTS = "copy arguments"
+    NUMBER = "number"
+    """Give a number, or a tensor on the device, in place of a tensor on the CPU."""
+    WRITE_FIRST = "write first"
+    """Give memory that is written to."""
+    NO_NAN = "no NaN"
+    SMALL_INTEGERS = "small integers"
+    ONE_KEY = "one key"
+    """Let a mask keep something in each row."""
     DRAW_ON_CPU = "CPU draw"
     OTHER_OPERATORS = "other operators"
 
@@ -111,6 +185,8 @@ class Fix:
     kind: FixKind
     copies: tuple[tuple[str, CopyMethod], ...] = ()
     """With `FixKind.COPY_ARGUMENTS`: which argument to copy, with which method of a tensor."""
+    argument: str | None = None
+    """Which argument to change in another way."""
 
     def __str__(self) -> str:
         return wording.fix(self)
@@ -128,17 +204,41 @@ def choose_fix(conditions: Sequence[Condition], is_step: bool = False) -> Fix:
     is_step
         Whether an optimizer's step calls it, whose arguments nobody writes down.
     """
+    fix = _choose_fix_of_kinds(conditions) or _choose_fix_of_values(conditions)
+    if fix is not None:
+        return fix
+    copies = _copies(conditions)
+    if not copies:
+        return Fix(FixKind.OTHER_OPERATORS)
+    if is_step:
+        return Fix(FixKind.CONTIGUOUS_WEIGHTS)
+    return Fix(FixKind.COPY_ARGUMENTS, copies)
+
+
+def _choose_fix_of_kinds(conditions: Sequence[Condition]) -> Fix | None:
+    """Return the fix of a fault that depends on a dtype or a size; None of others."""
     if _has(conditions, NotFloat32):
         return Fix(FixKind.FLOAT32)
     if _has(conditions, NoElements):
         return Fix(FixKind.SKIP_EMPTY)
     if _has(conditions, MinElements) or _has(conditions, MinSize):
         return Fix(FixKind.FEWER_ELEMENTS)
-    if not conditions:
-        return Fix(FixKind.OTHER_OPERATORS)
-    if is_step:
-        return Fix(FixKind.CONTIGUOUS_WEIGHTS)
-    return Fix(FixKind.COPY_ARGUMENTS, _copies(conditions))
+    return None
+
+
+def _choose_fix_of_values(conditions: Sequence[Condition]) -> Fix | None:
+    """Return the fix of a fault that depends on where an argument lies or on what it holds; None of others."""
+    for condition in conditions:
+        if isinstance(condition, OnCPU):
+            return Fix(FixKind.NUMBER, argument=condition.argument)
+        if isinstance(condition, HoldsNaN):
+            kind = FixKind.WRITE_FIRST if condition.is_unwritten else FixKind.NO_NAN
+            return Fix(kind, argument=condition.argument)
+        if isinstance(condition, HoldsInteger):
+            return Fix(FixKind.SMALL_INTEGERS, argument=condition.argument)
+        if isinstance(condition, HiddenRow):
+            return Fix(FixKind.ONE_KEY, argument=condition.argument)
+    return None
 
 
 def _has(conditions: Sequence[Condition], kind: type) -> bool:

@@ -1,9 +1,9 @@
-"""A tensor's layout in memory, without its numbers: what may matter to a kernel that computes wrongly."""
+"""A tensor's layout in memory, and what it holds, without its numbers: what may matter to a kernel that is wrong."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 Distribution = Literal["rand", "randn"]
 """PyTorch's function that draws the numbers."""
+DISTRIBUTIONS: tuple[Distribution, ...] = ("rand", "randn")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,16 @@ class Layout:
     expanded: tuple[int, ...] = ()
     """Dimensions along which all elements lie at one place."""
     distribution: Distribution = "rand"
+    is_on_cpu: bool = False
+    """It lies there, while other arguments lie on the device."""
+    has_nan: bool = False
+    """A floating tensor whose first element is NaN."""
+    is_unwritten: bool = False
+    """Memory that nobody has written to."""
+    integers: tuple[int, int] = (0, 0)
+    """The smallest and the largest, if it has integers; from the largest downwards each is there."""
+    has_hidden_row: bool = False
+    """The first row, along the last dimension, is False throughout, or minus infinity: as a mask, it hides all."""
 
     @staticmethod
     def of(tensor: Tensor) -> Layout:
@@ -50,6 +61,24 @@ class Layout:
         one_of_each = tuple(slice(0, 1) if d in expanded else slice(None) for d in dimensions)
         has_gaps = not tensor[one_of_each].permute(order).is_contiguous()
         return Layout(shape, order, has_gaps, offset, tensor.dtype, expanded)
+
+    def hold(self, value: Tensor) -> Layout:
+        """Return the layout with what a tensor on the CPU holds."""
+        if not value.numel() or value.is_complex():
+            return self
+        hides = ~value if value.dtype == torch.bool else value == -torch.inf
+        has_hidden_row = value.dim() > 0 and bool(hides.all(-1).any())
+        if value.is_floating_point():
+            has_nan = bool(value.isnan().any())
+            return replace(self, has_nan=has_nan, has_hidden_row=has_hidden_row)
+        if value.dtype != torch.bool:
+            return replace(self, integers=(int(value.min()), int(value.max())))
+        return replace(self, has_hidden_row=has_hidden_row)
+
+    @property
+    def plain(self) -> Layout:
+        """The layout without what it holds."""
+        return replace(self, has_nan=False, integers=(0, 0), has_hidden_row=False)
 
     @property
     def is_permuted(self) -> bool:
@@ -90,16 +119,44 @@ class Layout:
     def _storage_source(self, count: int) -> str:
         """Return an expression for so many numbers of the dtype in one dimension.
 
-        Floating and complex ones are random. Integers are 0, since they may be positions, and truth values True.
+        Floating and complex ones are random. Integers are 0, since they may be positions, unless `integers` says
+        otherwise, and truth values True.
         """
+        numbers = self._numbers_source(count)
+        if self.dtype == torch.bool and self.has_hidden_row:
+            numbers = f"({numbers})"
+        if self.is_on_cpu:
+            return numbers
+        if self.dtype.is_floating_point and self.dtype != torch.float32:
+            return f"{numbers}.to(device, {self.dtype})"
+        return f"{numbers}.to(device)"
+
+    def _numbers_source(self, count: int) -> str:
+        """Return the expression for so many numbers on the CPU."""
         if self.dtype.is_floating_point:
             # drawn in float32 first, so that each dtype has the same numbers
-            cast = "" if self.dtype == torch.float32 else f", {self.dtype}"
-            return f"torch.{self.distribution}({count}).to(device{cast})"
+            numbers = f"torch.{self.distribution}({count})"
+            if self.has_nan:
+                numbers += f".index_fill(0, torch.tensor({self.offset}), torch.nan)"
+            if self.has_hidden_row:
+                row = f"torch.arange({self.offset}, {self.offset + self.shape[-1]})"
+                numbers += f".index_fill(0, {row}, -torch.inf)"
+            is_cast = self.is_on_cpu and self.dtype != torch.float32
+            return f"{numbers}.to({self.dtype})" if is_cast else numbers
 
-        function: str = "zeros"
         if self.dtype.is_complex:
-            function = self.distribution
-        elif self.dtype == torch.bool:
-            function = "ones"
-        return f"torch.{function}({count}, dtype={self.dtype}).to(device)"
+            return f"torch.{self.distribution}({count}, dtype={self.dtype})"
+        if self.dtype == torch.bool:
+            return self._truth_source(count)
+        smallest, largest = self.integers
+        if largest <= 0:
+            return f"torch.zeros({count}, dtype={self.dtype})"
+        return (
+            f"torch.arange({largest}, {largest - count}, -1).clamp(min={smallest}).to({self.dtype})"
+        )
+
+    def _truth_source(self, count: int) -> str:
+        """Return the expression for so many truth values on the CPU."""
+        if not self.has_hidden_row:
+            return f"torch.ones({count}, dtype={self.dtype})"
+        return f"torch.arange({count}) >= {self.offset + self.shape[-1]}"

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +16,28 @@ from metallab.outcomes import Agreement
 from metallab.pytorch.divergence.calls import Call
 from metallab.pytorch.divergence.conditions import (
     Condition,
+    HiddenRow,
+    HoldsInteger,
+    HoldsNaN,
     MinElements,
     MinSize,
     NoElements,
     NonzeroOffset,
     NotContiguous,
     NotFloat32,
+    OnCPU,
+    Setting,
     View,
 )
-from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.layouts import DISTRIBUTIONS, Distribution, Layout
 from metallab.pytorch.divergence.program import write_program
 
 SEEDS = 3
 """A condition has to hold with the random numbers of so many seeds."""
 LARGE = 16
 """The smallest size that counts as a condition."""
+LARGE_INTEGER = 2**10
+"""The smallest integer that does."""
 
 
 def minimize(
@@ -65,6 +72,9 @@ def minimize(
     wrong = _flatten(wrong, oracle)
     for size in _list_sizes(wrong, at_least=2):
         wrong = _resize(wrong, size, _smallest_wrong(wrong, size, oracle))
+    for index, layout in enumerate(wrong.tensors):
+        if layout.integers[1] > 1:
+            wrong = _bound_integers(wrong, index, _smallest_largest(wrong, index, oracle))
     return _find_conditions(wrong, oracle), write_program(wrong, str(device))
 
 
@@ -113,10 +123,21 @@ def _run_program(call: Call, device: str, seed: int) -> Agreement:
 
 
 def _draw_random_numbers(call: Call, oracle: _Oracle) -> Call | None:
-    """Return the call with numbers from a distribution that shows the fault; None if neither does."""
-    uniform = call.replace(Layout, lambda layout: dataclasses.replace(layout, distribution="rand"))
-    normal = call.replace(Layout, lambda layout: dataclasses.replace(layout, distribution="randn"))
-    return next(filter(oracle.is_wrong, (uniform, normal)), None)
+    """Return the call with numbers that show the fault; None if none does.
+
+    They are from a distribution, first without what the arguments hold, such as NaN or large integers.
+    """
+    plain = call.replace(Layout, lambda layout: layout.plain)
+    calls = [plain] if plain == call else [plain, call]
+    candidates = (_distribute(each, name) for each in calls for name in DISTRIBUTIONS)
+    return next(filter(oracle.is_wrong, candidates), None)
+
+
+def _distribute(call: Call, distribution: Distribution) -> Call:
+    """Return the call with numbers from a distribution."""
+    return call.replace(
+        Layout, lambda layout: dataclasses.replace(layout, distribution=distribution)
+    )
 
 
 def _simplify(wrong: Call, oracle: _Oracle) -> Call:
@@ -142,11 +163,22 @@ def _flatten(wrong: Call, oracle: _Oracle) -> Call:
 
 def _smallest_wrong(wrong: Call, size: int, oracle: _Oracle) -> int:
     """Return the smallest number, by bisection, that in place of ``size`` leaves the call wrong."""
-    right, smallest = 0, size
+    return _bisect(size, lambda number: oracle.is_wrong(_resize(wrong, size, number)))
+
+
+def _smallest_largest(wrong: Call, index: int, oracle: _Oracle) -> int:
+    """Return the smallest number, by bisection, that as the largest integer of an argument leaves the call wrong."""
+    largest = wrong.tensors[index].integers[1]
+    return _bisect(largest, lambda number: oracle.is_wrong(_bound_integers(wrong, index, number)))
+
+
+def _bisect(largest: int, is_wrong: Callable[[int], bool]) -> int:
+    """Return the smallest number from 1 up to ``largest``, which is wrong, that is wrong."""
+    right, smallest = 0, largest
     while smallest - right > 1:
-        is_first = right == 0 and smallest == size
+        is_first = right == 0 and smallest == largest
         middle = 1 if is_first else (right + smallest) // 2
-        if oracle.is_wrong(_resize(wrong, size, middle)):
+        if is_wrong(middle):
             smallest = middle
         else:
             right = middle
@@ -201,6 +233,9 @@ def _without_conditions(call: Call) -> Iterator[tuple[Condition, Call]]:
     if with_elements != call:
         yield NoElements(), with_elements
 
+    for name, value, default in _list_settings(call):
+        yield Setting(name, value), _set(call, name, default)
+
     for index, (name, layout) in enumerate(call.named_tensors):
         for condition, simpler in _simpler_layouts(name, layout):
             if simpler != layout:
@@ -218,19 +253,59 @@ def _simpler_layouts(name: str, layout: Layout) -> Iterator[tuple[Condition, Lay
     offset = 2 if is_odd else 0
     yield NonzeroOffset(name, is_odd), dataclasses.replace(layout, offset=offset)
 
+    yield OnCPU(name), dataclasses.replace(layout, is_on_cpu=False)
+    yield HoldsNaN(name, layout.is_unwritten), dataclasses.replace(layout, has_nan=False)
+    yield HiddenRow(name), dataclasses.replace(layout, has_hidden_row=False)
+
+
+def _list_settings(call: Call) -> list[tuple[str, Any, Any]]:
+    """Return the name, the value and the default of each setting that has another value."""
+    given = call.arguments
+    settings = []
+    for argument in call.operator._schema.arguments:
+        value, default = given.get(argument.name), argument.default_value
+        has_default = argument.name in given and default is not None
+        if has_default and isinstance(value, bool | int | float | str) and value != default:
+            settings.append((argument.name, value, default))
+    return settings
+
+
+def _set(call: Call, name: str, value: Any) -> Call:
+    """Return the call with another value of a setting."""
+    names = [argument.name for argument in call.operator._schema.arguments]
+    place = names.index(name)
+    if place >= len(call.args):
+        return Call(call.operator, call.args, call.kwargs | {name: value})
+    args = (*call.args[:place], value, *call.args[place + 1 :])
+    return Call(call.operator, args, call.kwargs)
+
+
+def _bound_integers(call: Call, index: int, largest: int) -> Call:
+    """Return the call with another largest integer in one tensor."""
+    layout = call.tensors[index]
+    bounded = dataclasses.replace(layout, integers=(min(layout.integers[0], largest), largest))
+    return _replace_layout(call, index, bounded)
+
 
 def _limits(call: Call) -> Iterator[tuple[Condition, list[tuple[Call, Call]]]]:
     """Yield sizes that may be conditions, with pairs of calls: one reaches the size, the other is one below it.
 
     If all tensors are vectors of one size, it is the number of elements that may matter: a vector, a row and a column
-    of so many are tried. Else it is the size of a dimension, tried in the call as it is.
+    of so many are tried. Else it is the size of a dimension, tried in the call as it is. The largest integer of an
+    argument comes first.
     """
+    for index, (name, layout) in enumerate(call.named_tensors):
+        largest = layout.integers[1]
+        if largest >= LARGE_INTEGER:
+            below = _bound_integers(call, index, largest - 1)
+            yield HoldsInteger(name, largest), [(call, below)]
+
     sizes = _list_sizes(call, at_least=LARGE)
     if sizes and {layout.shape for layout in call.tensors} == {(sizes[0],)}:
         count = sizes[0]
         reaching = _vector_row_column(call, count)
-        below = _vector_row_column(call, count - 1)
-        yield MinElements(count), list(zip(reaching, below, strict=True))
+        fewer = _vector_row_column(call, count - 1)
+        yield MinElements(count), list(zip(reaching, fewer, strict=True))
         return
 
     for size in sizes:

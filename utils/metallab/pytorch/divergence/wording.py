@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
     from metallab.pytorch.divergence.conditions import (
         Fix,
+        HiddenRow,
+        HoldsInteger,
+        HoldsNaN,
         MinElements,
         MinSize,
         NonzeroOffset,
         NotContiguous,
+        OnCPU,
+        Setting,
     )
     from metallab.pytorch.divergence.differences import (
         NotCompared,
@@ -56,6 +61,12 @@ PHRASES = {
     "odd offset": "{argument} begins at an odd offset in its storage",
     "elements": "{count} elements or more",
     "size": "{sizes} of {size} or more",
+    "on CPU": "{argument} lies on the CPU",
+    "holds NaN": "{argument} holds NaN",
+    "unwritten": "{argument} is memory that nobody wrote to, and holds NaN",
+    "holds integer": "{argument} holds {value} or a larger integer",
+    "hidden row": "a row of {argument} is False or -inf throughout, and hides everything",
+    "setting": "{argument}={value!r}",
     # what to do
     "fix: less work": "give the GPU less work at a time, such as smaller batches, close what else uses it, "
     "and run again",
@@ -65,6 +76,11 @@ PHRASES = {
     "fix: contiguous weights": "make the weights contiguous before training, "
     "weight.data = weight.data.contiguous()",
     "fix: copy arguments": "give it {argument}.{method}() in place of {argument}",
+    "fix: number": "give it a number, {argument}.item(), or keep the tensor on the GPU",
+    "fix: write first": "give it torch.zeros in place of torch.empty as {argument}",
+    "fix: no NaN": "replace the NaN of {argument} first, torch.nan_to_num",
+    "fix: small integers": "keep the integers of {argument} smaller, or compute it on the CPU",
+    "fix: one key": "let {argument} keep something in each row, or replace NaN in the result, torch.nan_to_num",
     "fix: CPU draw": "draw on the CPU, and move what was drawn",
     "fix: other operators": "compute it on the CPU, or write it with other operators",
     # how a result is wrong
@@ -148,9 +164,37 @@ def min_size(condition: MinSize) -> str:
     return PHRASES["size"].format(sizes=" and ".join(sizes), size=condition.size)
 
 
+def on_cpu(condition: OnCPU) -> str:
+    """Return that an argument lies on the CPU."""
+    return PHRASES["on CPU"].format(argument=condition.argument)
+
+
+def holds_nan(condition: HoldsNaN) -> str:
+    """Return that an argument holds NaN, and whether anybody wrote it."""
+    phrase = PHRASES["unwritten" if condition.is_unwritten else "holds NaN"]
+    return phrase.format(argument=condition.argument)
+
+
+def holds_integer(condition: HoldsInteger) -> str:
+    """Return from which integer on a fault occurs."""
+    return PHRASES["holds integer"].format(argument=condition.argument, value=condition.value)
+
+
+def hidden_row(condition: HiddenRow) -> str:
+    """Return that a mask keeps nothing in a row."""
+    return PHRASES["hidden row"].format(argument=condition.argument)
+
+
+def setting(condition: Setting) -> str:
+    """Return a setting, ``beta=0``."""
+    return PHRASES["setting"].format(argument=condition.argument, value=condition.value)
+
+
 def fix(fix: Fix) -> str:
     """Return what to do about a fault, one advice for each argument that is to be copied."""
     phrase = PHRASES[f"fix: {fix.kind}"]
+    if fix.argument is not None:
+        return phrase.format(argument=fix.argument)
     if not fix.copies:
         return phrase
     return "; ".join(phrase.format(argument=name, method=method) for name, method in fix.copies)
