@@ -33,7 +33,13 @@ from metallab import device  # noqa: E402
 from metallab.doctor import correctness  # noqa: E402
 from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
-from metallab.pytorch.divergence import Gradients, RunMode, Search, TrainingRun  # noqa: E402
+from metallab.pytorch.divergence import (  # noqa: E402
+    Gradients,
+    RunMode,
+    Search,
+    TrainingRun,
+    threads,
+)
 from metallab.pytorch.divergence.compared import ComparedCalls  # noqa: E402
 from metallab.pytorch.divergence.conditions import (  # noqa: E402
     FixKind,
@@ -45,6 +51,7 @@ from metallab.pytorch.divergence.conditions import (  # noqa: E402
     Setting,
 )
 from metallab.pytorch.divergence.differences import DrawFault  # noqa: E402
+from metallab.pytorch.divergence.repeat import BURST  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
 from metalsim import planting  # noqa: E402
 
@@ -547,6 +554,90 @@ def test_the_program_of_a_reported_fault_fails_only_with_it(case):
     exec(program, {})
     with planted(EXPLAINED[case].fault), pytest.raises(AssertionError):
         exec(program, {})
+
+
+# ---- now and then ----------------------------------------------------------------------------------------------------
+
+SOMETIMES = "sum, once in many calls"
+
+
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * x.mean()
+
+
+def means() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return Mean(), torch.rand(2**16)
+
+
+@on_simulated
+def test_a_sum_that_is_wrong_once_is_found_by_repetition():
+    with planted(SOMETIMES, calls=range(9, 10)):
+        report = find(*means())
+    assert (report.kind, report.divergent_call.operator) == ("intermittent", "aten::mean"), report
+    assert (report.divergent_call.wrong_calls, report.divergent_call.right_calls) == (1, 10)
+
+
+@on_simulated
+def test_the_open_thread_about_an_operator_is_named():
+    with planted(SOMETIMES, calls=range(9, 10)):
+        report = find(*means())
+    assert threads.SUMS in report.headline
+
+
+@on_simulated
+def test_the_doctor_finds_a_sum_that_is_wrong_once():
+    with planted(SOMETIMES, calls=range(30, 31)):
+        answer = ask_doctor(*means())
+    assert answer.status == "failed"
+    assert answer.result.wrong.is_intermittent
+    assert answer.result.runs[-1].way.layout == "repeated"
+
+
+@on_simulated
+def test_calls_that_are_right_are_made_again():
+    report = find(*means())
+    assert report.kind == "agrees"
+    assert report.repeated_kinds > 2
+    assert report.repeated == 2 * BURST * report.repeated_kinds
+
+
+@on_simulated
+def test_without_time_each_call_is_compared_once():
+    run = TrainingRun(means()[0], means()[1:], divergence.mean_square)
+    search = Search(device.pick())
+    report, _ = search.compare(run, RunMode(True))
+    assert search.repeat(report, 2, seconds=-1).repeated == 0
+
+
+metalsim.FAULTS["mask at times"] = planting.Fault(
+    "x[mask] has too few rows now and then",
+    "https://github.com/pytorch/pytorch/issues/178079",
+    ("index.Tensor",),
+    lose_a_row,
+    counts=lambda x, indices: indices[0] is not None and indices[0].dtype == torch.bool,
+)
+
+
+@on_simulated
+def test_a_mask_that_is_wrong_at_times_is_found_after_an_exception():
+    with planted("mask at times", calls=range(3, 10**6, 4)):
+        report = find(*assigner())
+    assert "shape mismatch" in report.raised
+    assert (report.kind, report.divergent_call.operator) == ("intermittent", "aten::index"), report
+
+
+@on_simulated
+def test_a_draw_of_probability_0_is_found_by_repetition():
+    with planted(IMPOSSIBLE, calls=range(45, 46)):
+        report = find(*sampler())
+    assert report.divergent_call.difference.fault == DrawFault.IMPOSSIBLE
+    assert report.divergent_call.right_calls == BURST
 
 
 if CHILD:

@@ -217,6 +217,7 @@ def report_on(difference, **fields) -> Report:
     return Report("differs", "GPU", divergent_call=first, **fields)
 
 
+SUM_AT_TIMES = DivergentCall("aten::sum", "", "forward", "float32", ((2,),), KIND, right_calls=2)
 REPORTS = {
     "agrees": Report("agrees", "GPU", compared=3, largest=1e-7, random=(RandomOperator("aten::rand", ""),)),
     "wrong kernel": report_on(KIND, conditions=(VIEW, MinElements(17))),
@@ -249,6 +250,8 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     values.append(Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS))
     values.append(report_on(KIND, raised="RuntimeError: shapes"))
     values += [WrongDraw(fault, 1, 2) for fault in DrawFault]
+    values.append(Report("agrees", "GPU", repeated=40, repeated_kinds=4))
+    values.append(Report("differs", "GPU", divergent_call=SUM_AT_TIMES))
     values.append(report_on(WrongDraw(DrawFault.NAN, 1, 2)))
     site = CallSite("aten::cos", "", "forward")
     values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]

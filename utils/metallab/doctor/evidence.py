@@ -95,12 +95,13 @@ def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
             run.calls,
             run.compared,
             run.known,
+            run.repeated,
             run.outcome if run.is_compared else "not compared",
             f"{run.largest:.1e}",
         )
         for run in result.runs
     ]
-    headings = ["how", "calls", "compared", "compared above", "result", "rounding"]
+    headings = ["how", "calls", "compared", "compared above", "again", "result", "rounding"]
     table = Table(headings, rows, wording.not_tried(result.not_tried))
     evidence.append(Evidence("Compared", table))
 

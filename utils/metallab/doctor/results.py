@@ -200,6 +200,8 @@ class Layout(StrEnum):
     CHANNELS_LAST = "channels last"
     ODD_OFFSET = "odd offset"
     """Not at the start of their memory."""
+    REPEATED = "repeated"
+    """Calls of the other runs were made again with other numbers."""
 
 
 Mode = Literal["training", "evaluation"]
@@ -233,6 +235,8 @@ class ComparedRun:
     """Calls of random operators, and of those that have no right result on the CPU."""
     known: int = 0
     """Calls of a kind that an earlier run has compared: they are passed over."""
+    repeated: int = 0
+    """Calls of earlier runs that were made again with other numbers, and compared."""
 
     @property
     def calls(self) -> int:
@@ -242,7 +246,7 @@ class ComparedRun:
     @property
     def is_compared(self) -> bool:
         """True if calls were compared, in this run or in an earlier one."""
-        return self.compared + self.known > 0
+        return self.compared + self.known + self.repeated > 0
 
 
 @dataclass(frozen=True)
@@ -314,6 +318,11 @@ class CorrectnessResult:
     def compared(self) -> int:
         """Calls of operators that were compared, over all runs."""
         return sum(run.compared for run in self.runs)
+
+    @property
+    def repeated(self) -> int:
+        """Calls that were made again and compared."""
+        return sum(run.repeated for run in self.runs)
 
     @property
     def calls(self) -> int:

@@ -114,6 +114,9 @@ PHRASES = {
     "as given": "as given, in {mode} mode",
     "other mode": "in {mode} mode",
     "without gradients": "{way} under {function}",
+    "repeated": "again with other numbers",
+    "again": "{repeated} more calls with other numbers agree; a fault that comes and goes may not show.",
+    "once": "Each call was compared once: a fault that comes and goes may not show.",
     "swapped": "with their last two dimensions swapped in memory",
     "channels last": "in channels last",
     "odd offset": "at an odd offset",
@@ -382,6 +385,9 @@ def agreement(result: CorrectnessResult) -> str:
 def left_uncompared(result: CorrectnessResult) -> list[str]:
     """Return what the comparison leaves open, one point each."""
     lines = []
+    if result.wrong is None:
+        phrase = PHRASES["again" if result.repeated else "once"]
+        lines.append(phrase.format(repeated=result.repeated))
     if result.not_compared:
         lines.append(PHRASES["not compared"].format(names=", ".join(result.not_compared)))
     if result.nan is not None:

@@ -23,6 +23,9 @@ with the same settings and arguments of the same shapes, dtypes and layouts, is 
 **Again.** A wrong call is made again with the same numbers. If it is right then, it is *intermittent*, and there is
 nothing to minimize: macOS aborts GPU jobs that take long, and PyTorch does not notice.
 
+**Later.** A call that is right once may be wrong later, as people report of sums and masks (`threads`). If nothing is
+wrong, small calls are made again in bursts, with other numbers. What was compared once is told as compared once.
+
 **Random numbers** differ on every device, so they are not compared: random operators are listed in ``Report.random``.
 Dropout has to keep its share and scale what it keeps; other random numbers have to lie in their range, what has
 probability 0 must not be drawn, and a permutation has each number once. Not compared is also what PyTorch cannot
@@ -40,6 +43,8 @@ The modules, in the order in which a search goes through them:
 `compare`       a call's results and arguments against those of the CPU in float64
 `differences`   how a result is wrong, or why it was not compared, as values
 `draws`         random numbers that cannot have been drawn
+`repeat`        makes calls again that were right
+`threads`       public threads about operators that are wrong now and then
 `minimize`      makes a wrong call smaller, and finds its conditions by counter-examples
 `layouts`       a tensor's shape, order and offset in memory, without its numbers
 `program`       a call as source code

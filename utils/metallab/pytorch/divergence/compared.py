@@ -11,6 +11,7 @@ from torch import Tensor
 
 from metallab.pytorch.divergence.calls import Call
 from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.repeat import MOST_KEPT_BYTES, Sample
 
 CallKind = tuple[str, str, tuple[int, ...]]
 """An operator, its arguments with layouts in place of tensors, and which tensors share memory."""
@@ -28,6 +29,8 @@ class ComparedCalls:
 
     _earlier: dict[CallKind, set[Holds]] = field(default_factory=dict)
     _this_run: dict[CallKind, set[Holds]] = field(default_factory=dict)
+    _samples: dict[CallKind, Sample] = field(default_factory=dict)
+    _sample_bytes: int = 0
 
     def begin_run(self) -> None:
         """Take the calls of the last run as known."""
@@ -42,6 +45,22 @@ class ComparedCalls:
     def has_held(self, kind: CallKind | None, holds: Holds) -> bool:
         """Return True if a call of a kind with infinities and NaN in the same arguments was compared before."""
         return kind is not None and holds in self._earlier.get(kind, ())
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """A call of each kind that was right, as far as there is room for them."""
+        return tuple(self._samples.values())
+
+    def wants_sample(self, kind: CallKind | None) -> bool:
+        """Return True if no call of a kind is kept, and there is room."""
+        has_room = self._sample_bytes < MOST_KEPT_BYTES
+        return kind is not None and kind not in self._samples and has_room
+
+    def keep(self, kind: CallKind | None, sample: Sample | None) -> None:
+        """Keep a call of a kind that was right, to make it again."""
+        if kind is not None and sample is not None:
+            self._samples[kind] = sample
+            self._sample_bytes += sample.num_bytes
 
     def add(self, kind: CallKind | None, holds: Holds) -> None:
         """Note a call that was compared."""

@@ -31,6 +31,7 @@ from metallab.pytorch.divergence.compared import CallKind, ComparedCalls, kind_o
 from metallab.pytorch.divergence.differences import Difference, NewNaN, NotCompared
 from metallab.pytorch.divergence.draws import compare_draw
 from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.repeat import make_sample
 from metallab.pytorch.divergence.report import (
     CallSite,
     Direction,
@@ -169,7 +170,7 @@ class OperatorComparer:
         if self.report.divergent_call or _computes_nothing(call):
             return operator(*args, **kwargs)
 
-        kind = None if _is_random(call) else kind_of(call)
+        kind = kind_of(call)
         # copied before the call, which may write to its arguments
         is_late = time.monotonic() - self.began > self.seconds
         with _computing_apart():
@@ -219,6 +220,7 @@ class OperatorComparer:
         """
         if _is_random(call):
             self._compare_random(call, before, result)
+            self._keep(kind, call, before, result)
             return
 
         holds = tuple((_has_infinity(each), _has_nan(each)) for each in before.tensors)
@@ -247,11 +249,27 @@ class OperatorComparer:
             return
 
         self.report.largest = max(self.report.largest, comparison.rounding)
+        self._keep(kind, call, before, result)
         # results and arguments in one order on both sides; an infinity is traced by its address on the device
         results_on_device = [leaf for leaf in tree_leaves(result) if leaf is not None]
         on_device = [*results_on_device, *call.tensors]
         on_cpu = [*returned, *after.tensors]
         self._trace_infinities(call, before, on_cpu, on_device)
+
+    def _keep(self, kind: CallKind | None, call: Call, before: Call, result: Any) -> None:
+        """Keep a call that was right, to make it again."""
+        if not self.known.wants_sample(kind) or self.report.divergent_call is not None:
+            return
+        sample = make_sample(
+            call,
+            before,
+            result,
+            module=self.module,
+            direction=self.direction,
+            mode=self.mode,
+            is_random=_is_random(call),
+        )
+        self.known.keep(kind, sample)
 
     def _lay_out(self, call: Call, before: Call) -> Call:
         """Return a call with layouts, and what they hold, in place of tensors."""

@@ -26,8 +26,14 @@ from metallab.pytorch.divergence.layers import (
     mean_square,
 )
 from metallab.pytorch.divergence.minimize import minimize
-from metallab.pytorch.divergence.report import NotRun, Report
+from metallab.pytorch.divergence.repeat import repeat_calls
+from metallab.pytorch.divergence.report import DivergentCall, NotRun, Outcome, Report
 from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, RunMode
+
+REPEATS = 2
+"""Bursts of calls of each kind that are made again where nothing is wrong."""
+MIN_REPEAT_SECONDS = 10.0
+"""They may take so long, or as long as the comparison."""
 
 
 def find(
@@ -105,6 +111,9 @@ def find(
         if report.agreement == "differs":
             break
         report = _add_run(report, search, run, mode)
+    if report.kind in (Outcome.AGREES, Outcome.RAISED):
+        seconds = min(search.until - time.monotonic(), max(MIN_REPEAT_SECONDS, search.seconds_used))
+        report = search.repeat(report, REPEATS, seconds)
     if not layers or report.raised is not None:
         return report
 
@@ -127,8 +136,46 @@ class Search:
 
     def __init__(self, on: PyTorchDevice, seconds: float = math.inf) -> None:
         self.on = on
-        self.until = time.monotonic() + seconds
+        self.began = time.monotonic()
+        self.until = self.began + seconds
         self._known = ComparedCalls()
+
+    @property
+    def seconds_used(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.began
+
+    def repeat(self, report: Report, rounds: int, seconds: float) -> Report:
+        """Make calls again that were right, with other numbers, and add to a report what was found.
+
+        Parameters
+        ----------
+        report
+            What was found so far: nothing wrong.
+        rounds
+            How many bursts of calls of each kind there are at most.
+        seconds
+            After these no more are made.
+        """
+        with torch.no_grad():
+            found = repeat_calls(self._known.samples, self.on, rounds, time.monotonic() + seconds)
+        report = dataclasses.replace(report, repeated=found.calls, repeated_kinds=found.kinds)
+        if found.sample is None or found.difference is None:
+            return report
+
+        tensors = found.sample.before.tensors
+        call = DivergentCall(
+            operator=found.sample.before.name,
+            module=found.sample.module,
+            direction=found.sample.direction,
+            dtype=units.dtype_name(tensors[0].dtype) if tensors else "",
+            shapes=tuple(tuple(tensor.shape) for tensor in tensors),
+            difference=found.difference,
+            wrong_calls=found.wrong,
+            right_calls=found.right,
+            mode=found.sample.mode,
+        )
+        return dataclasses.replace(report, agreement="differs", divergent_call=call)
 
     def compare(
         self, run: TrainingRun, mode: RunMode, *, seconds: float = math.inf, record: bool = False

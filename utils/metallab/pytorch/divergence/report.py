@@ -158,6 +158,10 @@ class Report:
     """How the model was run."""
     raised: str | None = None
     """What the model raises on the device, and not on the CPU; a wrong call before it may be the cause."""
+    repeated: int = 0
+    """Calls that were made again with other numbers, and compared: what was right once may be wrong later."""
+    repeated_kinds: int = 0
+    """Of how many kinds they were."""
     not_run: tuple[NotRun, ...] = ()
     """Ways to run the model in which it raises."""
     infinity: CallSite | None = None

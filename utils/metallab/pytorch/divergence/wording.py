@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metallab import units
+from metallab.pytorch.divergence.threads import THREADS
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +121,9 @@ PHRASES = {
     "inference_mode": "in {mode} under torch.inference_mode()",
     # the report
     "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
+    "once": "each call was compared once; a fault that comes and goes may not show",
+    "repeated": "{calls} more calls of {kinds} kinds, with other numbers; a fault that comes and goes may not show",
+    "thread": " Others report this operator: {thread}.",
     "known": "{known} more calls are of a kind that was compared when the model was run in another way",
     "not run": "{mode}: {error}",
     "raised": "On {device} the model raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
@@ -325,21 +329,25 @@ def headline(report: Report) -> str:
         return sentence
 
     if report.fix.kind == "CPU draw":
-        return PHRASES["wrong draw"].format(
-            where=where,
-            device=report.device,
-            wrong=first.wrong_calls,
-            calls=first.wrong_calls + first.right_calls,
-        )
-    if report.kind == "intermittent":
-        return PHRASES["intermittent"].format(
-            where=where,
-            device=report.device,
-            wrong=first.wrong_calls,
-            calls=first.wrong_calls + first.right_calls,
-            aborted_calls=ABORTED_CALLS,
-        )
+        phrase = PHRASES["wrong draw"]
+    elif report.kind == "intermittent":
+        phrase = PHRASES["intermittent"]
+    else:
+        return _wrong_kernel(report, where)
 
+    sentence = phrase.format(
+        where=where,
+        device=report.device,
+        wrong=first.wrong_calls,
+        calls=first.wrong_calls + first.right_calls,
+        aborted_calls=ABORTED_CALLS,
+    )
+    thread = THREADS.get(first.operator.rpartition("::")[2])
+    return sentence if thread is None else sentence + PHRASES["thread"].format(thread=thread)
+
+
+def _wrong_kernel(report: Report, where: str) -> str:
+    """Return where a kernel is wrong each time, and what the fault needs."""
     sentence = PHRASES["wrong kernel"].format(where=where, device=report.device)
     if report.conditions:
         conditions = "; ".join(map(str, report.conditions))
@@ -367,16 +375,25 @@ def rows(report: Report) -> list[tuple[str, str]]:
     if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
         rows.append(("infinity", PHRASES["first infinity"].format(infinity=report.infinity)))
 
-    if report.known:
-        rows.append(("compared before", PHRASES["known"].format(known=report.known)))
-    if len(report.modes) > 1:
-        rows.append(("run", ", ".join(map(str, report.modes))))
-    rows += [("not run", str(each)) for each in report.not_run]
+    rows += _rows_of_runs(report)
     rows += [("random", PHRASES["random"].format(operator=each)) for each in report.random]
     rows += [("not compared", f"{name}: {why}") for name, why in report.not_compared.items()]
     if report.layers_not_compared is not None:
         rows.append(("not compared", f"layers: {report.layers_not_compared}"))
     return rows
+
+
+def _rows_of_runs(report: Report) -> list[tuple[str, str]]:
+    """Return how the model was run, and what was compared more than once, or less."""
+    rows = []
+    if report.divergent_call is None:
+        phrase = PHRASES["repeated" if report.repeated else "once"]
+        rows.append(("again", phrase.format(calls=report.repeated, kinds=report.repeated_kinds)))
+    if report.known:
+        rows.append(("compared before", PHRASES["known"].format(known=report.known)))
+    if len(report.modes) > 1:
+        rows.append(("run", ", ".join(map(str, report.modes))))
+    return rows + [("not run", str(each)) for each in report.not_run]
 
 
 def _where(first: DivergentCall) -> str:
