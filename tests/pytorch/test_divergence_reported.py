@@ -192,6 +192,33 @@ def test_a_model_that_needs_gradients_is_not_accused():
     }
 
 
+class Dropping(nn.Module):
+    """Attention with dropout, which MPS refuses where nothing needs a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, x):
+        query, key, value = self.project(x).chunk(3, -1)
+        dropout = 0.1 if self.training else 0.0
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+
+
+@on_simulated
+def test_what_is_refused_without_gradients_alone_is_told_and_no_exception():
+    report = find(Dropping(), torch.randn(2, 4, 8))
+    assert (report.kind, report.raised) == ("agrees", None), report
+    assert {each.mode.is_training for each in report.not_run} == {True}
+
+
+@on_simulated
+def test_the_doctor_tells_what_is_refused_without_gradients():
+    answer = ask_doctor(Dropping(), torch.randn(2, 4, 8))
+    assert answer.status == "passed", answer
+    assert {each.way.gradients for each in answer.result.not_tried} == {"no_grad", "inference_mode"}
+
+
 def test_a_call_that_holds_nan_is_of_another_kind():
     compared = ComparedCalls()
     kind = ("aten::relu", "", (0,))
@@ -628,8 +655,8 @@ metalsim.FAULTS["mask at times"] = planting.Fault(
 def test_a_mask_that_is_wrong_at_times_is_found_after_an_exception():
     with planted("mask at times", calls=range(3, 10**6, 4)):
         report = find(*assigner())
-    assert "shape mismatch" in report.raised
     assert (report.kind, report.divergent_call.operator) == ("intermittent", "aten::index"), report
+    assert any("shape mismatch" in each.error for each in report.not_run)
 
 
 @on_simulated

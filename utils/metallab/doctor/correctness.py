@@ -77,7 +77,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
         compared, not_tried = _compare_in_ways(narrowed, on, limits.seconds)
 
     last = compared[-1].report  # after a wrong operator no other way is tried
-    raised = next((each.report.raised for each in compared if each.report.raised), None)
+    raised = compared[0].report.raised if last.agreement != "differs" else last.raised
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
@@ -181,15 +181,20 @@ def _compare_in_ways(
             continue
 
         compared.append(_Compared(way, report))
+        if number and report.raised is not None:
+            not_tried.append(NotTried(way, report.raised))
         if report.agreement == "differs":
             break
     if compared[-1].report.agreement != "differs":
-        found = search.repeat(
-            divergence.Report("agrees", on.label), ROUNDS, max(0.0, time_budget.left)
-        )
-        if found.repeated:
-            compared.append(_Compared(Way(Layout.REPEATED, ways[0][0].mode), found))
+        compared += _repeat(search, ways[0][0].mode, time_budget.left)
     return compared, not_tried
+
+
+def _repeat(search: divergence.Search, mode: Mode, seconds: float) -> list[_Compared]:
+    """Make calls again with other numbers, and return what was found; nothing if there was no time for any."""
+    nothing = divergence.Report("agrees", search.on.label)
+    found = search.repeat(nothing, ROUNDS, seconds)
+    return [_Compared(Way(Layout.REPEATED, mode), found)] if found.repeated else []
 
 
 def _estimate_uncompared_run(subject: ModelUnderTest, on: PyTorchDevice) -> float:

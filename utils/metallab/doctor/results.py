@@ -297,7 +297,7 @@ class CorrectnessResult:
     nan: str | None = None
     """Where a NaN appears that the CPU has as well; what follows it was not compared."""
     raised: str | None = None
-    """What the model raises on the Apple GPU, and not on the CPU; a wrong operator may be the cause."""
+    """What it raises on the Apple GPU as it was given, and not on the CPU; a wrong operator may be the cause."""
     is_predicted: bool = False
     """Whether the tables of operators say that it raises."""
     without_gradient: tuple[str, ...] = ()

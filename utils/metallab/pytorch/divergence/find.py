@@ -237,13 +237,21 @@ def _raises_on_cpu(run: TrainingRun, mode: RunMode) -> bool:
 
 
 def _add_run(report: Report, search: Search, run: TrainingRun, mode: RunMode) -> Report:
-    """Return what was found with one run more, in which a model may raise."""
+    """Return what was found with one run more, in which a model may raise.
+
+    MPS refuses attention with dropout where nothing needs a gradient, for example, which nobody may call.
+    """
     try:
         other, _ = search.compare(run, mode)
     except Exception as error:  # noqa: BLE001 - whatever a model raises that wants gradients, or targets
         left_out = NotRun(mode, units.first_line(error))
         return dataclasses.replace(report, not_run=(*report.not_run, left_out))
-    return report.merge(other)
+    if other.raised is None or other.agreement == "differs":
+        return report.merge(other)
+
+    left_out = NotRun(mode, other.raised)
+    report = report.merge(dataclasses.replace(other, raised=None, agreement="agrees"))
+    return dataclasses.replace(report, not_run=(*report.not_run, left_out))
 
 
 def _check_dtypes(model: nn.Module, inputs: Any, on: PyTorchDevice) -> None:

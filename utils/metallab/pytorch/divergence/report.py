@@ -157,7 +157,7 @@ class Report:
     modes: tuple[RunMode, ...] = ()
     """How the model was run."""
     raised: str | None = None
-    """What the model raises on the device, and not on the CPU; a wrong call before it may be the cause."""
+    """What the model raises on the device as it was given, not on the CPU; a wrong call before it may be the cause."""
     repeated: int = 0
     """Calls that were made again with other numbers, and compared: what was right once may be wrong later."""
     repeated_kinds: int = 0
