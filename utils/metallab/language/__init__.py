@@ -1,1 +1,4 @@
-"""A small language model: its text, its network, what it needs in memory, how it writes (notebooks 30 to 32), and a script of it as found on the web (10, 11)."""
+"""A small language model: its text, its network, what it needs in memory and how it writes.
+
+Notebooks 30 to 32 are about it; 10 and 11 move a script of it as one finds it on the web.
+"""
