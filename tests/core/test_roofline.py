@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from metallab import results_made, roofline, timing
@@ -80,6 +82,46 @@ def test_a_planted_machine_is_measured_as_it_was_planted():
     assert machine.overhead == pytest.approx(MACHINE.overhead, rel=1e-3)
     assert machine.peak == pytest.approx(MACHINE.peak, rel=1e-3)
     assert machine.bandwidth == pytest.approx(MACHINE.bandwidth, rel=1e-3)
+
+
+def test_a_machine_that_keeps_its_speed_says_nothing_of_it():
+    bench = Planted(MACHINE).calibrate()
+    assert bench.machine.is_steady
+    assert "disturbed" not in str(bench.machine)
+
+
+def test_a_machine_that_changes_its_speed_while_its_numbers_are_taken_says_so():
+    planted = Planted(MACHINE)
+
+    def copy() -> None:  # each copy takes longer than the one before
+        planted.slower *= 1.1
+        planted.call(Work(0, 2 * 2**28))()
+
+    probes = dataclasses.replace(planted.probes(), copy=Probe(copy, Work(0, 2 * 2**28)))
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert not bench.machine.is_steady
+    assert "disturbed" in str(bench.machine)
+
+
+@pytest.mark.parametrize(
+    ("share_of_prediction", "above"),
+    [
+        pytest.param(0.5, True, id="half of the time that its arithmetic takes"),
+        pytest.param(0.9, False, id="within what a prediction allows"),
+        pytest.param(2.0, False, id="slower"),
+    ],
+)
+def test_a_call_faster_than_its_work_allows_lies_above_the_roof(share_of_prediction, above):
+    planted = Planted(MACHINE)
+    bench = planted.calibrate()
+    planted.slower = share_of_prediction
+    work = Work(flops=1e10, bytes=1e6)
+
+    reading = bench.measure(planted.call(work), work, "a product", SHORT)
+
+    assert reading.is_above_the_roof == above
+    assert ("above the roof" in str(reading)) == above
 
 
 def test_a_look_at_the_machine_is_no_result_of_a_page():

@@ -128,6 +128,13 @@ class Machine:
     """Bytes per second of a large copy, those read and those written together."""
     probed: Mapping[Limit, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds that the probe of each limit took, to see later whether the machine has kept its speed."""
+    spread: float = field(default=1.0, compare=False)
+    """How far apart the looks were from which the numbers were taken: the highest rate over the lowest."""
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the machine kept its speed while its numbers were taken."""
+        return self.spread <= 1 + STEADY
 
     @property
     def ridge(self) -> float:
@@ -154,10 +161,16 @@ class Machine:
         return Prediction(self.overhead, work.flops / self.peak, work.bytes / self.bandwidth)
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.label}: {units.seconds(self.overhead)} a launch, {units.rate(self.peak, 'FLOP/s')}, "
             f"{units.rate(self.bandwidth, 'B/s')}; ridge point {self.ridge:.3g} FLOP/B"
         )
+        if not self.is_steady:
+            text += (
+                f" [disturbed: one look gave {units.times(self.spread)} times as much as another, "
+                "so take the numbers again on a quiet machine]"
+            )
+        return text
 
 
 @dataclass(frozen=True)
@@ -206,6 +219,11 @@ class Reading:
         return abs(self.speed - 1) <= STEADY
 
     @property
+    def is_above_the_roof(self) -> bool:
+        """Whether its work alone should have taken longer than `CLOSE` allows: no machine is faster than its roof."""
+        return self.measurement.median < (1 - CLOSE) * self.prediction.work
+
+    @property
     def rate(self) -> float:
         """Operations per second that it reached, its launch included."""
         return self.work.flops / self.measurement.median
@@ -218,6 +236,8 @@ class Reading:
         )
         if not self.is_steady:
             text += f" [the machine itself took {units.times(self.speed)} times as long as before]"
+        if self.is_above_the_roof:
+            text += " [above the roof: the machine was disturbed when its numbers were taken, or a cache helps]"
         return text
 
 
@@ -311,7 +331,7 @@ def calibrate(
     -------
     Bench
         With the machine's numbers. The launch is subtracted from the times of product and copy, since it is no part of
-        their rate.
+        their rate. A machine whose looks were far apart says so when it is printed, and is not `Machine.is_steady`.
 
     Raises
     ------
@@ -327,12 +347,15 @@ def calibrate(
     for limit in Limit:
         probed[limit] = statistics.median(each.probed[limit] for each in rounds)
 
+    peaks = [each.peak for each in rounds]
+    bandwidths = [each.bandwidth for each in rounds]
     machine = Machine(
         label=on.label,
         overhead=statistics.median(each.overhead for each in rounds),
-        peak=statistics.median(each.peak for each in rounds),
-        bandwidth=statistics.median(each.bandwidth for each in rounds),
+        peak=statistics.median(peaks),
+        bandwidth=statistics.median(bandwidths),
         probed=probed,
+        spread=max(max(rates) / min(rates) for rates in (peaks, bandwidths)),
     )
     return Bench(machine, probes, on, look, clock)
 
