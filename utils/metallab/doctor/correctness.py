@@ -58,9 +58,10 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     Returns
     -------
     Answer
-        ``failed`` if an operator is wrong; ``incomplete`` if something could not be compared or a weight that the loss
-        should reach gets no gradient; ``skipped`` without an Apple GPU or without time, or if the model raises and
-        nothing before that was wrong.
+        ``failed`` if an operator is wrong; ``incomplete`` if time ran out, a NaN hides what follows it, or a weight
+        that the loss should reach gets no gradient; ``skipped`` without an Apple GPU or without time, or if the model
+        raises and nothing before that was wrong. Operators that cannot be compared, and other ways that raise, are
+        named and do not count.
 
     Raises
     ------

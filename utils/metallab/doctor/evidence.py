@@ -77,7 +77,10 @@ def _collect_support(result: SupportResult) -> list[Evidence]:
 
 @collect.register
 def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
-    """Return the wrong operator with its program if there is one, then tables of what was and was not compared."""
+    """Return the wrong operator with its program if there is one, then tables of what was and was not compared.
+
+    Where no call was compared and none is wrong there are no tables: there was no time, or the model raised at once.
+    """
     evidence = []
     if result.wrong is not None:
         evidence.append(Evidence("The first wrong operator", text=result.wrong.details))

@@ -44,8 +44,9 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
     Returns
     -------
     Answer
-        ``failed`` if the trial, or without one the tables, say that it does not run, ``incomplete`` if they differ or
-        some of it may leave the GPU, ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
+        ``failed`` if the trial, or without one the tables, say that it does not run, ``incomplete`` if they differ,
+        some of it may leave the GPU, or only the trial could say, ``skipped`` if nothing can be predicted and there is
+        no Apple GPU to try it on.
     """
     del limits
     predictions = list(_predict_tasks(subject))
@@ -182,7 +183,7 @@ def _list_unsupported(covered: Sequence[coverage.Coverage]) -> tuple[Unsupported
     # a tensor at the wrong place or of the wrong dtype is a matter of the line, so each line counts
     problems = [problem for each in covered for problem in each.problems]
     for problem in problems:
-        if problem.operator:
+        if problem.operator:  # a weight or an input has none; the task's summary tells of it
             line = problem.line or BACKWARD
             by_key[problem.operator, problem.kind, line] = UnsupportedOperator(
                 problem.operator, Obstacle(problem.kind), problem.modules, (line,), problem.way_out

@@ -293,7 +293,10 @@ def headline(report: Report) -> str:
 
 @describe.register
 def _describe_support(result: SupportResult) -> list[str]:
-    """Return what the tables say of each task, then what happened in the trial, or why there was none."""
+    """Return what the tables say of each task, then what happened in the trial.
+
+    Why there was no trial is told only where nothing could be predicted either.
+    """
     lines = [task_support(task) for task in result.tasks]
     if result.trial:
         lines.append(trial(result.trial))
@@ -340,7 +343,11 @@ def places(operator: UnsupportedOperator) -> tuple[str, str]:
 
 @describe.register
 def _describe_correctness(result: CorrectnessResult) -> list[str]:
-    """Return which operator is wrong or that all agree, then what limits the comparison."""
+    """Return which operator is wrong, what the model raised, or that all agree, then what limits the comparison.
+
+    Nothing else is told where there was no time to compare a call. Beside a wrong operator, at which the comparison
+    ended, what it left open is not told.
+    """
     if result.raised is not None and result.wrong is None:
         return [exception_on_gpu(result), *left_uncompared(result), *limits_of_comparison(result)]
     if not result.compared and result.wrong is None:
