@@ -35,6 +35,7 @@ from torch import nn  # noqa: E402
 from metallab import (  # noqa: E402
     device,
     doctor,
+    isolated,
 )
 from metallab.doctor import (  # noqa: E402
     correctness,
@@ -870,6 +871,20 @@ class Ends(torch.nn.Module):
 def example():
     return Ends(), torch.ones(3)
 """
+
+
+TWO_LIMITS = """
+import time, psutil
+from metallab.doctor.worker import exit_above_memory_limit
+exit_above_memory_limit(psutil.Process().memory_info().rss + 2**26)
+exit_above_memory_limit(2**40)
+held = b"x" * 2**28
+time.sleep(1)
+"""
+
+
+def test_a_later_limit_of_memory_takes_the_place_of_an_earlier_one():
+    assert isolated.run(TWO_LIMITS).ended == "ok"
 
 
 def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):

@@ -187,6 +187,12 @@ def test_a_file_of_another_version_says_what_to_do(tmp_path):
         load_report(tmp_path / "doctor.json")
 
 
+def test_a_file_of_another_program_says_what_to_do(tmp_path):
+    (tmp_path / "doctor.json").write_text("[]")
+    with pytest.raises(doctor.OtherSchema, match="metallab doctor again"):
+        load_report(tmp_path / "doctor.json")
+
+
 def test_keys_and_attributes_have_the_same_names():
     answer = answer_to(SUPPORT)
     assert {key for key in answer.to_json() if not hasattr(answer, key)} == {"key", "no_answer"}

@@ -80,8 +80,8 @@ class Answer(Generic[R]):
     def to_json(self) -> dict[str, Any]:
         """Return an answer of ``doctor.json`` as plain values.
 
-        Programs read ``result`` or, if there is none, ``no_answer``; the other of the two is None. Sentence and
-        evidence are for people, and `from_json` does not read them.
+        Programs read ``result`` or, if there is none, ``no_answer``; the other of the two is None. Question, number,
+        sentence, ``on`` and evidence are for people, and `from_json` does not read them.
         """
         has_result = not isinstance(self.result, NoAnswer)
         result = msgspec.to_builtins(self.result)
@@ -110,6 +110,8 @@ class Answer(Generic[R]):
         ------
         KeyError
             If a field is missing, or there is no such question.
+        TypeError
+            If it is no mapping, or its caveats are no list.
         ValueError
             If a caveat is none of those that there are.
         msgspec.ValidationError

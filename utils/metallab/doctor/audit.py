@@ -90,8 +90,16 @@ def audit_machine() -> Audit:
     -------
     Audit
         `metallab.doctor.wording.audit_lines` puts it into words.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If ``METALLAB_DEVICE`` names a device that is missing or computes wrongly; the quiet is asked of that one.
+    metallab.isolated.ChildFailed
+        If the folder for temporary files cannot be written.
     """
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
+    # two at once, since importing keeps a core busy, and more would need the memory of as many frameworks
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(check_framework, installed))
     compared, differences = compare_versions()
@@ -132,6 +140,12 @@ def try_devices(framework: str) -> tuple[DeviceCheck, ...]:
     -------
     tuple of DeviceCheck
         The CPU first.
+
+    Raises
+    ------
+    Exception
+        Whatever the framework raises when it is imported or lists its devices; not what a device raises, which is its
+        check.
     """
     if framework == "onnxruntime":
         return _try_providers()
@@ -226,7 +240,10 @@ def _run_session(session: Any, a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def find_missing_packages(folder: Path = paths.NOTEBOOKS) -> tuple[str, ...]:
-    """Return the packages that pages name as what they cannot do without, and that are not installed."""
+    """Return the packages that pages name as what they cannot do without, and that are not installed.
+
+    Nothing is missing where the folder has no pages, as outside of a checkout.
+    """
     wanted: set[str] = set()
     for page in sorted(folder.glob("[0-9]*.ipynb")):
         wanted.update(json.loads(page.read_text("utf-8"))["metadata"]["metallab"]["needs"])
@@ -264,6 +281,7 @@ def compare_versions(file: Path = paths.CONSTRAINTS) -> tuple[int, tuple[Differe
     lines = re.findall(r"^[^#\s].*$", file.read_text("utf-8"), re.MULTILINE)
     installed = _list_installed()
     tested = [each for each in map(Requirement, lines) if each.name.lower() in installed]
+    # a line may be for another system, or for another version of Python
     tested = [each for each in tested if each.marker is None or each.marker.evaluate()]
 
     differences = []

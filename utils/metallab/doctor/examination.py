@@ -74,8 +74,8 @@ def examine(
     progress
         Called with a line as each answer comes; not while all are asked in one process.
     together
-        Ask first in one process, without fallback to the CPU, which is sooner; each in a process of its own where that
-        process ends otherwise than ``ok``, or not all answers come.
+        Ask first in one process, without fallback to the CPU, which is sooner; all again, each in a process of its own,
+        where that process ends otherwise than ``ok``, or not all answers come.
     questions
         Those to ask, in this order; by default all of `metallab.doctor.questions`.
 
@@ -87,11 +87,14 @@ def examine(
     Raises
     ------
     NotAModel
-        If the factory makes no model that runs on the CPU.
+        If the factory makes no model that runs on the CPU: trying it raises, crashes, takes too long, or needs too much
+        memory.
     ValueError
         If ``minutes`` is not a finite number above 0, or there is no question.
     KeyboardInterrupt
         After Ctrl-C, if there is no answer yet.
+    metallab.isolated.ChildFailed
+        If no process can be started, for example because the folder for temporary files cannot be written.
     """
     if not 0 < minutes < math.inf:
         raise ValueError(f"minutes is {minutes:g}: give a number above 0, such as 3")
@@ -114,7 +117,8 @@ def _make_report(
 ) -> Report:
     """Return a report of the answers, in the order of their numbers, which is not that of asking."""
     in_order = tuple(sorted(answers, key=lambda answer: answer.number))
-    return Report(factory, model, in_order, metadata.version("torch"), interrupted)
+    torch_version = metadata.version("torch")  # without importing it, which this process avoids
+    return Report(factory, model, in_order, torch_version, interrupted)
 
 
 # ---- each in a process of its own ------------------------------------------------------------------------------------
@@ -148,9 +152,11 @@ def _ask_apart(
     Raises
     ------
     NotAModel
-        If the factory makes no model that runs on the CPU.
+        If the factory makes no model that runs on the CPU, or trying it ends without a result.
     KeyboardInterrupt
         After Ctrl-C, if there is no answer yet.
+    metallab.isolated.ChildFailed
+        If no process can be started.
     """
     progress(wording.PHRASES["looking"].format(factory=subject.factory))
     began = time.monotonic()
@@ -172,6 +178,7 @@ def _ask_apart(
             began = time.monotonic()
             on_apple_gpu = has_apple_gpu and _wants_apple_gpu(question, kind)
             answers.append(_ask(question, subject, limit, on_apple_gpu))
+            # one that was quicker than the allowance does not give the others more time
             left -= max(0.0, time.monotonic() - began - allowance_to_start)
             progress("\n".join(f"   {line}" for line in answers[-1].lines))
 
@@ -217,6 +224,7 @@ def _ask(
     used too much memory. ``on_apple_gpu`` gives it the Apple GPU, which may be simulated.
     """
     began = time.monotonic()
+    # the process is told when it will be stopped, and plans for what its imports leave of the time
     call = (
         f"ask({question.key!r}, {subject.factory!r}, {began + seconds}, "
         f"{subject.max_bytes}, {subject.machine_bytes})"
@@ -289,14 +297,14 @@ def _ask_together(
     subject
         What is examined.
     seconds
-        For all questions of a process together.
+        For all questions of a process together; the second process has as many again, since it begins anew.
     questions
         In the order of asking.
 
     Returns
     -------
     model : ModelSummary or None
-        None if no process came to an end.
+        None if no process ended ``ok``.
     answers : dict
         By the keys of questions, those that came; a process that crashes or takes too long gives none.
 
@@ -304,6 +312,8 @@ def _ask_together(
     ------
     NotAModel
         If the factory makes no model that runs on the CPU.
+    metallab.isolated.ChildFailed
+        If no process can be started.
     """
     model = None
     answers: dict[str, Answer[Any]] = {}

@@ -43,8 +43,8 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
     Returns
     -------
     Answer
-        ``failed`` if it does not fit into one of the machines, ``incomplete`` if other programs hold memory that it
-        needs; else ``passed``.
+        ``failed`` if there is a machine into which it does not fit, ``incomplete`` if other programs hold memory that
+        it needs; else ``passed``.
 
     Raises
     ------
@@ -67,9 +67,11 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FootprintResult]:
     activations = counted.activations
     if not counted.gradients:
         activations = _count_call(subject, peaks)
+    # a step may also stay below the count, since it frees activations while it still makes gradients
     beyond = max(0, peaks.get("training", 0) - counted.gradients - activations)
     activations += beyond
 
+    # where nothing grows with the batch, no batch is the largest
     batch = subject.batch if activations and subject.can_change_batch else 0
     if batch:
         machines = [_with_batch(each, counted.fixed, activations, batch) for each in machines]
@@ -223,7 +225,8 @@ def _measure_device_peak(make_run: MakeRun, on: PyTorchDevice) -> int:
 def measure_allocated_peak(run: Callable[[], object]) -> int:
     """Return the most bytes that PyTorch held on the CPU during a call, beyond those that it held before.
 
-    PyTorch keeps no such peak for the CPU, so it is the largest sum of what the profiler saw allocated and freed.
+    PyTorch keeps no such peak for the CPU, so it is the largest sum of what the profiler saw allocated and freed. It is
+    0 if the call allocates nothing, or only frees. Raises what the call raises.
     """
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profiled:

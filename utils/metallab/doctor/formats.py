@@ -90,12 +90,13 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[FormatsResult]:
     subject
         The model.
     limits
-        ``seconds``: a format whose time would take longer is not timed.
+        ``seconds``: a format whose calls would take longer than what is left is not timed.
 
     Returns
     -------
     Answer
-        ``incomplete`` if a small format overflows or fails, or the exact outputs have NaN; else ``passed``.
+        ``incomplete`` if a format makes an infinity or NaN of its own or raises, or the exact outputs have NaN; else
+        ``passed``. That casting everything raises does not count, since there is autocast.
 
     Raises
     ------
@@ -176,8 +177,10 @@ def _time_inference(
 ) -> CallTime | None:
     """Return the time of a call in a format; None if its run raised, or for lack of time, which is noted.
 
-    It takes at most a tenth of what is left, so that all five formats get some.
+    It takes at most a tenth of what is left, so that all five formats get some; a call that has begun is finished.
+    Raises what the model raises now, though it has run once.
     """
+    # without a time of the run the calls cannot be planned
     if run.raised is not None or not run.seconds:
         return None
     seconds = CALLS_OF_A_TIMING * run.seconds
@@ -203,7 +206,8 @@ def _count_kept(each: Format) -> int | None:
 def is_random(subject: ModelUnderTest, task: Task = "inference") -> bool:
     """Return True if a second call of inference gives other outputs, or a second training step another loss.
 
-    Both start from the same weights, since each works on a copy of the model. Raises what the model raises.
+    Both start from the same weights, since each works on a copy of the model. Outputs whose shapes differ, or that have
+    no finite number, do not count: there is no difference to measure. Raises what the model raises.
     """
     make_run = subject.inference if task == "inference" else subject.training_step
     first = _to_float64_on_cpu(make_run()())
@@ -252,6 +256,7 @@ def run_in_format(
     except Exception as error:  # noqa: BLE001 - such as no kernel for this format: it is reported
         return Run(raised=str(explain(error)))
 
+    # more than a call takes, since each operator was looked at
     seconds = time.perf_counter() - began
     largest = math.nan if has_random else _largest_error(exact, on_cpu)
     return Run(largest, finder.found, seconds=seconds)
@@ -382,9 +387,8 @@ def _compute_exact_outputs(subject: ModelUnderTest) -> tuple[list[Tensor], bool]
         in_float64 = _cast(subject, torch.float64, complex_dtype=torch.complex128)
         return _to_float64_on_cpu(in_float64.inference()()), True
     except Exception:  # noqa: BLE001 - a model may insist on its own format
-        torch.set_default_dtype(
-            default
-        )  # before its own outputs are computed, and so before `finally`
+        # before its own outputs are computed, and so before `finally`
+        torch.set_default_dtype(default)
         return _to_float64_on_cpu(subject.inference()()), False
     finally:
         torch.set_default_dtype(default)

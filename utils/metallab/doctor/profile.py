@@ -32,8 +32,9 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
     Returns
     -------
     Answer
-        ``incomplete`` if code that is not an installed package's copies between CPU and GPU, or where copies are not
-        known because the model raises on an Apple GPU; else ``passed``.
+        ``incomplete`` if code that is not an installed package's copies between CPU and GPU, if an operator falls back
+        to the CPU, or where copies are not known because the model raises on an Apple GPU; else ``passed``, also where
+        there is no GPU that could tell.
 
     Raises
     ------
@@ -97,6 +98,13 @@ def record(subject: ModelUnderTest, on: PyTorchDevice) -> tuple[trace.Trace, Tas
         The operators of the step.
     task
         ``training``, or ``inference`` where there is nothing to train.
+
+    Raises
+    ------
+    RuntimeError
+        If something else is being recorded in this process.
+    Exception
+        Whatever the model raises on the device.
     """
     there = subject.to(on.torch_device)
     task: Task = "training" if there.can_train else "inference"

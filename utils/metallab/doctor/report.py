@@ -84,11 +84,11 @@ class Report:
         ------
         OtherSchema
             If another version of this library wrote it; the message says what to do.
-        KeyError, msgspec.ValidationError
-            If somebody has changed it so that a field is missing or has another type.
+        KeyError, TypeError, ValueError
+            If somebody has changed it so that a field is missing, or has another type or a value that there is not.
         """
-        if data.get("schema") != SCHEMA:
-            schema = data.get("schema", "none")
+        schema = data.get("schema", "none") if isinstance(data, Mapping) else "none"
+        if schema != SCHEMA:
             raise OtherSchema(
                 f"it has the schema {schema!r} and not {SCHEMA!r}: run metallab doctor again"
             )
@@ -97,7 +97,10 @@ class Report:
         return cls(data["factory"], model, answers, data["torch"], data["interrupted"])
 
     def save(self, folder: Path | str) -> Path:
-        """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page."""
+        """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page.
+
+        OSError if the folder takes no files.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), indent=1) + "\n"
@@ -137,13 +140,12 @@ def load_report(file: Path) -> Report:
     Raises
     ------
     OtherSchema
-        If another version of this library wrote it; the message names the file, and says what to do.
+        If another version of this library or another program wrote it; the message names the file, and says what to do.
     OSError
         If the file cannot be read.
-    ValueError
-        If it is no JSON.
-    KeyError, msgspec.ValidationError
-        If somebody has changed it so that a field is missing or has another type.
+    KeyError, TypeError, ValueError
+        If it is no JSON, or somebody has changed it so that a field is missing, or has another type or a value that
+        there is not.
     """
     try:
         return Report.from_json(json.loads(file.read_text("utf-8")))
@@ -167,6 +169,10 @@ def render(template: str, *, folder: Path = TEMPLATES, **values: Any) -> str:
     ------
     jinja2.UndefinedError
         If the template has a name that is not among the values, which would else be an empty text.
+    jinja2.TemplateNotFound
+        If there is no such file.
+    ModuleNotFoundError
+        If Jinja is not installed.
     """
     # PyTorch brings it, so it may be missing where only reports are read
     import jinja2

@@ -38,7 +38,7 @@ INFERENCE_SHARE = 1 / 3
 BATCHES_SHARE = 1 / 2
 BATCHES = (1, 4, 16, 64)
 SHORTEST = 0.1
-"""Seconds of a comparison at least."""
+"""Seconds of a comparison at least: in less there are too few samples, even of a fast model."""
 QUESTIONS: tuple[Question, ...] = ("latency", "throughput")
 
 
@@ -107,6 +107,11 @@ def _time_task(
     seconds
         For all calls; too few for `CALLS` of them on the CPU leave the task without a comparison.
 
+    Returns
+    -------
+    TimedTask
+        Without speed-ups, and with the time on the best device alone, where there are too few seconds to compare.
+
     Raises
     ------
     Exception
@@ -137,7 +142,7 @@ def _compare(
     """Time a task on each device in turn, and compare their outputs; parameters are those of `_time_task`.
 
     One thread of the CPU is left out beside a GPU, which is compared with the whole CPU; it would take the most time.
-    Outputs have to agree as float32 does, or no speed-up is given.
+    Outputs have to agree as float32 does, or no speed-up is given. Raises what the model raises on one of the devices.
     """
     devices = {
         name: cast(PyTorchDevice, each)
@@ -184,12 +189,14 @@ def _time_batches(
 ) -> BatchTimes | NoBatches:
     """Time inference with each batch of `BATCHES` for which the seconds suffice, and find from which on a device wins.
 
-    It returns the reason where a model takes no other batch, or not even the smallest has time.
+    It returns the reason where a model takes no other batch, or not even the smallest has time. Raises what the model
+    raises on one of the devices.
     """
     if not subject.can_change_batch:
         return NoBatches.ONE_SIZE
 
-    # an estimate: as if the time were proportional to the rows
+    # An estimate, as if the time were proportional to the rows, and each batch had all of it. Those for which it then
+    # runs out are left out by `crossover.measure`.
     seconds_a_row = CALLS * time_second_call(subject.inference()) / subject.batch
     batches = [rows for rows in BATCHES if seconds_a_row * rows <= seconds]
     if not batches:

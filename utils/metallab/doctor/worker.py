@@ -36,7 +36,7 @@ from metallab.verdicts import Measurement
 TIME_SHARE = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
 SHORTEST = 0.1
-"""Seconds that a question plans for at least."""
+"""Seconds that a question plans for at least, also where loading the model has taken all: it cannot plan for none."""
 
 # ---- what the child process is told to do ----------------------------------------------------------------------------
 
@@ -106,10 +106,10 @@ def ask_together(
     NotAModel
         If the factory makes no model that runs on the CPU.
     """
-    unload_module(
-        factory
-    )  # this process stays for the next call, and the file may be edited meanwhile
+    # this process stays for the next call, and the file may be edited meanwhile
+    unload_module(factory)
     model, _ = inspect_model(factory, max_bytes)
+    # made again, since the inspection has run the first one in its own mode, which may change its buffers
     subject = load_model(factory)
 
     questions = [find_question(key) for key in keys]
@@ -179,17 +179,28 @@ def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
     return summary, best_device().kind
 
 
+_memory_limit: int | None = None
+"""Bytes that this process may use; None while nobody watches."""
+
+
 def exit_above_memory_limit(max_bytes: int) -> None:
     """Start a thread that ends this process, with the exit code `OVER_MEMORY`, as soon as it uses more bytes.
 
-    So a model that is too large ends here, and does not make the machine swap or the system kill other programs.
+    So a model that is too large ends here, and does not make the machine swap or the system kill other programs. In a
+    process that stays for another examination, whose limit is another one, the thread goes on with that.
     """
+    global _memory_limit
+    is_watched = _memory_limit is not None
+    _memory_limit = max_bytes
+    if is_watched:
+        return
+
     process = psutil.Process()
 
     def watch() -> None:
-        while process.memory_info().rss <= max_bytes:
+        while process.memory_info().rss <= (limit := _memory_limit):
             time.sleep(0.05)
-        print(f"more than {units.size(max_bytes)} of memory", file=sys.stderr, flush=True)
+        print(f"more than {units.size(limit)} of memory", file=sys.stderr, flush=True)
         os._exit(OVER_MEMORY)  # at once: sys.exit would end this thread only
 
     threading.Thread(target=watch, name="memory-limit", daemon=True).start()
