@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,10 +38,10 @@ from metallab.doctor.questions import (
 )
 from metallab.doctor.report import Report
 from metallab.exercises import check
-from metallab.project import Refusal, Refused, claims, wording, workbench
+from metallab.project import Refusal, Refused, claims, steps, wording, workbench
 from metallab.project.state import Basis
 from metallab.pytorch.errors import NotAModel
-from metallab.pytorch.model import as_model, load_model, unload_module
+from metallab.pytorch.model import ModelUnderTest, as_model, load_model, unload_module
 
 SCRIPT = """
 import torch
@@ -77,6 +78,13 @@ def detached():
         def forward(self, x):
             return super().forward(x) + 3 * (self.weight - self.weight.detach())
     return Detached(), root()[1]
+
+def unused():
+    class Unused(type(root()[0])):
+        def __init__(self):
+            super().__init__()
+            self.spare = torch.nn.Parameter(torch.ones(()))
+    return Unused(), root()[1]
 
 def dropping():
     return torch.nn.functional.dropout, (torch.ones(64),)
@@ -219,6 +227,20 @@ def test_an_interrupted_step_says_so(work, monkeypatch):
     assert (work.rows[0].status, work.rows[0].refusal) == ("failed", "Interrupted.")
 
 
+def test_an_interrupted_report_is_not_kept(work, monkeypatch):
+    interrupted = replace(examine("heat:example"), interrupted=True)
+    monkeypatch.setattr(workbench.doctor, "examine", lambda *_, **__: interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.step(1)("heat:example")
+    assert work.state.examined == {}
+
+
+@pytest.mark.parametrize("number", [0, 10])
+def test_there_is_no_step_but_the_nine(work, number):
+    with pytest.raises(IndexError):
+        work.step(number)
+
+
 def test_a_moved_file_that_changed_wants_step_2_again(work, tmp_path):
     begin(work)
     (tmp_path / "heat.py").write_text(SCRIPT + "# edited\n")
@@ -325,6 +347,27 @@ def test_inputs_that_are_the_same_are_refused(work):
 def test_inputs_that_make_nan_are_refused(work):
     begin(work, "heat:root")
     assert refuse(work, 4, lambda x: (0 * x,)) is Refusal.NOT_FINITE
+
+
+def test_a_weight_without_a_gradient_is_not_counted_as_finite(work):
+    begin(work, "heat:unused").step(4)(lambda x: (2 * x,))
+    assert wording.count(1, "tensor") in work.rows[3].finding.summary
+
+
+def test_where_a_nan_comes_from_is_asked_with_the_loss_on_the_device(monkeypatch):
+    negative = as_model((torch.sqrt, (-torch.ones(2),)), "test")
+    on_device = replace(negative, loss=torch.sum)
+    losses = []
+
+    def find(model, inputs, loss, **_):
+        losses.append(loss)
+        return SimpleNamespace(divergent_call=None)
+
+    monkeypatch.setattr(ModelUnderTest, "to", lambda *_: on_device)
+    monkeypatch.setattr(steps.divergence, "find", find)
+    with pytest.raises(Refused):
+        steps._assert_finite(negative, device.cpu(), "yours")
+    assert losses == [torch.sum]
 
 
 @pytest.mark.parametrize(

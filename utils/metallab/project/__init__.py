@@ -58,13 +58,16 @@ class Project(Workbench):
         -------
         Callable
             It prints and keeps what was found, and returns True. It raises `Refused` with the reason, and keeps that,
-            where the tools do not support what the step was given, or the reader's own code raises.
+            where the tools do not support what the step was given, or the reader's own code or a tool raises; OSError
+            if ``steps.json`` cannot be written.
 
         Raises
         ------
         IndexError
             If there is no such step.
         """
+        if not 1 <= number <= len(JUDGES):
+            raise IndexError(f"there is no step {number}: steps are 1 to {len(JUDGES)}")
         judge = JUDGES[number - 1]
 
         def judge_step(given: Any) -> bool:
@@ -122,7 +125,7 @@ class Project(Workbench):
         return [*lines, *(third.open_points if third else ())]
 
     def save(self) -> Path:
-        """Write ``report.html`` and ``report.md`` into the folder; return the page."""
+        """Write ``report.html`` and ``report.md`` into the folder; return the page. OSError if it takes no files."""
         page = self.folder / "report.html"
         paths.write_atomically(page.with_suffix(".md"), self._render_report("project.md.j2"))
         paths.write_atomically(page, self._render_report("project.html.j2"))

@@ -36,7 +36,8 @@ def find_unknown_number(text: str, shown: str) -> str:
 def find_unsupported_speed_word(text: str, verdicts: Mapping[str, Verdict]) -> str:
     """Return the first word about speed in a text that no verdict supports; empty if there is none.
 
-    A word such as *slower* needs the verdict ``slower``, and any other ``faster``. What is negated claims nothing.
+    A word such as *slower* needs the verdict ``slower``, and any other ``faster``, a time in seconds too. What is
+    negated, up to the next comma or stop, claims nothing.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ class State:
     steps: dict[int, Step] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state, whole or not at all; OSError if it cannot be written."""
         data = {
             "schema": SCHEMA,
             "examined": {
@@ -179,10 +179,12 @@ class State:
 
         Raises
         ------
-        ValueError
-            If the file is no JSON, or a field has another type.
+        ValueError, TypeError, AttributeError
+            If the file is no JSON, or something in it has another type.
         KeyError
             If a field is missing.
+        OSError
+            If the file cannot be read or renamed.
         """
         if not file.exists():
             return cls()
@@ -202,7 +204,10 @@ class State:
 
 
 def digest_of(factory: str) -> str:
-    """Return a digest of the file of a factory; empty if there is none."""
+    """Return a digest of the file of a factory; empty if there is none, or it cannot be read.
+
+    To find ``package.module`` Python imports the package, and what that raises beside ImportError is raised here.
+    """
     try:
         found = find_spec(factory.partition(":")[0])
         if found is None or found.origin is None:
@@ -217,6 +222,7 @@ def read_versions() -> tuple[str, str]:
     """Return what an answer of the doctor depends on, beside the model: PyTorch's version, and a digest of our code."""
     digest = hashlib.sha256()
     folders = [Path(each.__file__ or "").parent for each in (doctor, pytorch, refusals)]
+    # of the simulated GPU the whole package, in which the refusals are a folder: each part may change an answer
     for folder in [*folders[:2], folders[2].parent]:
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.read_bytes())

@@ -55,7 +55,15 @@ FEWEST_WORDS_OF_SENTENCE = 4
 
 
 def examine_script(work: Workbench, factory: Any) -> Finding:
-    """Judge step 1: say whether the script runs on MPS as it is, or what is in the way. Nothing fails the step."""
+    """Judge step 1: say whether the script runs on MPS as it is, or what is in the way; neither fails the step.
+
+    Raises
+    ------
+    Refused
+        If the factory's name is no text.
+    NotAModel
+        If it makes no model that runs on the CPU.
+    """
     answer = work.examine(factory, "script")[questions.SUPPORT]
     result = answer.result
     summary = wording.prediction(answer)
@@ -73,7 +81,9 @@ def examine_moved(work: Workbench, given: Any) -> Finding:
     ------
     Refused
         If it is something else, the sentence is about speed, which step 6 finds, step 1 is not done, or the model does
-        not run. Then an earlier examination of a moved model stays.
+        not run on MPS. Then an earlier examination of a moved model stays.
+    NotAModel
+        If the factory makes no model that runs on the CPU.
     """
     factory, change = _split_pair(given, Refusal.NO_MOVE)
     if not isinstance(change, str) or len(change.split()) < FEWEST_WORDS_OF_CHANGE:
@@ -119,8 +129,12 @@ def compare_outputs(work: Workbench, dtype: Any) -> Finding:
     Raises
     ------
     Refused
-        If the dtype is none or too loose, outputs are random or differ, an operator is wrong, or a step is to be done
-        first.
+        If the dtype is none or too loose, outputs or gradients differ, outputs are random, an operator is wrong, or a
+        step is to be done first.
+    NotAModel
+        If a file makes no model any more.
+    Exception
+        Whatever one of the models raises.
     """
     script, moved = work.load("script"), work.load("moved")
     outputs = tensors_in(moved.inference()())
@@ -160,9 +174,13 @@ class _Gradients:
 
     @classmethod
     def of(cls, script: ModelUnderTest, moved: ModelUnderTest) -> _Gradients:
-        """Compute them in evaluation mode."""
+        """Compute them in evaluation mode, without dropout, which would make them differ by chance.
+
+        Weights that only the moved model has are not looked at. Raises what the models raise.
+        """
         wanted, got = script.gradients(evaluating=True), moved.gradients(evaluating=True)
         both = [name for name in wanted if name in got and got[name].shape == wanted[name].shape]
+        # the message about a difference has the name
         return cls(
             {f"gradient of {name}": wanted[name] for name in both},
             {f"gradient of {name}": got[name] for name in both},
@@ -171,11 +189,15 @@ class _Gradients:
 
 
 def _check_dtype(dtype: Any, outputs: Sequence[Tensor]) -> None:
-    """Raise Refused unless it is a number format that lets no more pass than that of the outputs."""
+    """Raise Refused unless it is a number format that lets no more pass than that of the outputs.
+
+    That is the format of the first floating output. ValueError if it has no tolerance, as formats of 8 bits.
+    """
     if not isinstance(dtype, str) or dtype not in checks.TOLERANCES:
         raise Refused.because(Refusal.NO_DTYPE, known=", ".join(checks.TOLERANCES))
 
     floating = (units.dtype_name(each.dtype) for each in outputs if each.is_floating_point())
+    # where none is floating, complex numbers are held to float32, and whole numbers have to be equal in any case
     own = next(floating, "float32")
     if checks.tolerance(dtype).relative > checks.tolerance(own).relative:
         raise Refused.because(Refusal.LOOSE_DTYPE, own=own, dtype=dtype)
@@ -266,7 +288,10 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
     Raises
     ------
     Refused
-        If it is no function, returns no tensors or the same ones, or something is not finite; the message says where.
+        If it is no function, returns no tensors or the same ones, something is not finite, or a step is to be done
+        first; the message says where.
+    Exception
+        Whatever the function raises, or the model with what it returns.
     """
     moved = work.load("moved")
     if not callable(worsen):
@@ -277,6 +302,7 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
     feared_tensors = tensors_in(feared)
     if not feared_tensors:
         raise Refused.because(Refusal.NO_TENSORS)
+    # of lists of different lengths `map` would leave out the rest
     is_as_many = len(own_tensors) == len(feared_tensors)
     if is_as_many and all(map(torch.equal, own_tensors, feared_tensors)):
         raise Refused.because(Refusal.SAME_INPUTS)
@@ -286,10 +312,10 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
         for on in work.devices:
             _assert_finite(subject, on, wording.PHRASES[whose])
 
-    weights = sum(weight.requires_grad for weight in moved.model.parameters())
+    gradients = moved.gradients()
     summary = wording.PHRASES["finite"]
-    if weights and moved.can_train:
-        tensors = wording.count(weights, "tensor")
+    if gradients:
+        tensors = wording.count(len(gradients), "tensor")
         summary = wording.PHRASES["finite gradients"].format(tensors=tensors)
     return Finding(summary, work.places)
 
@@ -298,7 +324,7 @@ def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> No
     """Raise Refused unless loss, outputs and gradients are finite on a device.
 
     The message has the operator that makes the first NaN, if one is found; else the weights whose gradients are not
-    finite, or that it is the outputs.
+    finite, or that it is the outputs. Raises what the model raises.
 
     Parameters
     ----------
@@ -320,9 +346,10 @@ def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> No
     if not bad and all(tensor.isfinite().all() for tensor in values):
         return
 
-    # a second run, which looks at each operator and takes longer
+    # a second run, which looks at each operator and takes longer; it moves the model and the inputs, not what a loss
+    # holds, such as targets
     inputs = subject.named or subject.inputs
-    report = divergence.find(subject.model, inputs, subject.loss, on=on, layers=False)
+    report = divergence.find(subject.model, inputs, on_device.loss, on=on, layers=False)
     where = wording.PHRASES["in the outputs"]
     if bad:
         where = wording.PHRASES["in gradients"].format(names=", ".join(bad))
@@ -423,6 +450,10 @@ def compare_times(work: Workbench, name: Any) -> Finding:
     ------
     Refused
         If it is another name, there is nothing to train, the outputs differ, or a step is to be done first.
+    OSError
+        If the file cannot be written.
+    Exception
+        Whatever one of the models raises.
     """
     if not isinstance(name, str) or name not in TASKS:
         raise Refused.because(Refusal.NO_TASK, known=" or ".join(TASKS))
@@ -432,6 +463,7 @@ def compare_times(work: Workbench, name: Any) -> Finding:
         raise Refused.because(Refusal.NOTHING_TO_TRAIN)
 
     compared = _time_versions(work, name, script, moved)
+    # kept before it is judged, as `Workbench.verdicts` reads nothing of a step that was refused
     work.comparisons = [compared]
     records.save("results", compared, on=work.on, folder=work.folder)
 
@@ -472,6 +504,7 @@ def _time_versions(
     if work.on.kind != "cpu":
         sides[f"moved on {work.on.kind.upper()}"] = _Version(moved, work.on)
 
+    # without TF32, whose rounding would count as a difference between the versions
     with crossover.whole_float32():
         return timing.compare(
             {variant: _make_task(side, TASKS[name]) for variant, side in sides.items()},
@@ -560,6 +593,8 @@ def check_memory(work: Workbench, gigabytes: Any) -> Finding:
     Refused
         If it is no number of gigabytes that a Mac may have, the doctor cannot count, it does not fit, or step 2 is to
         be done first.
+    NotAModel
+        If the file makes no model any more.
     """
     is_number = isinstance(gigabytes, int | float) and not isinstance(gigabytes, bool)
     least, most = MEMORY_LIMITS
@@ -593,8 +628,10 @@ def check_sentence(work: Workbench, text: Any) -> Finding:
     Raises
     ------
     Refused
-        If it is no sentence on one line, has a number that was never shown, a word about speed without such a verdict,
-        or a word about Macs though none was asked.
+        If it is no sentence on one line of four words or more, has a number that was never shown, a word about speed
+        without such a verdict, or a word about Macs though none was asked.
+    metallab.records.RecordError
+        If the file with the samples of step 6 is missing or damaged.
     """
     is_one_line = isinstance(text, str) and "\n" not in text.strip()
     if not is_one_line or len(text.split()) < FEWEST_WORDS_OF_SENTENCE:

@@ -170,14 +170,21 @@ def plain_name(name: str) -> str:
 
 
 def most_important(answer: Answer[Any]) -> str:
-    """Return the first point of an answer; of support, what training needs, if anything, and what was tried."""
+    """Return the first point of an answer; of support the last two.
+
+    These are what the tables say of training, or of inference where there is nothing to train, and how the trial ended;
+    without a trial, what they say of both.
+    """
     if isinstance(answer.result, SupportResult):
         return " ".join(answer.lines[-2:])
     return answer.lines[0]
 
 
 def prediction(answer: Answer[SupportResult]) -> str:
-    """Return what PyTorch's tables say of training, if there is any; more if something is in the way."""
+    """Return what PyTorch's tables say of training, or of inference where there is nothing to train.
+
+    Where something is in the way, or there is no prediction, it is `most_important` of the answer.
+    """
     result = answer.result
     if answer.status != "passed" or not isinstance(result, SupportResult):
         return most_important(answer)

@@ -67,7 +67,8 @@ class Workbench:
     def examine(self, factory: Any, which: Which) -> Report:
         """Return the doctor's report of a version of the model, and print its headline if the doctor was asked now.
 
-        A report is kept, and the doctor is asked again only if the model's file, PyTorch or this library has changed.
+        A report is kept, and the doctor is asked again only if the factory, its file, the minutes, PyTorch or this
+        library has changed.
 
         Parameters
         ----------
@@ -82,6 +83,10 @@ class Workbench:
             If the factory is no text.
         NotAModel
             If it makes no model that runs on the CPU.
+        KeyboardInterrupt
+            After Ctrl-C; what was answered by then is not kept.
+        OSError
+            If the folder takes no files.
         """
         if not isinstance(factory, str):
             raise Refused.because(Refusal.NO_FACTORY)
@@ -92,18 +97,25 @@ class Workbench:
             report = doctor.examine(
                 factory, minutes=self.minutes, progress=_say_nothing, together=True
             )
+            # it lacks answers, and would be taken for whole until a file changes
+            if report.interrupted:
+                raise KeyboardInterrupt
             page = report.save(self.folder / which)
             print(report.headline)
             print(wording.PHRASES["all answers"].format(page=paths.shown(page)))
             known = self.state.examined[which] = Examination(report, basis)
         return known.report
 
-    def examine_memory(self, max_bytes: int) -> Answer[Any]:
-        """Ask the doctor whether the moved model fits into a Mac with so much memory."""
+    def examine_memory(self, installed: int) -> Answer[Any]:
+        """Ask the doctor whether the moved model fits into a Mac with so many bytes of memory.
+
+        The answer is not kept, since it is of one size of memory. Raises KeyError if step 2 is not done, and NotAModel
+        if the file makes no model any more.
+        """
         report = doctor.examine(
             self.state.examined["moved"].basis.factory,
             minutes=self.minutes,
-            memory=max_bytes,
+            memory=installed,
             questions=[questions.FOOTPRINT],
             together=True,
             progress=_say_nothing,
@@ -112,7 +124,10 @@ class Workbench:
 
     @contextlib.contextmanager
     def keeping_if_accepted(self, which: Which) -> Iterator[None]:
-        """Keep a new examination only if the block does not raise."""
+        """Keep a new examination only if the block does not raise.
+
+        After Ctrl-C it stays, since `examine` keeps only those that have all answers.
+        """
         before = self.state.examined.get(which)
         try:
             yield
@@ -153,7 +168,10 @@ class Workbench:
     # ---- the model, and what was found ---------------------------------------------------------------------------
 
     def load(self, which: Which) -> ModelUnderTest:
-        """Return the model, from the file as it is now. Refused where `answer` is."""
+        """Return the model, from the file as it is now.
+
+        Refused where `answer` is; NotAModel if the file makes no model any more.
+        """
         self.answer(questions.SUPPORT, which)  # for its refusals alone
         factory = self.state.examined[which].basis.factory
         unload_module(factory)
@@ -163,6 +181,11 @@ class Workbench:
         """Return the verdict of each sentence about speed that step 6 has kept, computed again from its samples.
 
         They are none if the step is not done, was refused, or the model's file has changed since.
+
+        Raises
+        ------
+        metallab.records.RecordError
+            If the file with the samples is missing or damaged.
         """
         step = self.rows[TIMING_STEP - 1]
         if step.is_outdated or step.status not in REACHED_THE_END:
@@ -171,7 +194,10 @@ class Workbench:
         return {str(answer): answer.outcome for answer in answers if answer}
 
     def collect_shown_text(self) -> str:
-        """Return all that was shown, from which a reader may copy numbers."""
+        """Return all that was shown, from which a reader may copy numbers.
+
+        What the last step shows is left out: it is the reader's own sentence.
+        """
         shown = []
         for step in self.state.steps.values():
             if step.number != STEPS:
@@ -192,6 +218,7 @@ class Workbench:
         for number in range(1, STEPS + 1):
             step = self.state.steps.get(number, Step(number))
             is_old = any(digest_of(factory) != digest for factory, digest in step.digests.items())
+            # a refusal stays one, whatever has changed
             rows.append(replace(step, is_outdated=is_old and step.finding is not None))
         return rows
 
