@@ -49,6 +49,7 @@ from metallab.pytorch.divergence.differences import (
 from metallab.pytorch.divergence.report import (
     CallSite,
     DivergentCall,
+    LayerError,
     NotRun,
     RandomOperator,
     Report,
@@ -271,6 +272,12 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
 )
 def test_each_kind_has_a_phrase(kind, prefix):
     assert [member for member in kind if f"{prefix}{member}" not in wording.PHRASES] == []
+
+
+def test_no_more_layers_have_a_name_than_there_is_room_for():
+    layers = tuple(LayerError(f"{n}", 0.0, 0.0, 0.0, 0.0) for n in range(report.MOST_LABELS + 4))
+    below = Report("agrees", "GPU", layers=layers).draw().axes[1]
+    assert len(below.get_xticks()) <= report.MOST_LABELS
 
 
 MODULES = [conditions, differences, report]

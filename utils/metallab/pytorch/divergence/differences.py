@@ -51,7 +51,7 @@ class WrongValues:
     def of(
         wrong: Tensor, exact: Tensor, value: Tensor, cause: Cause, shown: Tensor | None = None
     ) -> WrongValues:
-        """Count wrong values, and take the first one of them to be shown.
+        """Count wrong values, and take the first one of them to be shown; ``error`` and ``allowed`` stay None.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class WrongValues:
         Raises
         ------
         IndexError
-            If no value is wrong.
+            If no value is wrong, or none is to be shown.
         """
         candidates = wrong if shown is None else shown
         position = tuple(candidates.nonzero()[0].tolist())

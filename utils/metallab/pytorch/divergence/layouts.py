@@ -63,7 +63,7 @@ class Layout:
         return Layout(shape, order, has_gaps, offset, tensor.dtype, expanded)
 
     def hold(self, value: Tensor) -> Layout:
-        """Return the layout with what a tensor on the CPU holds."""
+        """Return the layout with what a tensor on the CPU holds; of complex numbers nothing is noted."""
         if not value.numel() or value.is_complex():
             return self
         hides = ~value if value.dtype == torch.bool else value == -torch.inf
@@ -97,7 +97,8 @@ class Layout:
         It draws numbers in one dimension, and makes views of them: at the offset, in the order of memory, with gaps,
         permuted, and expanded, each only if the layout has it.
         """
-        # the sizes in the order of memory, with room for the elements that gaps leave out
+        # the sizes in the order of memory: 1 where all elements lie at one place, and twice as many where gaps leave
+        # out every second one
         in_memory = [1 if d in self.expanded else self.shape[d] for d in self.order]
         if self.has_gaps:
             in_memory[-1] *= 2
@@ -149,7 +150,7 @@ class Layout:
         if self.dtype == torch.bool:
             return self._truth_source(count)
         smallest, largest = self.integers
-        if largest <= 0:
+        if largest <= 0:  # negative ones alone are 0 as well
             return f"torch.zeros({count}, dtype={self.dtype})"
         return (
             f"torch.arange({largest}, {largest - count}, -1).clamp(min={smallest}).to({self.dtype})"

@@ -52,14 +52,16 @@ def minimize(
     device
         The one that computes it wrongly.
     until
-        When to stop, in seconds of `time.monotonic`.
+        When to stop trying calls, in seconds of `time.monotonic`.
 
     Returns
     -------
     conditions : tuple of Condition
-        What the fault needs: each was seen on both sides, wrong with it and right without it.
+        What the fault needs: each was seen on both sides, wrong with it and right without it. Those that there was no
+        time to see are missing.
     program : str
-        At most 20 lines; empty, as are the conditions, if random numbers do not show the fault.
+        At most 20 lines, of the simplest wrong call that there was time for; empty, as are the conditions, if random
+        numbers do not show the fault, or time was over before they did.
     """
     # the call's own numbers are not in the program, which stays short: random ones have to show the fault
     oracle = _Oracle(device, until)
@@ -73,7 +75,9 @@ def minimize(
     for size in _list_sizes(wrong, at_least=2):
         wrong = _resize(wrong, size, _smallest_wrong(wrong, size, oracle))
     for index, layout in enumerate(wrong.tensors):
-        if layout.integers[1] > 1:
+        if (
+            layout.integers[1] > 1
+        ):  # 0 stands for a tensor of other numbers, too, and below 1 nothing is tried
             wrong = _bound_integers(wrong, index, _smallest_largest(wrong, index, oracle))
     return _find_conditions(wrong, oracle), write_program(wrong, str(device))
 
@@ -86,7 +90,11 @@ class _Oracle:
     until: float
 
     def outcome(self, call: Call, seed: int = 0) -> Agreement:
-        """Run a call's program: ``differs``, ``agrees``, or ``refused`` if it does not run or time is over."""
+        """Run a call's program: ``differs``, ``agrees``, or ``refused`` if it does not run or time is over.
+
+        It is run on the CPU first. A call that differs from float64 there as well, because it rounds more than the
+        program allows, says nothing about the device, and is refused.
+        """
         if time.monotonic() >= self.until:
             return "refused"
 
@@ -108,7 +116,11 @@ class _Oracle:
 
 
 def _run_program(call: Call, device: str, seed: int) -> Agreement:
-    """Run a call's program: ``refused`` for sizes that do not fit, or an argument that has no source text."""
+    """Run a call's program: ``differs`` if its assertion fails, ``refused`` if it raises anything else.
+
+    That is the case for sizes that do not fit together, or an argument that has no source text.
+    """
+    # the program sets the seed, which is the caller's random state as well
     with torch.random.fork_rng(devices=[]):
         try:
             exec(write_program(call, device, seed), {})
@@ -123,7 +135,7 @@ def _run_program(call: Call, device: str, seed: int) -> Agreement:
 
 
 def _draw_random_numbers(call: Call, oracle: _Oracle) -> Call | None:
-    """Return the call with numbers that show the fault; None if none does.
+    """Return the call with numbers that show the fault; None if none does, or time is over.
 
     They are from a distribution, first without what the arguments hold, such as NaN or large integers.
     """
@@ -141,7 +153,7 @@ def _distribute(call: Call, distribution: Distribution) -> Call:
 
 
 def _simplify(wrong: Call, oracle: _Oracle) -> Call:
-    """Leave out properties as long as the call stays wrong."""
+    """Leave out one property after the other, as long as the call stays wrong: what is left may be what it needs."""
     while True:
         simpler = [*_with_short_lists(wrong), *(other for _, other in _without_conditions(wrong))]
         still_wrong = next(filter(oracle.is_wrong, simpler), None)
@@ -151,7 +163,11 @@ def _simplify(wrong: Call, oracle: _Oracle) -> Call:
 
 
 def _flatten(wrong: Call, oracle: _Oracle) -> Call:
-    """Return an elementwise call with vectors, if it is wrong with vectors, rows and columns alike."""
+    """Return an elementwise call with vectors, if it is wrong with vectors, rows and columns alike.
+
+    Then only the number of elements can matter. A call whose tensors have several shapes, or lie in other ways, is
+    returned as it is.
+    """
     shape = wrong.tensors[0].shape
     is_elementwise = all(layout.shape == shape and layout.is_contiguous for layout in wrong.tensors)
     if not is_elementwise or len(shape) < 2:
@@ -173,9 +189,14 @@ def _smallest_largest(wrong: Call, index: int, oracle: _Oracle) -> int:
 
 
 def _bisect(largest: int, is_wrong: Callable[[int], bool]) -> int:
-    """Return the smallest number from 1 up to ``largest``, which is wrong, that is wrong."""
+    """Return the smallest number from 1 up to ``largest``, which is wrong, that is wrong.
+
+    It is found as if each larger one were wrong and each smaller one right. After time is over no call counts as wrong,
+    so the smallest that was seen is returned.
+    """
     right, smallest = 0, largest
     while smallest - right > 1:
+        # 1 is tried first, since most sizes do not matter
         is_first = right == 0 and smallest == largest
         middle = 1 if is_first else (right + smallest) // 2
         if is_wrong(middle):
@@ -194,6 +215,7 @@ def _with_short_lists(call: Call) -> Iterator[Call]:
         args = tuple(_shorten(value, number) for value in call.args)
         kwargs = {name: _shorten(value, number) for name, value in call.kwargs.items()}
         shorter = Call(call.operator, args, kwargs)
+        # lists may be of different lengths, so one may have nothing left, or no list was of tensors
         if 0 < len(shorter.tensors) < len(call.tensors):
             yield shorter
 
@@ -249,6 +271,7 @@ def _simpler_layouts(name: str, layout: Layout) -> Iterator[tuple[Condition, Lay
     yield NotContiguous(name, View.GAPS), dataclasses.replace(layout, has_gaps=False)
     yield NotContiguous(name, View.PERMUTED), dataclasses.replace(layout, order=order)
 
+    # an odd offset is made even, not 0, which tells whether an even one is enough for the fault
     is_odd = layout.offset % 2 == 1
     offset = 2 if is_odd else 0
     yield NonzeroOffset(name, is_odd), dataclasses.replace(layout, offset=offset)
@@ -259,7 +282,10 @@ def _simpler_layouts(name: str, layout: Layout) -> Iterator[tuple[Condition, Lay
 
 
 def _list_settings(call: Call) -> list[tuple[str, Any, Any]]:
-    """Return the name, the value and the default of each setting that has another value."""
+    """Return the name, the value and the default of each setting that has another value.
+
+    One whose default is None is left out: that means something else than a value, and need not be taken in its place.
+    """
     given = call.arguments
     settings = []
     for argument in call.operator._schema.arguments:
@@ -281,7 +307,7 @@ def _set(call: Call, name: str, value: Any) -> Call:
 
 
 def _bound_integers(call: Call, index: int, largest: int) -> Call:
-    """Return the call with another largest integer in one tensor."""
+    """Return the call with another largest integer in one tensor, and no smallest one above it."""
     layout = call.tensors[index]
     bounded = dataclasses.replace(layout, integers=(min(layout.integers[0], largest), largest))
     return _replace_layout(call, index, bounded)

@@ -35,6 +35,11 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
     -------
     str
         At most 20 lines, which need nothing but PyTorch. It ends with an AssertionError if the device is wrong.
+
+    Raises
+    ------
+    ValueError
+        If the dtype of the first floating tensor has no tolerance, as those of 8 bits.
     """
     # the call with names in place of tensors, which are the parameters of a function `run`
     names = _name_parameters(call)
@@ -47,9 +52,11 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
     if device == "cpu":  # which may not have it
         function = reference
 
-    # `run` is called with the operator on the device, and on the CPU with one that computes the same there
+    # Numbers near 0 may be as far off as those of average size, of which they may be differences. In the average NaN
+    # and infinities count as 0, and `max` makes 0 of that of a result without elements, which is NaN.
     relative = _tolerance(call)
 
+    # `run` is called with the operator on the device, and on the CPU with one that computes the same there
     lines = [
         "import torch",
         f"torch.manual_seed({seed})",
@@ -73,7 +80,10 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
 
 
 def _tolerance(call: Call) -> float:
-    """Return the relative tolerance: 0 of integers, but for positions, which may be others where values are equal."""
+    """Return the relative tolerance: 0 of integers, but for positions, which may be others where values are equal.
+
+    That of floating tensors is the first one's; ValueError if its dtype has none.
+    """
     floating = [tensor.dtype for tensor in call.tensors if tensor.dtype.is_floating_point]
     if floating:
         return checks.tolerance(floating[0]).relative
@@ -110,7 +120,7 @@ def _write_results(call: Call) -> str:
     positional, by_name = _split_arguments(call)
     settings = ", ".join(f"{name}={_write_value(value)}" for name, value in by_name.items())
     lines = [", ".join(map(_write_value, positional)), settings]
-    is_short = len("".join(lines)) <= SHORT
+    is_short = len("".join(lines)) <= SHORT  # else there is a line for settings
     arguments = (", " if is_short else ",\n        ").join(filter(None, lines))
 
     written = [leaf for name, leaf in call.named_tensors if name in call.written_arguments]

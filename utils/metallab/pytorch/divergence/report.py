@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +23,7 @@ Direction = Literal["forward", "backward", "step"]
 SMALLEST_DRAWN = 1e-17
 """An error of 0 is drawn here: the axis is logarithmic."""
 MOST_LABELS = 16
-"""With more layers not each has its name below the axis, and names are turned."""
+"""With more layers not each has its name below the axis, and names are turned, so that they do not overlap."""
 
 
 class Outcome(StrEnum):
@@ -278,7 +279,8 @@ class Report:
     def _draw_errors(self, axes: Axes, direction: Literal["forward", "backward"]) -> None:
         """Draw the errors of one direction, with a line at the first wrong call if it is in a layer and that direction.
 
-        An error of 0 is drawn at `SMALLEST_DRAWN`, since the axis is logarithmic.
+        An error of 0 is drawn at `SMALLEST_DRAWN`, since the axis is logarithmic; an error that is not known, NaN, is a
+        gap in the line.
         """
         from metallab import plots
 
@@ -299,9 +301,9 @@ class Report:
             axes.set_title(f"first wrong: {first.operator} in {first.module}", fontsize=9)
 
     def _label_layers(self, axes: Axes) -> None:
-        """Write the names of layers below an axis."""
+        """Write the names of layers below an axis, of more than `MOST_LABELS` only so many, at equal distances."""
         names = [layer.module for layer in self.layers]
-        step = max(1, len(names) // MOST_LABELS)
+        step = max(1, math.ceil(len(names) / MOST_LABELS))  # 1 also without a layer
         positions = range(0, len(names), step)
         if step > 1:
             axes.set_xticks(positions, names[::step], rotation=60, ha="right")

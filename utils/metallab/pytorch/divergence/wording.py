@@ -210,7 +210,7 @@ def fix(fix: Fix) -> str:
 def wrong_values(difference: WrongValues) -> str:
     """Return how many values differ, one of them with its position, and why they count as wrong.
 
-    A tensor of a single number has no position. Floating numbers are shown with six digits, others as they are.
+    A tensor without dimensions has no position. Floating numbers are shown with six digits, others as they are.
     """
     cause = PHRASES[difference.cause].format(error=difference.error, allowed=difference.allowed)
     is_floating = isinstance(difference.right, float | complex)
@@ -358,7 +358,8 @@ def _wrong_kernel(report: Report, where: str) -> str:
 def rows(report: Report) -> list[tuple[str, str]]:
     """Return what stands below the headline, a name and a text each.
 
-    That is the first call that is wrong or makes a NaN, what to do or how large rounding was, and what is not compared.
+    That is the first call that is wrong or makes a NaN, what to do or how large rounding was, where the first infinity
+    comes up, what is random, and what is not compared.
     """
     rows = []
     if first := report.divergent_call:
