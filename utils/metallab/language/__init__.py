@@ -1,4 +1,4 @@
-"""A small language model: its text, its network, what it needs in memory and how it writes.
+"""A small language model: its text, its network, what it needs in memory, and how it writes (notebooks 30 to 32).
 
-Notebooks 30 to 32 are about it; 10 and 11 move a script of it as one finds it on the web.
+`found` is the same model as a script from the web, and `repaired` that script after its faults were mended (10, 11).
 """
