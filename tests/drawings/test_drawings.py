@@ -197,5 +197,7 @@ def test_a_step_is_drawn_without_views_and_each_copy_as_a_line():
 
 
 def test_a_step_that_moves_nothing_is_drawn():
-    figure = drawings.draw_steps({"empty": [event(moved=0)]}, "a GPU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = drawings.draw_steps({"empty": [event(moved=0)]}, "a GPU")
     assert "0 B" in figure.get_label()
