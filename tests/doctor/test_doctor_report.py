@@ -23,10 +23,11 @@ from doctor_results import (
     report_of,
 )
 
-from metallab import doctor, isolated, paths
+from metallab import doctor, isolated, machine, needs, paths
 from metallab.__main__ import main
 from metallab.doctor import examination, questions, wording
 from metallab.doctor.answer import Answer
+from metallab.doctor.audit import Audit, DeviceCheck, Difference
 from metallab.doctor.command import exit_code
 from metallab.doctor.limits import OVER_MEMORY
 from metallab.doctor.questions import (
@@ -354,6 +355,25 @@ def test_a_reworded_phrase_changes_no_decision(phrase, monkeypatch):
     assert [decide(answer) for answer in all_answers()] == known
 
 
+def make_audits():
+    """Two machines: one on which something is wrong, missing and of another version, and one as it should be."""
+    found = Audit(
+        machine=machine.describe(),
+        checks=(
+            DeviceCheck("torch", "mps", "agrees"),
+            DeviceCheck("jax", "metal", "differs", "2"),
+            DeviceCheck("tensorflow", "", "refused", "no device"),
+        ),
+        absent=("mlx",),
+        packages=("onnx",),
+        tools=(needs.MissingTool("a compiler", "make packages"),),
+        compared=3,
+        differences=(Difference("numpy", "2.0", "1.26"),),
+        fitness="fit for measuring",
+    )
+    return found, replace(found, packages=(), tools=(), differences=())
+
+
 @pytest.mark.parametrize("phrase", wording.PHRASES)
 def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     """So a phrase that nothing uses is found, and each is taken from here whenever it is shown."""
@@ -364,6 +384,7 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     shown += [two.headline, replace(two, interrupted=True).headline, report_of().headline]
     pretend(monkeypatch)
     doctor.examine("mine:example", progress=shown.append)
+    shown += [line for audit in make_audits() for line in wording.audit_lines(audit)]
     assert "REWORDED" in "\n".join(shown)
 
 
