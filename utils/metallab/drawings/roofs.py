@@ -139,7 +139,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
         axes.set_ylim(bottom=lowest)
 
         axes.set_xlabel("arithmetic intensity [FLOP/B]")
-        axes.set_ylabel("at most")
+        axes.set_ylabel("peak (low end)")
         _label_rates(axes)
         figure.legend(loc="outside lower center", ncols=3, fontsize=8)
 
