@@ -388,7 +388,8 @@ class _ResultComparer:
         ):  # such as statistics that the CPU does not keep, while a device may keep them
             return None
         if value.shape != exact.shape:
-            return WrongKind.of(exact, value)
+            same_dtype = self.reference.cpu_same_dtype
+            return WrongKind.of(same_dtype[number] if same_dtype else exact, value)
 
         dtype = self._right_dtype(number, exact, value)
         if value.dtype != dtype:

@@ -13,6 +13,7 @@ from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
 from metallab.pytorch.divergence.differences import Difference, NotCompared, WrongDraw
 from metallab.pytorch.divergence.runs import WITH_GRADIENTS, RunMode
+from metallab.pytorch.divergence.threads import THREADS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -211,7 +212,10 @@ class Report:
         first = self.divergent_call
         if first is not None and isinstance(first.difference, WrongDraw):
             return Fix(FixKind.DRAW_ON_CPU)
+        is_reported = first is not None and first.operator.rpartition("::")[2] in THREADS
         if self.kind is Outcome.INTERMITTENT:
+            if is_reported:
+                return Fix(FixKind.OTHER_OPERATORS)
             return Fix(FixKind.LESS_WORK)
         return choose_fix(self.conditions, is_step=first is not None and first.direction == "step")
 
