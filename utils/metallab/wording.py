@@ -41,8 +41,8 @@ PHRASES = {
     "cores; {power}.",
     "not fit": "Not fit for measuring now, because {obstacles}.",
     "not judged": "Whether this machine is fit for measuring was not judged ({reason}): {detail}.",
-    "restless": "half of the times of one computation are {noise:.0%} of their median apart: close other programs, let "
-    "the machine cool, and run again",
+    "restless": "the times of one computation differ too much, since already the middle half of them spreads over "
+    "{noise:.0%} of the median: close other programs, let the machine cool, and run again",
     "battery": "it runs on battery: plug it in",
     "low-power mode": "low-power mode is on: switch it off",
     "mains": "it runs on mains power",

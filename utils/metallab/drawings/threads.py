@@ -57,9 +57,8 @@ def draw_lines(counted: Strides) -> Figure:
 
 def _draw_stride(axes: Axes, top: float, stride: int, lines: float, counted: Strides) -> None:
     write(axes, (0.1, top + 0.9), f"stride {stride}", fontsize=9)
-    write(
-        axes, (20.4, top + 1.8), f"{lines:g} line" if lines == 1 else f"{lines:g} lines", fontsize=9
-    )
+    noun = "line" if lines == 1 else "lines"
+    write(axes, (20.4, top + 1.8), f"{lines:g} {noun}\nby all {counted.lanes}", fontsize=9)
     left, width = 3.4, 2.1
     touched = sorted({_line_of(lane, stride, counted) for lane in range(DRAWN_LANES)})
 
@@ -107,7 +106,7 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
     Returns
     -------
     matplotlib.figure.Figure
-        Threads and what is used up first stand right of each bar; few threads are red.
+        Threads and what is used up first stand right of each bar; fewer threads than `enough` are named too few.
     """
     with plots.picture(1.2 + 0.5 * len(kernels)) as (figure, axes):
         for row, each in enumerate(kernels):
@@ -119,14 +118,17 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
                     facecolor=(plots.BLUE, 0.35),
                     edgecolor=plots.BLUE,
                 )
-            colour = plots.RED if each.threads < enough else plots.BLACK
+            is_too_few = each.threads < enough
+            words = f"{each.threads} threads,\nlimit: {each.limit}"
+            if is_too_few:
+                words = f"{each.threads} threads: too few,\nlimit: {each.limit}"
             axes.text(
                 1.02,
                 row,
-                f"{each.threads} threads,\nlimit: {each.limit}",
+                words,
                 transform=axes.get_yaxis_transform(),
                 va="center",
-                color=colour,
+                color=plots.RED if is_too_few else plots.BLACK,
                 fontsize=8,
             )
         plots.rows(axes, [each.name for each in kernels])
@@ -136,7 +138,7 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
 
         plots.title(
             figure,
-            f"Groups that fit into a core; below {enough} threads (red) its units wait",
+            f"Groups that fit into a core; fewer than {enough} threads are too few for its units",
             ["calculated from sizes reported of M1 and M2"],
         )
 

@@ -61,7 +61,7 @@ class CallTimes:
     work: float
     """The GPU."""
     wake: float
-    """Until the program knows that the GPU has ended."""
+    """What a wait adds besides the GPU's work, until the program knows that the GPU has ended."""
 
 
 def draw_time_line(times: CallTimes, calls: int = 4) -> Figure:
@@ -95,14 +95,15 @@ def draw_time_line(times: CallTimes, calls: int = 4) -> Figure:
 
         plots.title(
             figure,
-            f"{calls} calls: blue the program, orange the GPU, grey waiting",
+            f"{calls} calls: blue the program prepares, orange the GPU computes, grey the program waits",
             ["a drawing"],
         )
 
     return plots.described(
         figure,
         f"{calls} calls of {units.seconds(times.work)} take {units.seconds(waited)} if each is waited for, and "
-        f"{units.seconds(chained)} with one wait at the end",
+        f"{units.seconds(chained)} with one wait at the end; in each wait {units.seconds(times.wake)} pass in which "
+        "the GPU does not compute",
     )
 
 
@@ -134,12 +135,13 @@ def _draw_calls(
         box(axes, corner, (times.work * scale, height), colour=plots.ORANGE)
         gpu += times.work
         if wait_each:
-            box(axes, (left + program * scale, top), ((gpu + times.wake - program) * scale, height))
+            waits = (gpu + times.wake - program) * scale
+            box(axes, (left + program * scale, top), (waits, height), "waits")
             program = gpu + times.wake
 
     if not wait_each:
         end = gpu + times.wake
-        box(axes, (left + program * scale, top), ((end - program) * scale, height))
+        box(axes, (left + program * scale, top), ((end - program) * scale, height), "waits")
 
 
 def draw_latency_and_throughput(times: CallTimes, calls: int = 4) -> Figure:
