@@ -170,9 +170,7 @@ def _compare_in_ways(
             not_tried.append(NotTried(way))
             continue
 
-        # the way that the model is used in gets half of the time, each other an equal part of what is left
-        parts = 2 if number == 0 else len(ways) - number
-        seconds_to_compare = time_budget.left / parts - seconds_of_run
+        seconds_to_compare = time_budget.left / _count_parts(number, len(ways)) - seconds_of_run
         try:
             report = _compare_operators(changed, way, search, max(0.0, seconds_to_compare))
         except Exception as error:
@@ -189,6 +187,14 @@ def _compare_in_ways(
     if compared[-1].report.agreement != "differs":
         compared += _repeat(search, ways[0][0].mode, time_budget.left)
     return compared, not_tried
+
+
+def _count_parts(number: int, ways: int) -> int:
+    """Return of how many parts of the time that is left a way gets one, by its number and how many ways there are.
+
+    The first, in which the model is used, gets half of it; each other an equal part.
+    """
+    return 2 if number == 0 else ways - number
 
 
 def _repeat(search: divergence.Search, mode: Mode, seconds: float) -> list[_Compared]:

@@ -524,14 +524,11 @@ class _Recorder:
         if function == Tensor.new_tensor and kwargs.get("device") is None:
             return self.place_of(args[0])
 
-        told = [kwargs["device"]] if kwargs.get("device") is not None else []
-        if function == Tensor.to:
-            told += [each for each in args[1:2] if isinstance(each, str | torch.device | Tensor)]
-            told += [kwargs["other"]] if "other" in kwargs else []
-        for each in told:
-            if isinstance(each, Tensor):
-                return self.place_of(each)
-            return {"mps": Place.GPU, "cpu": Place.CPU}.get(torch.device(each).type)
+        destinations = _list_destinations(function, args, kwargs)
+        if destinations:
+            if isinstance(destinations[0], Tensor):
+                return self.place_of(destinations[0])
+            return {"mps": Place.GPU, "cpu": Place.CPU}.get(torch.device(destinations[0]).type)
 
         name = getattr(function, "__name__", "")
         is_new = name in MADE_ON_THE_CPU and not _leaves((args, kwargs))
@@ -614,6 +611,19 @@ class _Recorder:
                 yield
         finally:
             nn.functional.scaled_dot_product_attention = attention
+
+
+def _list_destinations(
+    function: Callable, args: Any, kwargs: Any
+) -> list[str | torch.device | Tensor]:
+    """Return the devices, or the tensors on them, that a call names for what it makes; the first one counts."""
+    destinations = [kwargs["device"]] if kwargs.get("device") is not None else []
+    if function == Tensor.to:
+        destinations += [
+            each for each in args[1:2] if isinstance(each, str | torch.device | Tensor)
+        ]
+        destinations += [kwargs["other"]] if "other" in kwargs else []
+    return destinations
 
 
 def _leaves(values: Any) -> list[Tensor]:
