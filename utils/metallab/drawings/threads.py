@@ -58,7 +58,7 @@ def draw_lines(counted: Strides) -> Figure:
 def _draw_stride(axes: Axes, top: float, stride: int, lines: float, counted: Strides) -> None:
     write(axes, (0.1, top + 0.9), f"stride {stride}", fontsize=9)
     noun = "line" if lines == 1 else "lines"
-    write(axes, (20.4, top + 1.8), f"{lines:g} {noun}\nby all {counted.lanes}", fontsize=9)
+    write(axes, (20.4, top + 1.8), f"{lines:g} {noun}\nfor all {counted.lanes}", fontsize=9)
     left, width = 3.4, 2.1
     touched = sorted({_line_of(lane, stride, counted) for lane in range(DRAWN_LANES)})
 
