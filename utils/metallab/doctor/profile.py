@@ -52,6 +52,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
         copies = _CopiesTrace(step_trace)
 
     result = _to_result(task, step_trace, copies, subject)
+    # packages are named only where their code makes all of the copies and fallbacks
     is_own_code = bool(result.transfers) and not result.packages
     status: Status = "passed"
     if is_own_code or copies.raised_on is not None:

@@ -459,7 +459,8 @@ def _describe_speed(result: SpeedResult) -> list[str]:
 def describe_timed_task(timed: TimedTask) -> list[str]:
     """Return the time of a task with its speed-ups, one point a line; only the time if it was not compared.
 
-    The other lines say why outputs may not have been compared.
+    It is compared with other devices, by latency or by throughput (`timed.question`). The other lines say what of the
+    outputs was not compared: parts that hold no tensor, and outputs that differ from call to call.
     """
     task = PHRASES["training step" if timed.task == "training" else timed.task]
     more_time = PHRASES["more time"]
@@ -472,7 +473,7 @@ def describe_timed_task(timed: TimedTask) -> list[str]:
             task=task,
             question=timed.question,
             time=time(timed.time),
-            speed_ups=" ".join(each.sentence.removesuffix(".") for each in timed.speed_ups),
+            speed_ups="; ".join(each.sentence.removesuffix(".") for each in timed.speed_ups),
         )
     ]
     if timed.opaque:

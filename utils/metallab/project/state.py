@@ -88,9 +88,10 @@ class Step:
         return self.on_short("")
 
     def on_short(self, cpu: str) -> str:
-        """Return what was asked, for a column of the report: hardware, PyTorch's tables, and what of the operators.
+        """Return on what a step's finding rests, for a column of the report.
 
-        It is empty if the step has found nothing.
+        That is *counted* where no device was asked; else the places that were asked, which are hardware or PyTorch's
+        tables, and where the operators were asked if that was another place. It is empty if nothing was found.
 
         Parameters
         ----------
@@ -206,7 +207,8 @@ class State:
 def digest_of(factory: str) -> str:
     """Return a digest of the file of a factory; empty if there is none, or it cannot be read.
 
-    To find ``package.module`` Python imports the package, and what that raises beside ImportError is raised here.
+    To find ``package.module`` Python imports the package. What that raises is raised here, but for ImportError,
+    ValueError and OSError, such as of a library that does not load: they count as a file that cannot be read.
     """
     try:
         found = find_spec(factory.partition(":")[0])

@@ -133,6 +133,8 @@ def compare_outputs(work: Workbench, dtype: Any) -> Finding:
         step is to be done first.
     NotAModel
         If a file makes no model any more.
+    ValueError
+        If an output is in a format of 8 bits, for which no tolerance is known.
     Exception
         Whatever one of the models raises.
     """

@@ -516,7 +516,8 @@ def compute_errors(exact: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Te
     """Return the error of each value, and the error that is allowed.
 
     A value may be off by a share of itself. Only if some are off by more does a share of the values' typical size, a
-    root mean square without masks, count as well, because it takes several passes over the values.
+    root mean square without the huge numbers of masks, count as well, because it takes several passes over the values.
+    The size below which a device may flush numbers to 0 is always allowed.
 
     Parameters
     ----------

@@ -137,6 +137,8 @@ class OperatorComparer:
         name, device_key = operator.name(), self.on.kind.upper()
         if not torch._C._dispatch_has_kernel_for_dispatch_key(name, device_key):
             return torch._C.DispatchKey.CompositeImplicitAutograd
+        # gradient formulas stand under Autograd, for all devices together; under a device's own key stand only the
+        # simulated GPU's kernels that choose among operators
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, f"Autograd{device_key}"):
             return getattr(torch._C.DispatchKey, device_key)
         return None

@@ -195,7 +195,8 @@ class Fix:
 def choose_fix(conditions: Sequence[Condition], is_step: bool = False) -> Fix:
     """Return the fix of a wrong kernel: what gives the operator a call that lacks one of the conditions.
 
-    Of several conditions the one that is the easiest to avoid decides.
+    Of several conditions the one that is the easiest to avoid decides: first a dtype or a size, which one changes in a
+    word; then where an argument lies and what it holds; then a layout, which takes a copy.
 
     Parameters
     ----------
