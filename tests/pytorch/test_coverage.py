@@ -144,6 +144,27 @@ def test_attention_is_one_operator_on_mps_without_gradients():
     assert wanted.runs
 
 
+class PackedLSTM(nn.Module):
+    """An LSTM over texts of several lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        lengths = torch.tensor([3, 2])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.lstm(packed)[0].data
+
+
+def test_lstm_over_a_packed_sequence_falls_into_pieces_on_mps():
+    """In RNN.cpp the overload that takes the sizes of the batches has no branch for MPS."""
+    covered = mps_coverage(PackedLSTM(), torch.randn(2, 3, 4))
+    operators = {use.operator for use in covered.uses}
+    assert not any("lstm" in operator for operator in operators)
+    assert any("sigmoid" in operator for operator in operators)
+
+
 def test_lstm_and_linear_have_one_backward_operator():
     covered = mps_coverage(networks.lstm().model, torch.randn(2, 3, 64), training=True)
     assert of(covered, "lstm_mps_backward").calls == 1

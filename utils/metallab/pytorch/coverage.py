@@ -404,6 +404,7 @@ class _Recorder:
         if (
             self.inside_a_whole
             or name not in (*WHOLE_ON_MPS, ATTENTION)
+            or _is_packed_lstm(name, args)
             or self._is_on_the_cpu((args, kwargs))
         ):
             return function(*args, **kwargs)
@@ -624,6 +625,14 @@ def _list_destinations(
         ]
         destinations += [kwargs["other"]] if "other" in kwargs else []
     return destinations
+
+
+def _is_packed_lstm(name: str, args: Sequence[Any]) -> bool:
+    """Return True for an LSTM over a packed sequence, which MPS computes step by step, as a CPU does (RNN.cpp).
+
+    Its second argument are the sizes of the batches, a tensor; of any other LSTM it is the state, a pair of tensors.
+    """
+    return name == "lstm" and len(args) > 1 and isinstance(args[1], Tensor)
 
 
 def _leaves(values: Any) -> list[Tensor]:
