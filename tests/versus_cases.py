@@ -49,7 +49,7 @@ def small_operators(n, device):
     return chain
 
 
-@case(group="19", sizes={"n": (64, 512)})
+@case(group="13", sizes={"n": (64, 512)})
 def product(n, device):
     import torch
 
@@ -57,14 +57,14 @@ def product(n, device):
     return lambda: a @ a
 
 
-@case(group="19", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
+@case(group="64", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
 def inference(name, device):
     from metallab.pytorch import networks
 
     return getattr(networks, name)().to(device).inference()
 
 
-@case(group="19", sizes={"name": ("mlp", "cnn", "transformer")})
+@case(group="64", sizes={"name": ("mlp", "cnn", "transformer")})
 def training_step(name, device):
     from metallab.pytorch import networks
 

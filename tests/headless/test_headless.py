@@ -345,8 +345,8 @@ def test_a_page_whose_tool_is_unknown_fails(tmp_path, command):
 def test_an_isolated_cell_that_fails_fails_its_notebook(tmp_path):
     """As one does that should raise and does not, and one whose tool is there and that fails."""
     failing = {
-        "%%isolated\nprint('before')\n1 / 0": "ZeroDivisionError: division by zero (this cell raised",
-        "%%isolated\nimport os\nos.abort()": "the process was killed by SIGABRT (this cell crashed",
+        "%%isolated\nprint('before')\n1 / 0": "ZeroDivisionError: division by zero (this cell's own process: raised",
+        "%%isolated\nimport os\nos.abort()": "the process was killed by SIGABRT (this cell's own process: crashed",
         "%%isolated --raises KeyError\n1 + 1": "this cell should raise KeyError, and ended without raising",
         "%%isolated --needs coremltools\n1 / 0": "ZeroDivisionError",
     }

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from metallab import units
@@ -92,6 +91,8 @@ def make_numpy_clearer() -> Callable[[], Any]:
     CachesNotCleared
         If there is too little memory for the buffer.
     """
+    import numpy as np  # here, since what runs notebooks imports this module, and needs no NumPy
+
     size = size_buffer(find_cpu_cache())
     require_memory(size)
     buffer = np.ones(size // 4, np.float32)
