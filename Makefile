@@ -63,7 +63,7 @@ targets := help setup packages lab hub run test mutants bench show book versus g
   format lock clean setup-jax-mps verify-mac check-mac
 # Whoever types the name of a folder means a target: make would say that there is nothing to be done, and succeed.
 folders := $(filter-out tests $(targets),$(patsubst %/.,%,$(wildcard */.)))
-.PHONY: $(targets) tests $(folders) a-class a-module a-page a-suite a-torch
+.PHONY: $(targets) tests $(folders) a-class a-module a-page a-place a-suite a-torch
 .NOTPARALLEL:  # make -j would measure several things at once
 
 ifneq ($(firstword $(sort 3.81 $(MAKE_VERSION))),3.81)
@@ -134,13 +134,19 @@ opened = $(if $(filter %.ipynb,$(LAB)),'$(CURDIR)/$(LAB)',$(if $(copies),,--pref
 first-page = $(if $(filter workshop workshop/,$(LAB)),--LabApp.default_url=/lab/tree/Contents.md)
 lab-settings = --LabApp.app_settings_dir='$(CURDIR)/classroom/lab'
 
-lab: setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
+# JupyterLab would answer a name that is mistyped with an error of its configuration.
+a-place:
+	@test -n '$(copies)' || test -e '$(LAB)' \
+	|| { echo 'There is no $(LAB): LAB= takes a folder or a notebook, such as notebooks'; exit 2; }
+
+lab: a-place setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
 	$(if $(copies),@$(BIN)/python -m metallab.workshop)
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(lab-settings) $(first-page) $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
 a-class:
-	@test -f '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
+	@test -n '$(CLASS)' || { echo 'Name the file that holds the names of the class: make hub CLASS=names.txt'; exit 2; }
+	@test -f '$(CLASS)' || { echo 'There is no file $(CLASS): CLASS= takes one with a name on each line'; exit 2; }
 
 hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a class: make hub CLASS=names.txt (classroom/README.md)
 	@$(BIN)/python -c 'from metallab import simulation; simulation.arm(required=True); import torch' \

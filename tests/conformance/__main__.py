@@ -126,9 +126,17 @@ def _wait(process: subprocess.Popen) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if each claim is confirmed or not applicable, 1 if not, 2 or 4 if it cannot be run."""
     here = "mps" if ON_A_MAC else "sim"
-    parser = argparse.ArgumentParser(prog="make verify-mac", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="make verify-mac",
+        usage="make verify-mac [DEVICE=auto|mps|sim] [ONLY=WORDS]\n"
+        "       PYTHONPATH=tests .venv/bin/python -m conformance [options]",
+        description=__doc__.partition("\n")[0],
+    )
     parser.add_argument(
-        "--device", default="auto", choices=["auto", here], help="the Apple GPU that is here"
+        "--device",
+        default="auto",
+        choices=["auto", "mps", "sim"],
+        help="mps on a Mac, sim elsewhere: the simulated Apple GPU",
     )
     parser.add_argument("--only", default="", metavar="WORDS", help="groups and tests, by name")
     parser.add_argument(
@@ -140,6 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--report", type=Path, metavar="JOURNAL", help="write the report of a run that was killed"
     )
     given = parser.parse_args(arguments)
+    if given.device not in ("auto", here):
+        missing = (
+            "no Apple GPU here" if given.device == "mps" else "no simulated Apple GPU on a Mac"
+        )
+        parser.error(f"there is {missing}: leave DEVICE= away, or give DEVICE={here}")
+
     path = (
         given.report
         or given.out

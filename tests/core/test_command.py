@@ -132,9 +132,22 @@ def test_help_imports_no_framework_and_no_command():
 
 def test_no_such_command_names_those_there_are(capsys):
     with pytest.raises(SystemExit) as end:
-        main(["tiem"])
+        main(["frobnicate"])
     assert end.value.code == 2
     assert "'doctor'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "meant"), [("doktor", "doctor"), ("tiem", "time")])
+def test_a_mistyped_command_names_the_one_that_is_meant(capsys, given, meant):
+    with pytest.raises(SystemExit) as end:
+        main([given])
+    assert end.value.code == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_no_command_prints_what_there_is(capsys):
+    assert main([]) == 2
+    assert "metallab doctor my_project.model:example" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- time

@@ -41,7 +41,7 @@ class Pages:
         self.passed = 0
         self.happens = lambda job: None
 
-    def __call__(self, job: Job) -> NotebookResult:
+    def __call__(self, job: Job, place: str) -> NotebookResult:
         self.ran.append(f"{Path(job.out).name} {job.name}")
         return self.happens(job) or self.passes(job)
 

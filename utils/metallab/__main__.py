@@ -7,10 +7,11 @@ adds what it takes to the parser, which has name, description and example alread
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from metallab import interrupts
@@ -73,15 +74,29 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
-    """Run the command that the first argument names; its exit code, 2 on misuse, 130 after Ctrl-C.
+    """Run the command that the first argument names.
 
     A program ignores Ctrl-C after that, while Python shuts down.
+
+    Parameters
+    ----------
+    arguments
+        Those behind ``metallab``; by default those that this program was started with.
+    commands
+        Those there are.
+
+    Returns
+    -------
+    int
+        The command's exit code, 2 on misuse, 130 after Ctrl-C.
+
+    Raises
+    ------
+    SystemExit
+        For ``--help`` (0), and for arguments that cannot be understood (2).
     """
     try:
-        code = _load(arguments, commands)
-        if callable(code):
-            interrupts.running = True
-            code = code()
+        code = _load_and_run(sys.argv[1:] if arguments is None else arguments, commands)
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it has seen enough, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,48 +110,89 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
     return code
 
 
-def _load(arguments: Sequence[str] | None, commands: Sequence[Command]) -> Callable[[], int] | int:
-    """The command that is asked for, imported, with its arguments; an exit code where it lacks a package."""
+def _load_and_run(arguments: Sequence[str], commands: Sequence[Command]) -> int:
+    """Import the command that is asked for, and run it; return the exit code, 2 where it lacks a package."""
+    parser = _make_parser(commands)
+    if not arguments:  # somebody looks what there is
+        parser.print_help(sys.stderr)
+        return 2
+
+    names = {command.name: command for command in commands}
+    _suggest_command(parser, arguments[0], names)
+    given = parser.parse_args(arguments)
+    command = names[given.command]
+
+    # the script `metallab` is in another folder; python -m does the same
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+    missing = [name for name in command.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"metallab {command.name}: {_describe_missing(missing)}", file=sys.stderr)
+        return 2
+
+    run = importlib.import_module(command.module).command
+    own_parser = argparse.ArgumentParser(
+        prog=f"metallab {command.name}",
+        description=command.title,
+        epilog=f"example: metallab {command.example}",
+    )
+    interrupts.running = True
+    return run(own_parser, given.arguments)
+
+
+def _make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
+    """Return the parser of a command's name, whose help lists all of them."""
     parser = argparse.ArgumentParser(
         prog="metallab",
         description="Measure, check and trace code of your own.",
-        epilog="\n".join(["commands, each with an example:", *map(_line, commands)]),
+        epilog="\n".join(["commands, each with an example:", *map(_describe, commands)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = {command.name: command for command in commands}
+
     parser.add_argument(
-        "command", choices=names, metavar="COMMAND", help="metallab COMMAND --help tells the rest"
+        "command",
+        choices=[command.name for command in commands],
+        metavar="COMMAND",
+        help="metallab COMMAND --help tells the rest",
     )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="what the command takes"
     )
-    given = parser.parse_args(arguments)
-    if (
-        here := os.getcwd()
-    ) not in sys.path:  # the script `metallab` is in another folder; python -m does the same
-        sys.path.insert(0, here)
-    chosen = names[given.command]
-    if missing := [name for name in chosen.needs if importlib.util.find_spec(name) is None]:
-        extras = ",".join(EXTRAS[name] for name in missing if name in EXTRAS)
-        folders = [f"'path/to/metal-lab[{extras}]'"] * bool(extras) + [
-            "path/to/metal-lab/metalsim"
-        ] * ("metalsim" in missing)
-        fix = f"pip install {' '.join(folders)}"
-        what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        print(
-            f"metallab {chosen.name}: {what}: {fix}, or make setup in a checkout", file=sys.stderr
-        )
-        return 2
-    own = argparse.ArgumentParser(
-        prog=f"metallab {chosen.name}",
-        description=chosen.title,
-        epilog=f"example: metallab {chosen.example}",
+    return parser
+
+
+def _suggest_command(parser: argparse.ArgumentParser, given: str, names: Collection[str]) -> None:
+    """End with the name that somebody probably meant, if there is no command of the given one.
+
+    A name that is like none is left to the parser, which lists them all.
+    """
+    if given in names:
+        return
+    similar = difflib.get_close_matches(given, names, n=1)
+    if similar:
+        parser.error(f"there is no command {given!r}; did you mean {similar[0]}?")
+
+
+def _describe_missing(missing: Sequence[str]) -> str:
+    """Say which packages a command lacks, and how to install them."""
+    extras = ",".join(EXTRAS[name] for name in missing if name in EXTRAS)
+    folders = []
+    if extras:
+        folders.append(f"'path/to/metal-lab[{extras}]'")
+    if "metalsim" in missing:
+        folders.append("path/to/metal-lab/metalsim")
+
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{' and '.join(missing)} {verb} not installed: pip install {' '.join(folders)}, "
+        "or make setup in a checkout"
     )
-    command = importlib.import_module(chosen.module).command
-    return lambda: command(own, given.arguments)
 
 
-def _line(command: Command) -> str:
+def _describe(command: Command) -> str:
+    """Return a command's lines in the help."""
     return f"  {command.name:<9} {command.title}\n{'':11} metallab {command.example}"
 
 

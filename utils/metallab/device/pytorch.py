@@ -110,9 +110,13 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:
             setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
-            raise DeviceUnavailable(
+            message = (
                 f"{wanted} was asked for, but {fault}; {setting} takes the best device there is"
             )
+            if wanted == "mps" and sys.platform == "linux":
+                imitation = "METALLAB_DEVICE=sim" if name == "auto" else 'pick("sim")'
+                message += f", and {imitation} one that imitates an Apple GPU"
+            raise DeviceUnavailable(message)
         return _known(wanted)
     for kind in BEST_FIRST:
         if (fault := probe(kind)) is None:

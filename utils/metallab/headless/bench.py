@@ -13,15 +13,16 @@ import hashlib
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from metallab import machine, paths, processes, records, timing
+from metallab import machine, paths, processes, records, timing, verdicts
 from metallab import mode as modes
 from metallab.device import NAMES
-from metallab.headless.cli import Summary, choose, line_of, locked, resolve_device, run_job, say
-from metallab.headless.runner import UsageError, make_job
+from metallab.headless.cli import Summary, choose, line_of, hold_lock, run_job, say
+from metallab.headless.runner import NotebookResult, UsageError, make_job, resolve_device
 from metallab.outcomes import REACHED_THE_END
 
 RUNS = 3
@@ -30,6 +31,7 @@ RUNS = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m metallab.headless.bench``: 0, 1 if a page failed, 2 if it cannot be done, 130 if interrupted."""
     given = _parse(arguments)
+
     try:
         with processes.stoppable():
             return _run(given)
@@ -55,62 +57,91 @@ def state() -> str:
     # without the load, which changes by the minute, and the GPU, which a Mac may be too busy to name
     described = replace(machine.describe(), load_average=None, gpu=None, gpu_cores=None)
     digest = hashlib.sha256(described.to_json().encode())
+
     code = [*(paths.ROOT / "utils").rglob("*"), *(paths.ROOT / "metalsim" / "src").rglob("*")]
     for path in sorted([*paths.NOTEBOOKS.glob("*.ipynb"), *code]):
         inside = path.relative_to(paths.ROOT)
-        hidden = any(
-            part.startswith((".", "__pycache__")) or part.endswith(".egg-info")
-            for part in inside.parts
-        )
-        if path.is_file() and not hidden:
+        if path.is_file() and not any(map(_is_made, inside.parts)):
             digest.update(f"{inside} {path.stat().st_size}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:8]
 
 
+def _is_made(part: str) -> bool:
+    """Return whether a part of a path is no source: hidden, of an installation, or Python's cache."""
+    return part.startswith((".", "__pycache__")) or part.endswith(".egg-info")
+
+
 def _run(given: argparse.Namespace) -> int:
-    pages, resolved = choose([], given.only), resolve_device(given.device)
+    """Run what the command line asks for; return 1 if a page failed, else 0."""
+    pages = choose([], given.only)
+    resolved = resolve_device(given.device)
     if resolved["simulated"]:
         raise UsageError(
             "times of the simulated Apple GPU say nothing: take DEVICE=cpu, or a real one"
         )
+
     root = (paths.BUILD / "bench").absolute()
-    with locked(root):
+    with hold_lock(root):
         begun = state()
         folder = root / f"{given.mode}-{resolved['device']}-{begun}"
         if given.anew:
             shutil.rmtree(folder, ignore_errors=True)
-        here = machine.describe()
+
         say(
             f"{len(pages)} pages, {given.runs} runs of each, {given.mode} mode, on {resolved['label']}"
         )
-        if here.power_source == "battery" or here.low_power_mode:
-            say(
-                "On battery or in low-power mode: plug in and switch it off, or these results say so."
-            )
-        unhappy: dict[str, str] = {}
-        for number in range(1, given.runs + 1):
-            summary = Summary(folder / f"run-{number}", given.mode, resolved)
-            for page in pages:
-                if _is_finished(summary, page.stem):
-                    continue
-                result = _measured(page, summary, resolved["device"], given.mode, begun)
-                say(f"run {number} of {given.runs}  {line_of(result)}")
-                if result.status in ("failed", "incomplete"):
-                    unhappy[f"{result.status.upper()} {result.name}"] = result.reason
-        for what, why in unhappy.items():
-            say(f"{what}: {why}")
-        _conclude(_combined(root, folder, given.mode, resolved))
-    return int(any(what.startswith("FAILED") for what in unhappy))
+        _warn_of_power()
+        unhappy = _run_rounds(given, pages, resolved, folder, begun)
+        for result in unhappy:
+            say(f"{result.status.upper()} {result.name}: {result.reason}")
+        _conclude(_combine(root, folder, given.mode, resolved))
+    return int(any(result.status == "failed" for result in unhappy))
 
 
-def _measured(page: Path, summary: Summary, device: str, mode: str, begun: str):
+def _warn_of_power() -> None:
+    """Say if the machine saves energy, which the results will say as well."""
+    here = machine.describe()
+    if here.power_source == "battery" or here.low_power_mode:
+        say("On battery or in low-power mode: plug in and switch it off, or these results say so.")
+
+
+def _run_rounds(
+    given: argparse.Namespace,
+    pages: Sequence[Path],
+    resolved: Mapping[str, Any],
+    folder: Path,
+    begun: str,
+) -> list[NotebookResult]:
+    """Run each page once a round, those that are not finished; return what failed or did not run whole.
+
+    ValueError if code or machine changed meanwhile.
+    """
+    unhappy: dict[str, NotebookResult] = {}  # a page that fails in each round is said once
+    for number in range(1, given.runs + 1):
+        summary = Summary(folder / f"run-{number}", given.mode, resolved)
+        for page in pages:
+            if _is_finished(summary, page.stem):
+                continue
+            place = f"run {number} of {given.runs}"
+            result = _measure(page, summary, resolved["device"], given.mode, begun, place)
+            say(f"{place}  {line_of(result)}")
+            if result.status in ("failed", "incomplete"):
+                unhappy[f"{result.status} {result.name}"] = result
+    return list(unhappy.values())
+
+
+def _measure(
+    page: Path, summary: Summary, device: str, mode: str, begun: str, place: str
+) -> NotebookResult:
     """Run a page and add it to its round's summary. ValueError if code or machine changed meanwhile."""
     job = make_job(page, mode, device, out=summary.path.parent)
     before = _time_loop() if mode == "full" else None
-    result = run_job(job)
+    result = run_job(job, place)
+
     results = _results(summary, page.stem)
     if before and result.status in REACHED_THE_END and results.exists():  # not without its tool
-        _note_drift(results, timing.Sentinel(before, _time_loop()).drift)
+        _note_drift(results, verdicts.Sentinel(before, _time_loop()).drift)
+
     if state() != begun:
         raise ValueError(
             f"the code, a setting or the power source changed while {job.name} ran, and that run is not kept: "
@@ -132,27 +163,32 @@ def _is_finished(summary: Summary, name: str) -> bool:
     return True
 
 
-def _combined(root: Path, folder: Path, mode: str, resolved: dict) -> Path:
-    """Write the one file: all that is finished in this state."""
+def _combine(root: Path, folder: Path, mode: str, resolved: Mapping[str, Any]) -> Path:
+    """Write the one file: all that is finished in this state. UsageError if that is nothing."""
     rounds = [
         Summary(path.parent, mode, resolved) for path in sorted(folder.glob("run-*/summary.json"))
     ]
     names = sorted({name for summary in rounds for name in summary.entries})
-    finished = [
-        (summary, name) for name in names for summary in rounds if _is_finished(summary, name)
-    ]
-    files = [path for summary, name in finished if (path := _results(summary, name)).exists()]
+
+    files = []
+    for name in names:
+        for summary in rounds:
+            path = _results(summary, name)
+            if _is_finished(summary, name) and path.exists():
+                files.append(path)
     if not files:
         raise UsageError("no page left any results")
+
     name = paths.results_file(resolved["label"])
     return records.merge(files, root / (name if mode == "full" else f"{mode}_{name}"))
 
 
 def _results(summary: Summary, name: str) -> Path:
+    """Return the file of results of a page in a round."""
     return summary.path.parent / "results" / f"{name}.json"
 
 
-def _time_loop() -> timing.Measurement:
+def _time_loop() -> verdicts.Measurement:
     """Time a loop in Python, the same before and after every page.
 
     A device's `fixed_work`, which watches comparisons, is a product of matrices by its framework. This process imports
@@ -173,6 +209,7 @@ def _note_drift(path: Path, drift: float) -> None:
 
 
 def _conclude(path: Path) -> None:
+    """Say how much was measured, and how many measurements are flagged."""
     kept = records.load(path)
     flags = Counter(flag for record in kept for flag in record.measurement.flags)
     flagged = ", ".join(f"{count} {flag}" for flag, count in flags.most_common()) or "none"
@@ -182,9 +219,11 @@ def _conclude(path: Path) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; exits with code 2 on a mistake."""
     parser = argparse.ArgumentParser(
         prog="python -m metallab.headless.bench", description=__doc__.splitlines()[0]
     )
+
     add = parser.add_argument
     add(
         "--runs",

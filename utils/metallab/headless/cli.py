@@ -8,9 +8,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -22,6 +23,7 @@ from metallab.headless.runner import (
     ENTRY,
     TIMEOUT,
     USED,
+    Interrupted,
     Job,
     NotebookResult,
     UsageError,
@@ -35,6 +37,8 @@ from metallab.outcomes import STATUSES
 from metallab.paths import shown
 
 STRICT = "--strict"
+CLEAR_LINE = "\r\x1b[K"
+"""Begins the line of a terminal anew."""
 UNFINISHED = (
     "no result: the run ended while this notebook was running; it was killed, or could not write"
 )
@@ -56,38 +60,61 @@ def run(options: argparse.Namespace) -> int:
     """Run what the command line asks for; return the exit code."""
     chosen = choose(options.paths, options.only)
     resolved = resolve_device(options.device)
-    how = {
-        "cell_timeout": options.cell_timeout,
-        "timeout": options.timeout,
-        "strict": options.strict,
-    }
-    jobs = [make_job(path, options.mode, resolved["device"], **how) for path in chosen]
-    folder, began = Path(jobs[0].out), time.monotonic()
-    say(f"{len(jobs)} notebooks, {options.mode} mode, on {resolved['label']}")
-    results: list[NotebookResult] = []
-    with locked(folder):
-        summary = Summary(folder, options.mode, resolved)
-        try:
-            for job in jobs:
-                summary.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
-                results.append(run_job(job))
-                summary.add(results[-1])
-                say(line_of(results[-1]))
-        except KeyboardInterrupt as error:
-            if result := getattr(error, "result", None):
-                results.append(result)
-                summary.add(result)
-            print_table(results, folder, time.monotonic() - began)
-            say(f"interrupted; {len(jobs) - len(results)} notebooks were not begun")
-            return 130
+    jobs = [
+        make_job(
+            path,
+            options.mode,
+            resolved["device"],
+            cell_timeout=options.cell_timeout,
+            timeout=options.timeout,
+            strict=options.strict,
+        )
+        for path in chosen
+    ]
+    folder = Path(jobs[0].out)
+    began = time.monotonic()
+    say(f"{_count_notebooks(len(jobs))}, {options.mode} mode, on {resolved['label']}")
+
+    with hold_lock(folder):
+        results, is_whole = _run_jobs(jobs, Summary(folder, options.mode, resolved))
+
     print_table(results, folder, time.monotonic() - began)
-    if closing := closing_line(r.not_run for r in results if r.status == "incomplete"):
+    if not is_whole:
+        say(f"interrupted; not begun: {_count_notebooks(len(jobs) - len(results))}")
+        return 130
+    closing = closing_line(result.not_run for result in results if result.status == "incomplete")
+    if closing:
         say(f"\n{closing}")
     return int(any(result.status == "failed" for result in results))
 
 
+def _run_jobs(jobs: Sequence[Job], summary: Summary) -> tuple[list[NotebookResult], bool]:
+    """Run jobs one after the other; return the results, and False if Ctrl-C ended it before the last."""
+    results: list[NotebookResult] = []
+    for number, job in enumerate(jobs, 1):
+        # until there is a result, the file says what it means that there is none
+        summary.add(NotebookResult(job.name, job.name, reason=UNFINISHED))
+        try:
+            result = run_job(job, f"{number} of {len(jobs)}")
+        except Interrupted as interruption:
+            summary.add(interruption.result)
+            return [*results, interruption.result], False
+        except KeyboardInterrupt:  # between two notebooks
+            return results, False
+
+        results.append(result)
+        summary.add(result)
+        say(line_of(result))
+    return results, True
+
+
+def _count_notebooks(number: int) -> str:
+    """Return "1 notebook" or "3 notebooks"."""
+    return f"{number} notebook" if number == 1 else f"{number} notebooks"
+
+
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def hold_lock(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system frees when this process ends; UsageError if another run has it."""
     try:
         paths.make_folder(folder)
@@ -102,9 +129,24 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Summary:
-    """``summary.json``: the last result of each notebook; ``started`` and ``seconds`` are those of the latest run."""
+    """``summary.json``: the last result of each notebook; ``started`` and ``seconds`` are those of the latest run.
 
-    def __init__(self, folder: Path, mode: str, resolved: dict) -> None:
+    Parameters
+    ----------
+    folder
+        Of the run. The results of earlier runs into it stay.
+    mode
+        ``fast`` or ``full``.
+    resolved
+        What `resolve_device` returns.
+
+    Raises
+    ------
+    UsageError
+        If the folder has a ``summary.json`` that no run wrote.
+    """
+
+    def __init__(self, folder: Path, mode: str, resolved: Mapping[str, Any]) -> None:
         self.path = folder / "summary.json"
         self.head = {
             "mode": mode,
@@ -112,7 +154,8 @@ class Summary:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.clock = time.monotonic()
-        self.entries: dict[str, dict] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
+
         with contextlib.suppress(FileNotFoundError):
             try:
                 for entry in json.loads(self.path.read_text(encoding="utf-8"))["notebooks"]:
@@ -127,37 +170,56 @@ class Summary:
         self.entries[result.name] = result.entry()
         seconds = round(time.monotonic() - self.clock, 3)
         notebooks = [self.entries[name] for name in sorted(self.entries)]
-        text = json.dumps(
-            {**self.head, "seconds": seconds, "notebooks": notebooks}, indent=1, ensure_ascii=False
-        )
+        content = {**self.head, "seconds": seconds, "notebooks": notebooks}
+
+        text = json.dumps(content, indent=1, ensure_ascii=False)
         try:
             paths.write_atomically(self.path, text + "\n")
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
 
-def choose(given: list[Path], only: list[str]) -> list[Path]:
+def choose(given: Sequence[Path], only: Sequence[str]) -> list[Path]:
     """Return the notebooks to run: those given or all in ``notebooks/``, narrowed by ``only``.
 
-    An entry of ``only`` is a number (10 is 10_*) or a stem. UsageError if one matches nothing, or if two
-    notebooks have the same name.
+    Parameters
+    ----------
+    given
+        Files; none for all numbered ones.
+    only
+        Numbers (10 is 10_*) or stems; none for no narrowing.
+
+    Raises
+    ------
+    UsageError
+        If one of ``only`` matches nothing, or if two notebooks have the same name.
     """
-    chosen = list(
-        dict.fromkeys(
-            path.absolute() for path in given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-        )
-    )
-    if not chosen:
+    files = given or sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
+    candidates = list(dict.fromkeys(path.absolute() for path in files))
+    if not candidates:
         raise UsageError(f"there are no notebooks in {paths.NOTEBOOKS}; name the files to run")
-    names = [path.stem for path in chosen]
-    if repeated := {name for name in names if names.count(name) > 1}:
+
+    names = [path.stem for path in candidates]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
         raise UsageError(
             f"two notebooks are called {min(repeated)}; run them one after the other, into two folders"
         )
+
     for wanted in only:
-        if not any(wanted in (name, name.split("_")[0]) for name in names):
-            raise UsageError(f"--only {wanted} matches no notebook; there are: {', '.join(names)}")
-    return [path for path in chosen if not only or {path.stem, path.stem.split("_")[0]} & set(only)]
+        if not any(wanted in _names_of(path) for path in candidates):
+            listed = "\n".join(f"  {name}" for name in names)
+            raise UsageError(
+                f"--only {wanted} matches no notebook. A number or a whole name is wanted, of:\n{listed}"
+            )
+    if not only:
+        return candidates
+    return [path for path in candidates if _names_of(path) & set(only)]
+
+
+def _names_of(path: Path) -> set[str]:
+    """Return what a notebook may be called on the command line: its stem, and its number."""
+    return {path.stem, path.stem.split("_")[0]}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -168,6 +230,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         epilog="Exit codes: 0 nothing failed, 1 a notebook failed, 2 it cannot be done (a line says why), "
         "130 it was interrupted.",
     )
+
     add = parser.add_argument
     add("--mode", choices=modes.MODES, default="full", help="sizes and samples (default: full)")
     add(
@@ -185,14 +248,14 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add(
         "--cell-timeout",
-        type=seconds_argument,
+        type=parse_seconds,
         default=CELL_TIMEOUT,
         metavar="S",
         help="seconds a cell may take",
     )
     add(
         "--timeout",
-        type=seconds_argument,
+        type=parse_seconds,
         default=TIMEOUT,
         metavar="S",
         help="seconds a notebook may take",
@@ -203,9 +266,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="a page that does not run whole is a failure, 0: it is not (default: METALLAB_STRICT, or 0)",
     )
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
+
     # without a value it would take the first page for one
     given = sys.argv[1:] if argv is None else map(str, argv)
     options = parser.parse_args([f"{STRICT}=1" if each == STRICT else each for each in given])
+
     try:
         if options.strict is None:
             options.strict = modes.is_strict()
@@ -216,7 +281,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def seconds_argument(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Return a time limit from the command line: seconds, 0 for none."""
     with contextlib.suppress(ValueError):
         if 0 <= float(text) < float("inf"):
@@ -232,15 +297,31 @@ def say(text: str, end: str = "\n") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def run_job(job: Job, execute: Callable = execute) -> NotebookResult:
-    """Run a job; on a terminal with a line that shows the cell that runs."""
+def run_job(
+    job: Job, place: str = "", execute: Callable[..., NotebookResult] = execute
+) -> NotebookResult:
+    """Run a job; on a terminal with a line that shows the cell that runs.
+
+    Parameters
+    ----------
+    job
+        What to run.
+    place
+        Which of how many it is, such as "3 of 33", for that line.
+    execute
+        What runs it.
+    """
     if not sys.stdout.isatty():
         return execute(job)
-    show = lambda result, seconds: say(
-        f"\r\x1b[K{job.name}  cell {result.executed + 1}/{result.cells}  {seconds:.0f} s", end=""
-    )
+
+    def show(result: NotebookResult, seconds: float) -> None:
+        """Replace the line."""
+        running = min(result.executed + 1, result.cells)  # after the last cell it is the last
+        cell = f"cell {running} of {result.cells}" if result.cells else "starting"
+        say(f"{CLEAR_LINE}{place}  {job.name}  {cell}  {seconds:.0f} s", end="")
+
     result = execute(job, show)
-    say("\r\x1b[K", end="")
+    say(CLEAR_LINE, end="")
     return result
 
 
@@ -250,28 +331,42 @@ def line_of(result: NotebookResult) -> str:
     return f"{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {reason[:100]}".rstrip()
 
 
-def print_table(results: Iterable[NotebookResult], folder: Path, seconds: float) -> None:
+def print_table(results: Sequence[NotebookResult], folder: Path, seconds: float) -> None:
     """Print the closing table, each failure, what was skipped and why, and what did not run for lack of a tool."""
     say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
-    for r in results:
-        ran, memory = f"{r.executed}/{r.cells}", f"{r.peak_rss_bytes / 2**20:.0f} MiB"
-        say(f"{r.name:<42}{r.status:<11}{r.seconds:>8.1f} s{ran:>10}{memory:>14}")
-    counts = [f"{sum(r.status == s for r in results)} {s}" for s in STATUSES]
+    for result in results:
+        cells = f"{result.executed}/{result.cells}"
+        memory = f"{result.peak_rss_bytes / 2**20:.0f} MiB"
+        say(f"{result.name:<42}{result.status:<11}{result.seconds:>8.1f} s{cells:>10}{memory:>14}")
+
+    statuses = [result.status for result in results]
+    counts = [f"{statuses.count(status)} {status}" for status in STATUSES]
     say(f"{', '.join(counts)} in {seconds:.1f} s; {shown(folder / 'summary.json')}")
-    for r in results:
-        if r.status == "failed":
-            say(f"\n{r.name}: {r.reason}")
-            for line in r.traceback.splitlines()[-12:]:
-                say(f"    {line}")
-            if r.failed_copy:
-                say(f"  left in {os.path.abspath(folder / r.failed_copy)}")
-    for r in results:
-        if r.status == "skipped":
-            say(f"\n{r.name} was skipped: {r.reason}")
-    for r in results:
-        if r.not_run:
-            say(f"\n{r.name} is incomplete. Not run:")
-            for gap in r.not_run:
-                say(f"  {gap['where']}: {gap['what']}")
-            for fix in dict.fromkeys(gap["fix"] for gap in r.not_run):
-                say(f"  to fix it: {fix}")
+
+    for result in results:
+        if result.status == "failed":
+            _print_failure(result, folder)
+    for result in results:
+        if result.status == "skipped":
+            say(f"\n{result.name} was skipped: {result.reason}")
+    for result in results:
+        if result.not_run:
+            _print_gaps(result)
+
+
+def _print_failure(result: NotebookResult, folder: Path) -> None:
+    """Print why a notebook failed, the end of its traceback, and where its partial copy is."""
+    say(f"\n{result.name}: {result.reason}")
+    for line in result.traceback.splitlines()[-12:]:
+        say(f"    {line}")
+    if result.failed_copy:
+        say(f"  left in {os.path.abspath(folder / result.failed_copy)}")
+
+
+def _print_gaps(result: NotebookResult) -> None:
+    """Print which cells of a notebook did not run for lack of a tool, and how to get it."""
+    say(f"\n{result.name} is incomplete. Not run:")
+    for gap in result.not_run:
+        say(f"  {gap['where']}: {gap['what']}")
+    for fix in dict.fromkeys(gap["fix"] for gap in result.not_run):
+        say(f"  to fix it: {fix}")

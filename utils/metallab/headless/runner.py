@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from metallab import isolated, paths
 from metallab.notebook import Failure, save, show_failure
@@ -43,6 +43,20 @@ answer = dict(device=kind, label=picked.label, simulated=bool(picked.simulated))
 
 class UsageError(ValueError):
     """A request that cannot be fulfilled; the message says what to do. Exit code 2."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a notebook ran, whose partial copy is saved and whose processes have ended.
+
+    Parameters
+    ----------
+    result
+        What came of the notebook: it failed.
+    """
+
+    def __init__(self, result: NotebookResult) -> None:
+        super().__init__(INTERRUPTED)
+        self.result = result
 
 
 @dataclass
@@ -81,9 +95,11 @@ class NotebookResult:
     @property
     def lacking(self) -> str:
         """The cells that did not run and how to fix it, in one line."""
-        parts = [f"{gap['where']}: {gap['what']}" for gap in self.not_run]
+        if not self.not_run:
+            return ""
+        parts = "; ".join(f"{gap['where']}: {gap['what']}" for gap in self.not_run)
         fixes = ", ".join(dict.fromkeys(gap["fix"] for gap in self.not_run))
-        return f"not run: {'; '.join(parts)}. To fix it: {fixes}" if parts else ""
+        return f"not run: {parts}. To fix it: {fixes}"
 
     @property
     def lacks_required(self) -> bool:
@@ -119,6 +135,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """The file's stem, such as ``03_where_it_ran``."""
         return Path(self.path).stem
 
     @property
@@ -145,32 +162,61 @@ def make_job(
     failed: str | Path | None = None,
     **options: Any,
 ) -> Job:
-    """Return the job for one notebook, with the folders of its mode and device unless others are given.
+    """Return the job for one notebook.
 
-    UsageError if it would write over the notebook itself, or into a folder with notebooks that belongs to no run.
+    Parameters
+    ----------
+    path
+        The notebook.
+    mode, kind
+        ``fast`` or ``full``, and the kind of device, such as ``cpu``. They name the default folders.
+    out
+        The folder of the executed notebook; by default METALLAB_OUT, or one in ``build/``.
+    failed
+        The folder of the partial one, if it fails.
+    **options
+        Other fields of `Job`.
+
+    Raises
+    ------
+    UsageError
+        If it would write over the notebook itself, or into a folder with notebooks that belongs to no run.
     """
     elsewhere = out or os.environ.get("METALLAB_OUT")
     folder = Path(out or paths.run_folder(mode, kind)).absolute()
     default = folder / "failed" if elsewhere else paths.FAILED / f"{mode}-{kind}"
-    job = Job(
-        str(path), mode, kind, str(folder), str(Path(failed or default).absolute()), **options
-    )
+    failed_folder = Path(failed or default).absolute()
+    job = Job(str(path), mode, kind, str(folder), str(failed_folder), **options)
+
     if path.resolve() in (job.executed.resolve(), job.partial.resolve()):
         raise UsageError(
             f"{path} is where its executed copy would go; choose another folder for the run"
         )
-    ours = folder.resolve().is_relative_to(paths.BUILD.resolve()) or (folder / USED).exists()
-    if not ours and any(folder.glob("*.ipynb")):
+    is_of_a_run = (folder / USED).exists() or folder.resolve().is_relative_to(paths.BUILD.resolve())
+    if not is_of_a_run and any(folder.glob("*.ipynb")):
         raise UsageError(
             f"{folder} holds notebooks that no run wrote: name another folder with METALLAB_OUT"
         )
     return job
 
 
-def resolve_device(name: str) -> dict:
-    """Return ``device``, ``label`` and ``simulated`` of what `metallab.device.pick` finds in a process of its own.
+def resolve_device(name: str) -> dict[str, Any]:
+    """Look for a device with `metallab.device.pick`, in a process of its own.
 
-    UsageError, with its message, if there is no such device.
+    Parameters
+    ----------
+    name
+        As in METALLAB_DEVICE; ``auto`` takes the best there is.
+
+    Returns
+    -------
+    dict
+        ``device`` (its kind), ``label`` and ``simulated``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such device, with its message.
     """
     environment = {} if name == "auto" else {"METALLAB_DEVICE": name}
     try:
@@ -179,8 +225,10 @@ def resolve_device(name: str) -> dict:
         )
     except isolated.ChildFailed as error:
         raise UsageError(f"looking for a device failed: {error}") from None
+
     if {"DeviceUnavailable", "ValueError", "SimulationUnavailable"} & set(found.kinds):
-        raise UsageError(found.reason.partition(": ")[2])
+        _, _, message = found.reason.partition(": ")
+        raise UsageError(message)
     if not found.ok:
         raise UsageError(f"looking for a device failed: {found.reason}; try DEVICE=cpu")
     return found["answer"]
@@ -189,83 +237,158 @@ def resolve_device(name: str) -> dict:
 def execute(
     job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None
 ) -> NotebookResult:
-    """Run a job to its end. ``progress`` gets the result so far and the seconds, about once a second.
+    """Run a job to its end.
 
-    KeyboardInterrupt is raised again when the notebook is saved and its processes have ended.
+    Parameters
+    ----------
+    job
+        What to run.
+    progress
+        Gets the result so far and the seconds, about once a second.
+
+    Raises
+    ------
+    Interrupted
+        After Ctrl-C, when the partial notebook is saved and all its processes have ended.
+    UsageError
+        If its folders cannot be written.
     """
     began = time.monotonic()
     _make_room(job)
-    # Without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well.
-    environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
-    environment["METALLAB_BUILD"] = str(paths.BUILD)  # this command's, wherever the notebook lies
-    log, why, peak, interrupt = Path(job.scratch, "worker.log"), "", 0, None
-    with log.open("wb") as errors:
-        worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "metallab.headless.worker"],
-            stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, text=True, start_new_session=True,
-        )  # fmt: skip
-    head = find_process(worker.pid)
+    log = Path(job.scratch, "worker.log")
+
+    worker, input_ = _start_worker(log)
+    watch = _Watch(job, began, progress)
+    is_interrupted = False
     try:
         # the worker ends when this pipe closes, with this process
-        worker.stdin.write(json.dumps(asdict(job)) + "\n")
-        worker.stdin.flush()
-        while worker.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(SAMPLE_EVERY)
-            known, seconds = _known(job), time.monotonic() - began
-            if kernel := find_process(known.get("kernel", 0)):
-                peak = max(peak, resident_bytes(kernel))
-            progress(_result(job, known), seconds)
-            if job.timeout and seconds > job.timeout + HANG_GRACE:
-                why = f"the worker did not answer {HANG_GRACE:g} s after the notebook's timeout"
-                kill_family(head)
+        input_.write(json.dumps(asdict(job)) + "\n")
+        input_.flush()
+        watch.wait(worker)
     except BrokenPipeError:
         worker.wait()
-    except KeyboardInterrupt as error:
-        interrupt, why = error, INTERRUPTED
+    except KeyboardInterrupt:
+        is_interrupted = True
         with contextlib.suppress(OSError):
-            worker.stdin.close()
+            input_.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.wait(STOP_GRACE)
     finally:
-        if worker.poll() is None:
-            kill_family(head)
-        kernel = _known(job).get("kernel")
-        kill_family(
-            find_process(kernel) if kernel else None, Path(job.scratch).name
-        )  # and what cells left running
+        _end_processes(job, worker)
         with contextlib.suppress(OSError):
-            worker.stdin.close()
-    known = _known(job)
-    result = _result(job, known)
-    if "done" not in known:
-        where = f"cell {result.cell}: " if result.cell else ""
-        reason = why or f"{where}the worker process {describe_exit(worker.wait())}"
-        fail(
-            job,
-            result,
-            Failure(reason, result.cell, known.get("index"), "" if why else last_words(log)),
-        )
+            input_.close()
+
+    reason = INTERRUPTED if is_interrupted else watch.reason
+    result = _conclude(job, reason, log, worker)
     shutil.rmtree(job.scratch, ignore_errors=True)
-    result.peak_rss_bytes = max(result.peak_rss_bytes, peak)
+    result.peak_rss_bytes = max(result.peak_rss_bytes, watch.peak_bytes)
     result.seconds = round(time.monotonic() - began, 3)
-    if interrupt:
-        interrupt.result = result
-        raise interrupt
+    if is_interrupted:
+        raise Interrupted(result)
     return result
+
+
+def _start_worker(log: Path) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start the process that runs a notebook, and return it with its input; what it prints goes into a file."""
+    # without METALLAB_DEVICE: importing metallab would arm the simulation in the worker as well
+    environment = {name: value for name, value in os.environ.items() if name != "METALLAB_DEVICE"}
+    environment["METALLAB_BUILD"] = str(paths.BUILD)  # this command's, wherever the notebook lies
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "metallab.headless.worker"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            text=True,
+            start_new_session=True,
+        )
+    return worker, cast(IO[str], worker.stdin)
+
+
+@dataclass
+class _Watch:
+    """Follow a worker until it ends."""
+
+    job: Job
+    began: float
+    """By `time.monotonic`."""
+    progress: Callable[[NotebookResult, float], object]
+    peak_bytes: int = 0
+    """The most memory of the kernel that was seen."""
+    reason: str = ""
+    """Why the worker was killed; empty if it was not."""
+
+    def wait(self, worker: subprocess.Popen[str]) -> None:
+        """Return when the worker has ended; kill it some time after the notebook's limit."""
+        head = find_process(worker.pid)
+        while worker.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(SAMPLE_EVERY)
+
+            known = _read_state(self.job)
+            kernel = find_process(known.get("kernel", 0))
+            if kernel:
+                self.peak_bytes = max(self.peak_bytes, resident_bytes(kernel))
+
+            seconds = time.monotonic() - self.began
+            self.progress(_make_result(self.job, known), seconds)
+            if self.job.timeout and seconds > self.job.timeout + HANG_GRACE:
+                self.reason = (
+                    f"the worker did not answer {HANG_GRACE:g} s after the notebook's timeout"
+                )
+                kill_family(head)
+
+
+def _end_processes(job: Job, worker: subprocess.Popen[str]) -> None:
+    """End the worker, the kernel, and what cells left running."""
+    if worker.poll() is None:
+        kill_family(find_process(worker.pid))
+    kernel = _read_state(job).get("kernel")
+    kill_family(find_process(kernel) if kernel else None, Path(job.scratch).name)
+
+
+def _conclude(job: Job, reason: str, log: Path, worker: subprocess.Popen[str]) -> NotebookResult:
+    """Return what the worker wrote; a failure if it did not come to its end.
+
+    Parameters
+    ----------
+    job
+        What ran.
+    reason
+        Why this process ended the worker; empty if it did not.
+    log
+        What the worker printed.
+    worker
+        The process, which has ended.
+    """
+    known = _read_state(job)
+    result = _make_result(job, known)
+    if "done" in known:
+        return result
+
+    words = ""
+    if not reason:
+        where = f"cell {result.cell}: " if result.cell else ""
+        reason = f"{where}the worker process {describe_exit(worker.wait())}"
+        words = last_words(log)
+    return fail(job, result, Failure(reason, result.cell, known.get("index"), words))
 
 
 def _make_room(job: Job) -> None:
     """Remove what an earlier run of this notebook left, and make the job's folders. UsageError if that fails."""
     results = Path(job.out, "results", f"{job.name}.json")
     picture = results.with_suffix(".png")
+    usual = tempfile.gettempdir()
+    # sockets are made in it, whose paths have at most 104 bytes
+    scratch_root = usual if len(usual) < 70 else "/tmp"
+
     try:
         for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results, picture):
             old.unlink(missing_ok=True)
         paths.make_folder(Path(job.out))
         Path(job.out, USED).touch()
-        usual = tempfile.gettempdir()  # sockets are made in it: their paths have at most 104 bytes
-        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=usual if len(usual) < 70 else "/tmp")
+        job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=scratch_root)
     except OSError as error:
         raise cannot_write(error.filename or job.out, error) from error
 
@@ -280,8 +403,11 @@ def fail(
     job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None
 ) -> NotebookResult:
     """Note why a notebook failed, and keep its partial copy, or else a text with the reason."""
-    result.status, result.reason = "failed", failure.reason
-    result.cell, result.traceback = failure.cell, failure.traceback
+    result.status = "failed"
+    result.reason = failure.reason
+    result.cell = failure.cell
+    result.traceback = failure.traceback
+
     left = job.partial
     try:
         if not job.allow_errors:  # else the cells after an error ran, too
@@ -297,6 +423,7 @@ def fail(
     except OSError as error:
         if "cannot be written" not in failure.reason:
             result.reason += f"; and {cannot_write(left, error)}"
+
     if left.exists():
         result.failed_copy = os.path.relpath(left, job.out)
         result.notebook = left if left == job.partial else None
@@ -310,18 +437,18 @@ def cannot_write(path: str | Path, error: OSError) -> UsageError:
     )
 
 
-def _known(job: Job) -> dict[str, Any]:
+def _read_state(job: Job) -> dict[str, Any]:
     """Return what the worker has written so far."""
     with contextlib.suppress(OSError):
         return json.loads(job.state.read_text(encoding="utf-8"))
     return {}
 
 
-def _result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
-    names = {f.name for f in fields(NotebookResult)}
-    result = NotebookResult(
-        **{"name": job.name, **{name: known[name] for name in known if name in names}}
-    )
+def _make_result(job: Job, known: Mapping[str, Any]) -> NotebookResult:
+    """Return the result that a worker has written, as far as it has."""
+    names = {field.name for field in fields(NotebookResult)}
+    written = {name: known[name] for name in known if name in names}
+    result = NotebookResult(**{"name": job.name} | written)
     result.title = result.title or job.name
     result.notebook = Path(result.notebook) if result.notebook else None
     return result

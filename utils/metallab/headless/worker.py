@@ -18,6 +18,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 from metallab.headless.runner import INTERRUPTED, Job, NotebookResult, cannot_write, fail
 from metallab.notebook import (
@@ -51,12 +52,16 @@ sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 from jupyter_client.kernelspec import KernelSpecManager  # noqa: E402
 from jupyter_client.manager import AsyncKernelManager  # noqa: E402
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner  # noqa: E402
 from nbclient import NotebookClient  # noqa: E402
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError  # noqa: E402
+from nbformat import NotebookNode  # noqa: E402
 from traitlets.log import get_logger  # noqa: E402
 
 KERNEL_START = 120
 """Seconds that a kernel may take to start; on an idle machine it takes half a second."""
+INTERRUPT_GRACE = 10.0
+"""Seconds that an interrupted cell may take to print its traceback."""
 OUTPUT_GRACE = 60
 """Seconds for a cell's outputs after its end; nbclient drops the rest after 4 s without a word."""
 
@@ -66,30 +71,45 @@ def main() -> int:
     parent = os.getppid()
     adopt_orphans()
     job = Job(**json.loads(sys.stdin.readline()))
-    result, notebook = NotebookResult(job.name, job.name), None
+    result = NotebookResult(job.name, job.name)
+    notebook = None
+
     try:
         notebook = read_notebook(Path(job.path))
         for cell in notebook.cells:
             cell.source = job.replace.get(cell.get("id"), cell.source)
-        result.title, result.cells = (
-            title_of(notebook) or job.name,
-            sum(map(is_code, notebook.cells)),
-        )
-        if reason := skip_reason(notebook, job.device):
-            result.status, result.reason = "skipped", reason
-        elif lacking := lacking_tools(notebook):
-            leave_out(notebook, lacking)
-            finish(job, result, notebook)
-        else:
-            Page(job, notebook, result).run()
+        result.title = title_of(notebook) or job.name
+        result.cells = sum(map(is_code, notebook.cells))
+        run_or_skip(job, notebook, result)
     except Failure as failure:
         fail(job, result, failure, notebook)
     finally:
         kill_descendants()
+
     write_state(job, result, done=True)
     if os.getppid() != parent:  # which would have removed it
         shutil.rmtree(job.scratch, ignore_errors=True)
     return 0
+
+
+def run_or_skip(job: Job, notebook: NotebookNode, result: NotebookResult) -> None:
+    """Run a page, unless it says that it cannot run here; note in the result what came of it.
+
+    `Failure` if it did not run as it should.
+    """
+    reason = skip_reason(notebook, job.device)
+    if reason:
+        result.status = "skipped"
+        result.reason = reason
+        return
+
+    lacking = lacking_tools(notebook)
+    if lacking:
+        leave_out(notebook, lacking)
+        finish(job, result, notebook)
+        return
+
+    Page(job, notebook, result).run()
 
 
 def write_state(job: Job, result: NotebookResult, **more: object) -> None:
@@ -97,7 +117,7 @@ def write_state(job: Job, result: NotebookResult, **more: object) -> None:
     write_atomically(job.state, json.dumps(asdict(result) | more, default=str))
 
 
-def finish(job: Job, result: NotebookResult, notebook) -> None:
+def finish(job: Job, result: NotebookResult, notebook: NotebookNode) -> None:
     """Save a page without an error, and note whether it ran whole.
 
     `Failure` if it did not and was to be complete, or if it cannot be written.
@@ -105,23 +125,26 @@ def finish(job: Job, result: NotebookResult, notebook) -> None:
     result.not_run = not_run(notebook)
     if job.strict and result.lacks_required:
         required = (gap["where"] for gap in result.not_run if not gap.get("optional"))
-        raise Failure(
-            f"a strict run wants every cell to run; these did not: {', '.join(dict.fromkeys(required))}"
-        )
+        cells = ", ".join(dict.fromkeys(required))
+        raise Failure(f"a strict run wants every cell to run; these did not: {cells}")
+
     try:
         save(notebook, job.executed)
     except OSError as error:
         raise Failure(str(cannot_write(job.executed, error))) from error
     job.partial.unlink(missing_ok=True)
-    result.status, result.notebook = "passed", job.executed
+
+    result.status = "passed"
+    result.notebook = job.executed
     if result.not_run:
-        result.status, result.reason = "incomplete", result.lacking
+        result.status = "incomplete"
+        result.reason = result.lacking
 
 
 class Page(NotebookClient):
     """Execute a notebook: save after every cell, enforce the limits, raise `Failure` if a cell does not end well."""
 
-    def __init__(self, job: Job, notebook, result: NotebookResult) -> None:
+    def __init__(self, job: Job, notebook: NotebookNode, result: NotebookResult) -> None:
         super().__init__(
             notebook,
             allow_errors=job.allow_errors,
@@ -131,12 +154,19 @@ class Page(NotebookClient):
             shell_timeout_interval=1,
             startup_timeout=KERNEL_START,
             timeout_func=self.seconds_for,
-            on_notebook_start=self.started,
+            on_notebook_start=self.follow_kernel,
         )
-        self.job, self.result, self.index = job, result, None
+        self.job = job
+        self.result = result
         self.kernel_log = Path(job.scratch, "kernel.log")
         self.deadline = time.monotonic() + (job.timeout or float("inf"))
-        self.number, self.cut = 0, False
+
+        self.number = 0
+        """How many code cells have begun."""
+        self.index: int | None = None
+        """Which cell of the notebook runs."""
+        self.is_cut = False
+        """Whether the process that waits has gone, or wants an end."""
 
     def run(self) -> None:
         """Run every cell in a fresh kernel, and save the notebook. Failure if it stops."""
@@ -144,77 +174,91 @@ class Page(NotebookClient):
         try:
             self.save()
             with self.kernel_log.open("ab") as log:
-                where = {
-                    "cwd": str(Path(self.job.path).parent),
-                    "env": kernel_environment(self.job),
-                }
-                asyncio.run(self.async_execute(stdout=log, stderr=log, **where))
-        except (
-            RuntimeError,
-            OSError,
-        ) as error:  # the kernel did not start, or broke between two cells
+                cells = self.async_execute(
+                    stdout=log,
+                    stderr=log,
+                    cwd=str(Path(self.job.path).parent),
+                    env=kernel_environment(self.job),
+                )
+                asyncio.run(cells)
+        except (RuntimeError, OSError) as error:
+            # the kernel did not start, or broke between two cells
             words = f"{type(error).__name__}: {error}\n{last_words(self.kernel_log)}"
-            raise self.failure(f"no kernel: {error}", words) from error
+            raise self.make_failure(f"no kernel: {error}", words) from error
         finally:
-            unit = (
-                1 if sys.platform == "darwin" else 1024
-            )  # ru_maxrss counts bytes there, KiB elsewhere
-            self.result.peak_rss_bytes = (
-                resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-            )
+            self.result.peak_rss_bytes = peak_bytes_of_children()
             self.result.not_run = not_run(self.nb)
             self.result.judgements = judgements(self.nb)
-        if failure := fault(self.nb):
+
+        failure = fault(self.nb)
+        if failure:
             raise failure
         finish(self.job, self.result, self.nb)
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """Return ipykernel in this interpreter, whatever a kernelspec says, over Unix sockets."""
         scratch = Path(self.job.scratch)
-        self.km = AsyncKernelManager(
+        self.manager = AsyncKernelManager(
             kernel_name="python3",
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
             transport="ipc",
             ip=str(scratch / "k"),
             connection_file=str(scratch / "kernel.json"),
         )
-        return self.km
+        self.km = self.manager  # where nbclient looks for it
+        return self.manager
 
-    def started(self, notebook) -> None:
-        """End the kernel when this process's input is closed."""
-        kernel = self.km.provisioner.pid
+    @property
+    def kernel(self) -> LocalProvisioner:
+        """What started the kernel's process, and knows it."""
+        return cast(LocalProvisioner, self.manager.provisioner)
+
+    @property
+    def kernel_pid(self) -> int:
+        """The number of the kernel's process; 0 before it has started."""
+        return self.kernel.pid or 0
+
+    def follow_kernel(self, notebook: NotebookNode) -> None:
+        """Note the kernel's process, and end it when this process's input is closed."""
+        kernel = self.kernel_pid
         write_state(self.job, self.result, kernel=kernel)
 
         def end_with_input() -> None:
             while os.read(0, 1):
                 continue
-            self.cut = True
+            self.is_cut = True
             kill_family(find_process(kernel))
             kill_descendants()
 
         threading.Thread(target=end_with_input, daemon=True).start()
 
-    async def async_execute_cell(self, cell, cell_index, **_):
+    async def async_execute_cell(
+        self, cell: NotebookNode, cell_index: int, *_: object, **__: object
+    ) -> NotebookNode:
         """Execute one cell; Failure if no other may follow."""
         if not is_code(cell):
             return cell
-        self.number, self.index = self.number + 1, cell_index
+
+        self.number += 1
+        self.index = cell_index
         self.result.cell = self.number
-        write_state(self.job, self.result, kernel=self.km.provisioner.pid, index=cell_index)
+        write_state(self.job, self.result, kernel=self.kernel_pid, index=cell_index)
+
         try:
             await super().async_execute_cell(cell, cell_index)
         except CellExecutionError as error:
             self.result.executed += 1
-            raise fault(self.nb) or self.failure(
-                f"cell {self.number}: {error.ename}", error.traceback
-            ) from error
+            raised = self.make_failure(f"cell {self.number}: {error.ename}", error.traceback)
+            raise fault(self.nb) or raised from error
         except CellTimeoutError as error:
             await self.interrupt(cell)
-            raise self.timed_out(cell, error) from error
+            raise self.note_timeout(cell, error) from error
         except DeadKernelError as error:
-            process = self.km.provisioner.process
-            reason = f"cell {self.number}: the kernel {describe_exit(process.returncode if process else None)}"
-            raise self.failure(reason, last_words(self.kernel_log)) from error
+            process = self.kernel.process
+            end = describe_exit(process.returncode if process else None)
+            reason = f"cell {self.number}: the kernel {end}"
+            raise self.make_failure(reason, last_words(self.kernel_log)) from error
+
         self.result.executed += 1
         self.result.cell = None
         self.save()
@@ -225,48 +269,65 @@ class Page(NotebookClient):
         try:
             save(self.nb, self.job.partial)
         except OSError as error:
-            raise self.failure(str(cannot_write(self.job.partial, error))) from error
+            raise self.make_failure(str(cannot_write(self.job.partial, error))) from error
 
-    def seconds_for(self, cell) -> float | None:
+    def seconds_for(self, cell: NotebookNode) -> float | None:
         """Return this cell's limit: its own, or the rest of the notebook's; None for no limit."""
-        seconds = min(self.job.cell_timeout or float("inf"), self.deadline - time.monotonic())
-        return (
-            None if seconds == float("inf") else max(seconds, 0.001)
-        )  # nbclient takes 0 for no limit
+        rest = self.deadline - time.monotonic()
+        seconds = min(self.job.cell_timeout or float("inf"), rest)
+        if seconds == float("inf"):
+            return None
+        return max(seconds, 0.001)  # nbclient takes 0 for no limit
 
-    async def interrupt(self, cell) -> None:
-        """Interrupt the cell and wait up to ten seconds for its traceback."""
-        await self.km.interrupt_kernel()
-        end = time.monotonic() + 10
-        while time.monotonic() < end and not any(
-            output.output_type == "error" for output in cell.outputs
-        ):
+    async def interrupt(self, cell: NotebookNode) -> None:
+        """Interrupt the cell and wait up to ten seconds for its traceback; then end the kernel."""
+        await self.manager.interrupt_kernel()
+        end = time.monotonic() + INTERRUPT_GRACE
+        while time.monotonic() < end and not has_error(cell):
             await asyncio.sleep(0.1)  # nbclient's task still listens, and adds the output
-        kill_family(find_process(self.km.provisioner.pid))  # it may ignore the interrupt
 
-    def failure(self, reason: str, traceback: str = "") -> Failure:
+        kill_family(find_process(self.kernel_pid))  # it may ignore the interrupt
+
+    def make_failure(self, reason: str, traceback: str = "") -> Failure:
         """Return the failure of the cell that runs."""
-        if self.cut:
+        if self.is_cut:
             reason, traceback = INTERRUPTED, ""
         return Failure(reason, self.number or None, self.index, without_colours(traceback))
 
-    def timed_out(self, cell, error: CellTimeoutError) -> Failure:
-        reason = f"cell {self.number} took longer than {self.job.cell_timeout:g} s (--cell-timeout)"
+    def note_timeout(self, cell: NotebookNode, error: CellTimeoutError) -> Failure:
+        """Add to a cell's outputs that it was stopped; return the failure, which names the limit."""
         if "IOPub" in str(error):
             reason = f"cell {self.number} ended, but its outputs did not all arrive in {self.iopub_timeout} s"
         elif time.monotonic() >= self.deadline:
             reason = f"cell {self.number}: the notebook took longer than {self.job.timeout:g} s (--timeout)"
-        failure = self.failure(reason)
+        else:
+            reason = (
+                f"cell {self.number} took longer than {self.job.cell_timeout:g} s (--cell-timeout)"
+            )
+
+        failure = self.make_failure(reason)
         where = [line for output in cell.outputs for line in output.get("traceback", [])]
         cell.outputs.append(type(cell)(stopped_output(failure.reason)))
         failure.traceback = without_colours("\n".join([*where, failure.reason]))
         return failure
 
 
+def has_error(cell: NotebookNode) -> bool:
+    """Return whether a cell's outputs have a traceback."""
+    return any(output.output_type == "error" for output in cell.outputs)
+
+
+def peak_bytes_of_children() -> int:
+    """Return the most memory that one child process of this one has used."""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak  # bytes there, KiB elsewhere
+
+
 def kernel_environment(job: Job) -> dict[str, str]:
     """Return the kernel's environment variables, without this user's settings of IPython and matplotlib."""
     settings = Path(job.scratch, "matplotlibrc")
     settings.touch()
+
     ours = {
         "METALLAB_MODE": job.mode,
         "METALLAB_DEVICE": job.device,
@@ -276,6 +337,7 @@ def kernel_environment(job: Job) -> dict[str, str]:
         "IPYTHONDIR": str(Path(job.scratch, "ipython")),
         "MATPLOTLIBRC": str(settings),
     }
+
     kept = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
     return marked(kept, Path(job.scratch).name) | ours
 

@@ -319,7 +319,10 @@ def load_model(factory: str) -> ModelUnderTest:
     """
     module, _, name = factory.partition(":")
     if not module or not name or module.endswith(".py") or os.sep in module:
-        raise NotAModel(f"{factory!r} names no factory: write package.module:factory")
+        example = module.removesuffix(".py").replace(os.sep, ".") or "package.module"
+        raise NotAModel(
+            f"{factory!r} names no factory: write {example}:{name or 'NAME'}, with the name of a function in it"
+        )
 
     torch.set_default_dtype(torch.float32)  # another script of this process may have changed it
     with raising_not_a_model(f"{module} cannot be imported"):
@@ -327,7 +330,7 @@ def load_model(factory: str) -> ModelUnderTest:
     if not callable(function):
         raise NotAModel(f"{module} has no function {name}: name one, package.module:factory")
 
-    with raising_not_a_model(f"{factory} takes nothing and returns {RETURNS}, and it raised"):
+    with raising_not_a_model(f"{factory} must take no argument and return {RETURNS}; it raised"):
         result = function()
     return as_model(result, factory)
 
