@@ -109,14 +109,7 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
         return _simulated()
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:
-            setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
-            message = (
-                f"{wanted} was asked for, but {fault}; {setting} takes the best device there is"
-            )
-            if wanted == "mps" and sys.platform == "linux":
-                imitation = "METALLAB_DEVICE=sim" if name == "auto" else 'pick("sim")'
-                message += f", and {imitation} one that imitates an Apple GPU"
-            raise DeviceUnavailable(message)
+            raise DeviceUnavailable(_say_missing(name, wanted, fault))
         return _known(wanted)
     for kind in BEST_FIRST:
         if (fault := probe(kind)) is None:
@@ -124,6 +117,16 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
         if _backend(kind).is_available():
             warnings.warn(f"{kind} is passed over: {fault}", RuntimeWarning, stacklevel=3)
     raise AssertionError("the CPU has no fault")
+
+
+def _say_missing(name: str, wanted: str, fault: str) -> str:
+    """Return what an error says where a device is not here: how to take another one."""
+    setting = "METALLAB_DEVICE=auto" if name == "auto" else "pick()"
+    message = f"{wanted} was asked for, but {fault}; {setting} takes the best device there is"
+    if wanted == "mps" and sys.platform == "linux":
+        imitation = "METALLAB_DEVICE=sim" if name == "auto" else 'pick("sim")'
+        message += f", and {imitation} one that imitates an Apple GPU"
+    return message
 
 
 def cpu(threads: int | None = None) -> PyTorchDevice:

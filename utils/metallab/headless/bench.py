@@ -21,7 +21,7 @@ from typing import Any
 from metallab import machine, paths, processes, records, timing, verdicts
 from metallab import mode as modes
 from metallab.device import NAMES
-from metallab.headless.cli import Summary, choose, line_of, hold_lock, run_job, say
+from metallab.headless.cli import Summary, choose, hold_lock, line_of, run_job, say
 from metallab.headless.runner import NotebookResult, UsageError, make_job, resolve_device
 from metallab.outcomes import REACHED_THE_END
 
