@@ -205,7 +205,8 @@ def must(command, environment=None):
     if subprocess.call(command, env=environment):
         raise SetupError(
             "The message above says why. If it finds no version of a package at all, there is no network, or "
-            "a proxy is wanted: docs/setup.md, Without a network. What was downloaded is kept: make setup goes on from there."
+            "a proxy is wanted: docs/setup.md, Without a network. What was downloaded is kept: make setup goes on from "
+            "there."
         )
 
 
