@@ -24,7 +24,7 @@ import torch
 from scipy.stats import binomtest
 
 from metallab import device, timing
-from metallab.verdicts import DRIFT
+from metallab.timing import DRIFT
 
 JUST_ABOVE = DRIFT + 0.02
 """A sentinel's own noise is below 2 % on a machine at rest."""
@@ -121,7 +121,7 @@ def main() -> None:
     outcomes = Counter(each.answers["other"].outcome for each in compared)
     wrong = outcomes["faster"] + outcomes["slower"]
     print(f"nothing planted: {share(wrong, given.same)} get a speed-up; {dict(outcomes)}")
-    moved = [abs(watch.drift) for each in compared for watch in each.watches]
+    moved = [abs(watch.drift) for each in compared for watch in each.sentinels]
     print(f"the largest change of speed in rounds that count: {max(moved):.0%}")
 
 

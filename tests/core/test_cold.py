@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_timing_rules import FakeClock
 
-from metallab import caches, device, records, timing, verdicts
+from metallab import caches, device, records, timing
 from metallab.fake_device import FakeDevice
 
 WARM, COLD, CLEARING = 0.010, 0.030, 0.200
@@ -110,7 +110,7 @@ def test_a_cold_comparison_in_a_file_is_still_cold(tmp_path):
     path = records.save("99_page", compared, on=device.Device("cpu", "x"), folder=tmp_path)
     (baseline, variant) = records.load(path)
     assert baseline.measurement.cold
-    assert variant.answer.ratio.sampling is verdicts.COLD_ROUNDS
+    assert variant.answer.ratio.sampling is timing.COLD_ROUNDS
 
 
 def test_a_cold_comparison_is_withheld_by_the_same_rule(monkeypatch):

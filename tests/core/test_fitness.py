@@ -45,7 +45,7 @@ def judge(times=(STEADY,), *, simulated=False, here=QUIET):
 @pytest.fixture(autouse=True)
 def full_mode_on_a_quiet_machine(monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "full")
-    monkeypatch.setattr(timing.Others, "cores", lambda self: 0.0)
+    monkeypatch.setattr(timing.BackgroundLoad, "cores", lambda self: 0.0)
 
 
 def test_a_quiet_machine_is_fit():
@@ -56,7 +56,7 @@ def test_a_quiet_machine_is_fit():
 
 
 def test_other_programs_make_it_unfit(monkeypatch):
-    monkeypatch.setattr(timing.Others, "cores", lambda self: 1.5)
+    monkeypatch.setattr(timing.BackgroundLoad, "cores", lambda self: 1.5)
     judged = judge()
     assert judged.obstacles == (Obstacle.BUSY,)
     assert "1.5 cores" in str(judged)
@@ -93,7 +93,7 @@ def test_its_power_counts(changes, obstacles):
 
 
 def test_every_obstacle_is_told(monkeypatch):
-    monkeypatch.setattr(timing.Others, "cores", lambda self: 1.5)
+    monkeypatch.setattr(timing.BackgroundLoad, "cores", lambda self: 1.5)
     told = str(judge(here=dataclasses.replace(QUIET, power_source="battery")))
     assert "1.5 cores" in told
     assert "plug it in" in told

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from test_timing_rules import FakeClock
 
-from metallab import inspections, timing
+from metallab import timing
+from metallab.timing import comparing, inspections
 
 RIGHT, LEFT_AS_IT_WAS = 1.0, 0.0
 SECONDS_OF_A_CALL = 0.01
@@ -86,7 +87,7 @@ class Watched(inspections.Inspections):
 @pytest.fixture(autouse=True)
 def _watched(monkeypatch):
     Watched.rounds = []
-    monkeypatch.setattr(timing, "Inspections", Watched)
+    monkeypatch.setattr(comparing, "Inspections", Watched)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def test_what_is_in_doubt_is_not_drawn():
             Reason.OUTPUTS_DIFFER,
         ),
         (dataclasses.replace(fine, measurements=busy), Reason.BUSY_MACHINE),
-        (dataclasses.replace(fine, watches=(drifted,)), Reason.DRIFTED),
+        (dataclasses.replace(fine, sentinels=(drifted,)), Reason.DRIFTED),
     ):
         figure = plots.speedups([doubtful])
         assert Withheld(reason).label in texts(figure)

@@ -149,7 +149,7 @@ def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     assert (few[1].comparison.high, few[1].comparison.outcome) == (None, "inconclusive")
     assert not build.exists()
     watch = timing.Sentinel(measurement(), measurement(samples=(1.05, 1.155, 1.26)))
-    watched = dataclasses.replace(comparison(), watches=(watch,))
+    watched = dataclasses.replace(comparison(), sentinels=(watch,))
     path = records.save("01_a", measurement(), watched, on=CPU)
     assert path == build / "full-cpu" / "results" / "01_a.json"
     assert (build / ".gitignore").read_text() == "*\n", (
@@ -203,7 +203,7 @@ def test_what_the_page_withholds_the_file_withholds(tmp_path):
     calls = {name: dataclasses.replace(m, others=1.0) for name, m in quiet.measurements.items()}
     doubts = {
         "busy": dataclasses.replace(quiet, name="busy", measurements=calls),
-        "drift": dataclasses.replace(quiet, name="drift", watches=(drifted,)),
+        "drift": dataclasses.replace(quiet, name="drift", sentinels=(drifted,)),
         "quiet": dataclasses.replace(quiet, name="quiet"),
     }
     got = {

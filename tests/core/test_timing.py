@@ -10,7 +10,8 @@ import math
 import numpy as np
 import pytest
 
-from metallab import timing, verdicts
+from metallab import timing
+from metallab.timing.outputs import describe_check
 
 
 @pytest.mark.parametrize("n", [6, 7, 20, 100, 1999])
@@ -97,10 +98,8 @@ def test_inconclusive_says_what_it_leaves_open():
 
 
 def test_a_check_without_a_name_is_a_function_of_yours():
-    assert (
-        verdicts.describe_check(functools.partial(len)) == "outputs checked by a function of yours"
-    )
-    assert verdicts.describe_check(len) == "outputs checked by len"
+    assert describe_check(functools.partial(len)) == "outputs checked by a function of yours"
+    assert describe_check(len) == "outputs checked by len"
 
 
 def planted(name: str, *samples: float, **more) -> timing.Measurement:

@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from metallab import inspections, timing
+from metallab import timing
 from metallab.fake_device import FakeDevice
+from metallab.timing import inspections, load
 
 QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
 QUICK |= {"warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
@@ -338,17 +339,19 @@ def test_a_busy_machine_is_flagged(monkeypatch) -> None:
         now = lambda clock=clock: clock.now / 1e9
         with monkeypatch.context() as planted:
             planted.setattr(
-                timing, "_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now()
+                load, "_count_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now()
             )
-            planted.setattr(timing, "time", SimpleNamespace(monotonic=now, process_time=now))
+            planted.setattr(load, "time", SimpleNamespace(monotonic=now, process_time=now))
             got = measured(clock, lambda: 0.01)
         assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
         assert got.others == pytest.approx(cores, abs=1e-6)
-    before = timing._busy_seconds()
+    before = load._count_busy_seconds()
     until = time.process_time() + 0.2
     while time.process_time() < until:
         sum(range(10_000))
-    assert timing._busy_seconds() - before > 0.1, "the system's count of busy time does not move"
+    assert load._count_busy_seconds() - before > 0.1, (
+        "the system's count of busy time does not move"
+    )
     kinds = {
         "user": 1,
         "nice": 2,
@@ -359,8 +362,8 @@ def test_a_busy_machine_is_flagged(monkeypatch) -> None:
         "idle": 1000,
         "iowait": 5000,
     }
-    monkeypatch.setattr(timing.psutil, "cpu_times", lambda: SimpleNamespace(**kinds))
-    assert timing._busy_seconds() == 63, "all that is work, and nothing else"
+    monkeypatch.setattr(load.psutil, "cpu_times", lambda: SimpleNamespace(**kinds))
+    assert load._count_busy_seconds() == 63, "all that is work, and nothing else"
 
 
 def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
@@ -386,10 +389,10 @@ def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
             {"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given
         )["b"],
     )
-    monkeypatch.setattr(timing, "turns", SimpleNamespace(turn=turn))
-    monkeypatch.setattr(timing, "_busy_seconds", lambda: busy[0])
+    monkeypatch.setattr(load, "turns", SimpleNamespace(turn=turn))
+    monkeypatch.setattr(load, "_count_busy_seconds", lambda: busy[0])
     clocks = SimpleNamespace(monotonic=lambda: clock.now / 1e9, process_time=lambda: 0.0)
-    monkeypatch.setattr(timing, "time", clocks)
+    monkeypatch.setattr(load, "time", clocks)
     for measure in ways:
         log.clear()
         got = measure()

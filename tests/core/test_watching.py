@@ -12,7 +12,7 @@ import pytest
 from test_timing_rules import FakeClock
 
 from metallab import device, timing
-from metallab.verdicts import Sentinel
+from metallab.timing import load, rounds, sentinels
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def nobody_else_is_busy(monkeypatch):
-    monkeypatch.setattr(timing, "_busy_seconds", lambda: 0.0)
+    monkeypatch.setattr(load, "_count_busy_seconds", lambda: 0.0)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_each_of_the_devices_must_keep_its_speed(machine, watched_first):
         on=dict(zip(("slow", "fast"), devices, strict=True)),
     )
     assert compared.answers["fast"].reason is timing.Reason.DRIFTED
-    assert [watch.before.device for watch in compared.watches] == [each.label for each in devices]
+    assert [watch.before.device for watch in compared.sentinels] == [each.label for each in devices]
 
 
 def test_it_opens_no_sentinel_inside_of_one(machine):
@@ -133,17 +133,17 @@ def test_it_opens_no_sentinel_inside_of_one(machine):
         before = machine.sentinel_calls
         compared = machine.compare()
         assert machine.sentinel_calls == before
-    assert compared.watches == (watch,)
+    assert compared.sentinels == (watch,)
 
 
 def test_its_sentinel_is_closed_afterwards(machine):
     machine.compare()
-    assert Sentinel.watching == []
+    assert sentinels.find_open() == ()
 
 
 def test_in_fast_mode_nothing_is_watched(machine, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    assert machine.compare().watches == ()
+    assert machine.compare().sentinels == ()
     assert machine.sentinel_calls == 0
 
 
@@ -178,7 +178,7 @@ def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
     seen = []
 
     def work():
-        seen.append(list(Sentinel.watching))
+        seen.append(sentinels.find_open())
         machine.clock.now += 10_000_000
 
     timing.compare(
@@ -195,7 +195,7 @@ def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
 
 
 class BusyFor:
-    """Stands in for `timing.Others`: other programs use two cores in some stretches, and none in the others."""
+    """Stands in for `timing.BackgroundLoad`: other programs use two cores in some stretches, and none in the others."""
 
     def __init__(self, stretches: float, after: int = 0) -> None:
         self.seen = 0
@@ -214,7 +214,7 @@ class BusyFor:
 
 
 def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(stretches=1))
+    monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=1))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared["fast"].others == 0.0
@@ -223,7 +223,7 @@ def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
 
 
 def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(stretches=float("inf")))
+    monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=float("inf")))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared["fast"].others == pytest.approx(2.0)
@@ -233,7 +233,7 @@ def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypa
 
 
 def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(stretches=float("inf"), after=1))
+    monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=float("inf"), after=1))
     machine.device = timing.Host()
     compared = machine.compare()
     assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
@@ -241,7 +241,7 @@ def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch)
 
 
 def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(stretches=2))
+    monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=2))
     machine.device = timing.Host()
     work = machine.clock.taking(lambda: 0.6)
     compared = timing.compare(
@@ -257,7 +257,7 @@ def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, 
 
 
 def test_a_number_of_samples_that_was_asked_for_is_taken_once(machine, monkeypatch):
-    monkeypatch.setattr(timing, "Others", BusyFor(stretches=1))
+    monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=1))
     machine.device = timing.Host()
     budget = timing.Budget(min_samples=30, max_samples=30)
     assert machine.compare(budget=budget)["fast"].n == 30
@@ -274,11 +274,11 @@ sys.stdin.read()
 
 
 def test_the_work_of_processes_that_this_one_started_is_its_own():
-    before = timing._own_seconds()
+    before = load._count_own_seconds()
     command = [sys.executable, "-I", "-S", "-c", textwrap.dedent(CHILD)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout.readline().strip() == b"worked"
-        running = timing._own_seconds()
+        running = load._count_own_seconds()
         child.stdin.close()
     assert running - before >= 0.45, "while it runs"
-    assert timing._own_seconds() - before >= 0.45, "and when it has ended"
+    assert load._count_own_seconds() - before >= 0.45, "and when it has ended"

@@ -22,7 +22,7 @@ import pytest
 from metallab import paths
 
 SOURCES = {"metallab": paths.ROOT / "utils", "metalsim": paths.ROOT / "metalsim" / "src"}
-CORE_FOLDERS = {"device"}
+CORE_FOLDERS = {"device", "timing"}
 ABOVE = {"exercises"}
 """Subpackages that may import the others."""
 ARROWS = {"doctor": {"pytorch"}, "project": {"doctor", "pytorch"}}

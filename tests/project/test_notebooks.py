@@ -212,11 +212,13 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
     """Notebook 64 where the timer takes its few samples for full mode."""
     planted = (
         "from types import SimpleNamespace\n"
-        "from metallab import timing, verdicts\n"
-        "timing.mode = SimpleNamespace(current=lambda: 'full')\n"
-        "timing.Others.cores = lambda self: 2.0\n"
+        "from metallab import timing\n"
+        "from metallab.timing import budget, comparing, measuring, rounds, sampler, verdicts\n"
+        "for module in (comparing, measuring, rounds, sampler):\n"
+        "    module.mode = SimpleNamespace(current=lambda: 'full')\n"
+        "timing.BackgroundLoad.cores = lambda self: 2.0\n"
         "verdicts.DRIFT = 1e9\n"
-        "timing.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
+        "timing.FAST = budget.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
     )
     path = paths.NOTEBOOKS / "64_compare_machines.ipynb"
     setup = next(

@@ -15,7 +15,7 @@ from typing import Any
 
 from metallab import machine, mode, timing, wording
 from metallab.device import Device
-from metallab.verdicts import UNRELIABLE, Reason, Sentinel, Withheld, why_withheld
+from metallab.timing import UNRELIABLE, Reason, Sentinel, Withheld, why_withheld
 
 LOOK = timing.Budget(min_seconds=0.5, max_seconds=2.0)
 """Of each of the two measurements: what other programs use is not known of less than 0.3 s."""

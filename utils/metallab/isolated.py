@@ -570,7 +570,7 @@ def _cell(shell, line: str, cell: str) -> None:
 
 def _announce(values: Iterable[Any]) -> None:
     """Let the page save what the second kernel has measured."""
-    from metallab.verdicts import Comparison, Measurement  # imports NumPy, whose import pages time
+    from metallab.timing import Comparison, Measurement  # imports NumPy, whose import pages time
 
     for value in values:
         if isinstance(value, Measurement | Comparison):

@@ -137,7 +137,7 @@ def measure(
     samples: dict[str, list[_Sample]] = {name: [] for name in ways}
     for number in within.items(range(1, rounds + 1), "rounds of launches"):
         with turns.turn():  # its processes have it too: a turn inside a turn is the same
-            load = timing.Others()
+            load = timing.BackgroundLoad()
             time.sleep(QUIET)
             others = load.cores()
             for name in list(samples):

@@ -1,6 +1,6 @@
 """The words for how something ended: five lists, and no module has another one.
 
-A word says what happened; why it happened stands beside it, such as a `metallab.verdicts.Withheld`. What is printed
+A word says what happened; why it happened stands beside it, such as a `metallab.timing.Withheld`. What is printed
 or written to a file may have a word of its own for one of these, which is found in a table beside the printing.
 """
 

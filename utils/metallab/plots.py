@@ -31,7 +31,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from metallab import figure_words, units
 from metallab.isolated import Skipped
-from metallab.verdicts import Answer, Comparison, Measurement
+from metallab.timing import Answer, Comparison, Measurement
 
 if TYPE_CHECKING:
     from IPython.core.formatters import BaseFormatter

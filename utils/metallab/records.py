@@ -4,7 +4,7 @@
 measured it. What pyperf has no field for is kept as JSON texts in a run's metadata: a `Record` under ``metallab``, the
 machine's description under ``machine``, the page's findings under ``headline``.
 
-**The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.verdicts.Measurement`,
+**The classes are the schema**: `Record`, `Compared` and `Headline` here, `metallab.timing.Measurement`,
 `metallab.machine.Machine`. msgspec checks them: a new field with a default and a type of `metallab.fields` is written,
 read back and in the published schema (``python -m metallab.results.check_results --schema``) without another line.
 """
@@ -50,9 +50,10 @@ from metallab.timing import (
     Ratio,
     Reason,
     Withheld,
+    choose_sampling,
+    pair_samples,
     why_withheld,
 )
-from metallab.verdicts import choose_sampling, compare_samples
 
 SCHEMA = 2
 """The version of the format; it grows when an older reader would misunderstand a newer file."""
@@ -786,16 +787,14 @@ def _comparison_of(run: Record, base: Record) -> Comparison:
     if (ours.n, ours.question) != (theirs.n, theirs.question):
         raise ValueError(f"{run.name!r} cannot be compared: its baseline has other samples")
     sides = {claimed.baseline: theirs, claimed.variant: ours}
-    made = compare_samples(
-        sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity
-    )
+    made = pair_samples(sides, baseline=claimed.baseline, name=claimed.name, parity=claimed.parity)
 
     stated = _stated_reason(claimed)
     return replace(
         made,
         paired={} if stated and claimed.median is None else made.paired,
         refused={claimed.variant: stated} if stated else {},
-        watches=(),
+        sentinels=(),
         series=claimed.series,
         roles={claimed.variant: claimed.role},
     )

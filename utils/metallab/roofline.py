@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Any
 
 from metallab import results_made, timing, units
-from metallab.verdicts import Measurement
+from metallab.timing import Measurement
 
 Clock = Callable[[], int]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from metallab.records import Headline
-    from metallab.verdicts import Comparison, Measurement
+    from metallab.timing import Comparison, Measurement
 
     Result: TypeAlias = Measurement | Comparison
 

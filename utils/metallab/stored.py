@@ -9,7 +9,7 @@ from pathlib import Path
 
 from metallab import paths, records
 from metallab.records import Record
-from metallab.verdicts import Answer, Comparison
+from metallab.timing import Answer, Comparison
 
 RESULTS = paths.ROOT / "data" / "results"
 

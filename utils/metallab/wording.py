@@ -1,6 +1,6 @@
 """The words for a speed-up and for its absence: whatever shows one takes them from here.
 
-The classes of `metallab.verdicts` hold numbers and reasons; the functions of this module turn them into text. Their
+The classes of `metallab.timing` hold numbers and reasons; the functions of this module turn them into text. Their
 ``str`` and their text properties call these functions.
 """
 
@@ -12,7 +12,7 @@ from metallab import units
 
 if TYPE_CHECKING:
     from metallab.fitness import Fitness
-    from metallab.verdicts import Ratio, Withheld
+    from metallab.timing import Ratio, Withheld
 
 PHRASES = {
     "faster": "is {times} times as fast{as_baseline}",

@@ -359,7 +359,7 @@ class SpeedUp:
     high: float | None = None
     pairs: int = 0
     reason: str | None = None
-    """Why it is withheld: a `metallab.verdicts.Reason`."""
+    """Why it is withheld: a `metallab.timing.Reason`."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from metallab.outcomes import Status
 from metallab.pytorch import crossover
 from metallab.pytorch.crossover import ONE_THREAD
 from metallab.pytorch.model import ModelUnderTest
-from metallab.verdicts import Answer as SpeedUpAnswer
-from metallab.verdicts import Comparison, Question
+from metallab.timing import Answer as SpeedUpAnswer
+from metallab.timing import Comparison, Question
 
 CALLS = 40
 """Calls in a comparison of a slow model, six pairs and the warm-up: with less time it is not begun."""

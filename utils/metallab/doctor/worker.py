@@ -31,7 +31,7 @@ from metallab.pytorch.model import (
     raising_not_a_model,
     unload_module,
 )
-from metallab.verdicts import Measurement
+from metallab.timing import Measurement
 
 TIME_SHARE = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from metallab import plots, units
 from metallab.drawings.canvas import box, canvas, write
-from metallab.verdicts import Measurement
+from metallab.timing import Measurement
 
 
 def draw_samples(measured: Measurement) -> Figure:

@@ -38,7 +38,7 @@ from metallab.project.workbench import Workbench
 from metallab.pytorch import crossover, divergence
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.model import ModelUnderTest, as_model
-from metallab.verdicts import Comparison, Reason
+from metallab.timing import Comparison, Reason
 
 FEW_OUTPUTS = 10
 """Outputs below which an agreement says little."""

@@ -28,7 +28,7 @@ from metallab.project.state import (
     digest_of,
 )
 from metallab.pytorch.model import ModelUnderTest, load_model, unload_module
-from metallab.verdicts import Comparison
+from metallab.timing import Comparison
 
 EXAMINING_STEP: dict[Which, int] = {"script": 1, "moved": 2}
 """The step that examines each version of the model."""

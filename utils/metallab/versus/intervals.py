@@ -28,7 +28,7 @@ import operator
 import statistics
 from collections.abc import Sequence
 
-from metallab.verdicts import Ratio, Sampling
+from metallab.timing import Ratio, Sampling
 
 LOOKS = (8, 12, 18, 27, 40)
 """Numbers of pairs at which the interval is looked at. With fewer than eight pairs none has 99 %."""

@@ -76,7 +76,7 @@ class Settings:
     """For one case, with its share of starting processes; up to twice that where pairs are too few for an interval."""
     threads: int = 1
     """Threads of each side; 0: no limit."""
-    factor: float = 1 + timing.MATTERS
+    factor: float = 1 + timing.SMALLEST_DIFFERENCE
     """A difference is called if the whole interval is beyond this factor."""
 
 
@@ -101,7 +101,7 @@ class Outcome:
     """A case with its pairs of processes so far, and what follows from them."""
 
     case: Case
-    factor: float = 1 + timing.MATTERS
+    factor: float = 1 + timing.SMALLEST_DIFFERENCE
     pairs: list[Pair] = field(default_factory=list)
     withheld: timing.Withheld | None = None
     """Why no times are compared."""

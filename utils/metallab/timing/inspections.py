@@ -18,13 +18,8 @@ from typing import Any
 import numpy as np
 
 from metallab import simulation, units, wording
-from metallab.verdicts import (
-    FEWEST_PAIRS,
-    ParityCheck,
-    Reason,
-    Withheld,
-    difference_of,
-)
+from metallab.timing.outputs import ParityCheck, difference_of
+from metallab.timing.verdicts import FEWEST_PAIRS, Reason, Withheld
 
 INSPECTION = 0.03
 """Share of a comparison's time that may be spent on results between the first and the last, beyond one look."""
@@ -175,7 +170,8 @@ class Inspections:
         judged = self.judges if variant == self.baseline else [variant]
         asked = [key for key in judged if key in self.judges and key not in self.refused]
         for key in asked:
-            if difference := difference_of(self.judges[key], self.reference, result):
+            difference = difference_of(self.judges[key], self.reference, result)
+            if difference is not None:
                 whose = f"'{variant}' itself" if variant == self.baseline else "it"
                 detail = wording.differs_in_a_round(whose, self.round, difference)
                 self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
