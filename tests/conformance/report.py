@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.claims import ON_A_MAC, Claim
-from metallab import machine, private
+from metallab import machine, redact
 
 SCHEMA = 2
 OUTCOMES = ("confirmed", "refuted", "raised", "crashed", "timed out", "not applicable", "not run")
@@ -81,7 +81,7 @@ def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def public(value: Any) -> Any:
     """Return a value whose texts, everywhere inside, have no private paths and names."""
     if isinstance(value, str):
-        return private.scrub(value)
+        return redact.scrub(value)
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
     return [public(item) for item in value] if isinstance(value, list) else value

@@ -371,7 +371,7 @@ def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
     clock, log, busy = FakeClock(), [], [0.0]
 
     @contextlib.contextmanager
-    def turn():
+    def hold():
         clock.now += 1000 * 10**9
         busy[0] += 1000  # somebody else has measured, on one core
         log.append("begins")
@@ -389,7 +389,7 @@ def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
             {"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given
         )["b"],
     )
-    monkeypatch.setattr(load, "turns", SimpleNamespace(turn=turn))
+    monkeypatch.setattr(load, "measuring_lock", SimpleNamespace(hold=hold))
     monkeypatch.setattr(load, "_count_busy_seconds", lambda: busy[0])
     clocks = SimpleNamespace(monotonic=lambda: clock.now / 1e9, process_time=lambda: 0.0)
     monkeypatch.setattr(load, "time", clocks)

@@ -16,7 +16,7 @@ from conformance import report
 from conformance.__main__ import main
 from conformance.claims import ON_A_MAC
 
-from metallab import paths, private
+from metallab import paths, redact
 
 CLAIMS = '''
 """some claims: and what they are about"""
@@ -233,7 +233,7 @@ def test_cells_and_fences_hold_any_text(made):
 
 
 def test_nothing_private_is_in_the_report(made):
-    places = {os.path.expanduser("~"), str(paths.ROOT), "somebody", *private.names()}
+    places = {os.path.expanduser("~"), str(paths.ROOT), "somebody", *redact.find_names()}
     assert not [place for place in places if place in made.text]
     assert not Path.home().joinpath("left-behind").exists()
 

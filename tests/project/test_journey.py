@@ -20,7 +20,7 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import paths, private, records, workshop
+from metallab import paths, records, redact, workshop
 from metallab.results import show
 
 SETUP = """import metallab.device
@@ -125,7 +125,7 @@ def test_run_report_show_book_workshop(checkout):
         for path in folder.rglob("*.*")
         if path.suffix in (".json", ".ipynb")
     ]
-    assert private.leaks("\n".join(texts)) == []
+    assert redact.find_private("\n".join(texts)) == []
 
     book.lay_out(book.read_runs([run]), checkout / "book")
     laid_out = nbformat.read(checkout / "book" / "notebooks" / "02_more.ipynb", 4)

@@ -21,7 +21,7 @@ from nbformat import v4
 from PIL import Image
 from test_report import Run, code, entry, png, record, shown
 
-from metallab import needs, paths, private, records
+from metallab import needs, paths, records, redact
 from metallab.results import pages, plain, report, show
 
 REVISION = "a" * 40
@@ -41,7 +41,7 @@ def faults_of(page: show.Executed) -> Iterator[str]:
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     if any(output.output_type == "error" for output in outputs):
         yield "it did not come to its end"
-    if traces := private.leaks("\n".join(pages.words(outputs))):
+    if traces := redact.find_private("\n".join(pages.words(outputs))):
         yield f"it names {traces}"
     if {kind for output in outputs for kind in output.get("data", ())} - {*plain.KEPT}:
         yield "an output is not for every viewer"
@@ -59,7 +59,7 @@ def test_stored_pages_are_whole_and_name_no_machine():
         texts = [
             path
             for path in files
-            if path.suffix == ".json" and private.leaks(path.read_text(encoding="utf-8"))
+            if path.suffix == ".json" and redact.find_private(path.read_text(encoding="utf-8"))
         ]
         faults += [f"{path}: it names a machine" for path in texts]
         if sum(path.stat().st_size for path in files) > MOST_BYTES:

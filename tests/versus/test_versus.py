@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from metallab import checks, paths, records, timing, turns
+from metallab import checks, measuring_lock, paths, records, timing
 from metallab.__main__ import main
 from metallab.versus import cases, command, lockstep, report, sides, worker
 from metallab.versus.lockstep import Command, Settings
@@ -692,7 +692,7 @@ def test_what_was_compared_before_an_end_is_kept(
     def compare(given, *_):
         yield lockstep.Outcome(given[0], pairs=[some] * 8)
         if ends == "expired":
-            raise turns.TurnBlocked("too long")
+            raise measuring_lock.LockTimeout("too long")
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(lockstep, "compare", compare)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metallab import checks, device, isolated, mode, results_made, timing, turns, units
+from metallab import checks, device, isolated, measuring_lock, mode, results_made, timing, units
 from metallab.allowance import Allowance
 from metallab.timing import Measurement
 
@@ -117,7 +117,7 @@ def measure(
         The folder with the ways' files and the input, ``x.npy``.
     rounds
         Processes of each way; six are the fewest that give an interval at 95 %. Where several people measure, each
-        round waits for its turn (`metallab.turns`).
+        round waits for its turn (`metallab.measuring_lock`).
     on
         The page's device; a way on another one takes that one's name.
     seconds
@@ -136,7 +136,7 @@ def measure(
     within = Allowance(seconds, clock)
     samples: dict[str, list[_Sample]] = {name: [] for name in ways}
     for number in within.items(range(1, rounds + 1), "rounds of launches"):
-        with turns.turn():  # its processes have it too: a turn inside a turn is the same
+        with measuring_lock.hold():  # its processes have it too: a turn inside a turn is the same
             load = timing.BackgroundLoad()
             time.sleep(QUIET)
             others = load.cores()

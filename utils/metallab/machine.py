@@ -26,7 +26,7 @@ from msgspec import Meta
 from metallab import units
 from metallab.fields import TEXT_LIMIT, Line, Load, Name
 from metallab.paths import ROOT
-from metallab.private import scrub
+from metallab.redact import scrub
 from metallab.tables import Table
 
 SCHEMA = 1

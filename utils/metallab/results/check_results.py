@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from metallab import machine, paths, private, records
+from metallab import machine, paths, records, redact
 from metallab.records import Record
 from metallab.results import findings
 
@@ -66,7 +66,7 @@ def add(path: Path) -> str:
         copy.write_bytes(content := paths.read_regular(path))
         runs = check(copy)  # what was copied, whatever becomes of the original
         name, described = paths.results_file(findings.column(runs, "").title), runs[0].machine
-        if traces := private.leaks(f"{content.decode()} {runs}"):
+        if traces := redact.find_private(f"{content.decode()} {runs}"):
             raise records.RecordError(
                 f"{path}: it names {traces[0]!r}, which is of one machine only"
             )

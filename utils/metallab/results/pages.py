@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from metallab import paths, private, units
+from metallab import paths, redact, units
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -35,7 +35,7 @@ def read_notebook(path: Path) -> NotebookNode:
         ) from problem
     for cell in notebook.cells:
         if "outputs" in cell:
-            cell.outputs = [_with_words(output, private.without_paths) for output in cell.outputs]
+            cell.outputs = [_with_words(output, redact.shorten_paths) for output in cell.outputs]
     return notebook
 
 

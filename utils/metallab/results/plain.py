@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from metallab import judgement, needs, private
+from metallab import judgement, needs, redact
 from metallab.notebook import numbered, without_colours
 from metallab.results import pages
 
@@ -78,7 +78,7 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
         cell.outputs = shown
-        if traces := private.leaks("\n".join(pages.words(shown))):
+        if traces := redact.find_private("\n".join(pages.words(shown))):
             raise PlainError(
                 f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on"
             )

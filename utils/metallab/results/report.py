@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from metallab import machine, needs, paths, private, timing, units, wording
+from metallab import machine, needs, paths, redact, timing, units, wording
 from metallab.notebook import Expectation, closing_line, expectations, without_colours
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
@@ -106,7 +106,7 @@ def read_summary(run: Path) -> RunSummary:
     notebooks = tuple(
         replace(
             each,
-            reason=private.without_paths(each.reason),
+            reason=redact.shorten_paths(each.reason),
             not_run=_without_paths(map(_with_fix, each.not_run)),
             judgements=_without_paths(each.judgements),
         )
@@ -126,7 +126,7 @@ def _with_fix(gap: Mapping[str, Any]) -> dict[str, Any]:
 def _without_paths(told: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
-            key: private.without_paths(value) if isinstance(value, str) else value
+            key: redact.shorten_paths(value) if isinstance(value, str) else value
             for key, value in each.items()
         }
         for each in told
@@ -258,7 +258,7 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     if path.is_file():
         card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
         if notebook.status == "failed":
-            card.left, card.traceback = private.without_paths(str(path)), traceback_tail(path)
+            card.left, card.traceback = redact.shorten_paths(str(path)), traceback_tail(path)
     if card.headline and card.headline.picture:
         try:
             picture = read_picture(run / "results" / f"{notebook.name}.json", card.headline)
@@ -294,7 +294,7 @@ def traceback_tail(path: Path) -> str:
         raise ReportError(
             f"{path} cannot be read ({units.first_line(problem)}): run the page again"
         ) from problem
-    lines = private.without_paths(without_colours(text)).splitlines()
+    lines = redact.shorten_paths(without_colours(text)).splitlines()
     return "\n".join((["..."] if len(lines) > TRACEBACK_LINES else []) + lines[-TRACEBACK_LINES:])
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import notebook, paths, private, records, timing
+from metallab import notebook, paths, records, redact, timing
 from metallab.machine import Machine
 from metallab.records import Record
 from metallab.results import findings, pages, plain, report
@@ -104,7 +104,7 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
                     withheld=sum(each.has_lost_its_speed_up for each in measured),
                 )
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
-            refused[entry.name] = f"{entry.name}: {private.without_paths(str(problem))}"
+            refused[entry.name] = f"{entry.name}: {redact.shorten_paths(str(problem))}"
             why[entry.name] = (
                 "it failed there"
                 if entry.status == "failed"
@@ -242,7 +242,7 @@ def caption(
     lines.append(findings.trust(measured))
     if entry.not_run:
         lines.append(f"**Incomplete.** {_not_run(entry)}.")
-    return "\n>\n".join(f"> {private.without_paths(line)}" for line in lines if line)
+    return "\n>\n".join(f"> {redact.shorten_paths(line)}" for line in lines if line)
 
 
 def _not_run(entry: report.Notebook) -> str:
@@ -285,7 +285,7 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
     ]
     kept = min(alone, key=lambda each: (not _is_disturbed(each), each.measurement.n))
     headline, drawn = records.headline_of(measured), target.with_suffix(".png")
-    if traces := private.leaks(f"{kept.machine.to_json()} {headline}"):
+    if traces := redact.find_private(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
     target.parent.mkdir(parents=True, exist_ok=True)
     if headline and headline.picture:

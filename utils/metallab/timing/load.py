@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from metallab import turns
+from metallab import measuring_lock
 
 _SHORTEST = 0.3
 """Seconds below which nothing is known of other programs: systems count in steps of 10 ms."""
@@ -37,7 +37,7 @@ class BackgroundLoad:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[BackgroundLoad]:
-    """Measure alone: wait until nobody else measures (`metallab.turns`), and switch garbage collection off.
+    """Measure alone: wait until nobody else measures (`metallab.measuring_lock`), and switch garbage collection off.
 
     Yields
     ------
@@ -51,7 +51,7 @@ def quiet() -> Iterator[BackgroundLoad]:
     >>> load.cores()
     0.02
     """
-    with turns.turn():
+    with measuring_lock.hold():
         load = BackgroundLoad()
         was_on = gc.isenabled()
         gc.disable()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from metallab import checks, machine, paths, processes
 from metallab.device.base import cores
-from metallab.turns import TurnBlocked
+from metallab.measuring_lock import LockTimeout
 from metallab.versus import cases, lockstep, report, sides
 from metallab.versus.lockstep import Settings
 
@@ -25,7 +25,7 @@ EXIT_CODES = {
     2: "something could not be compared: a mistake, outputs that differ, neither side can do it, or no interval",
     130: "it was interrupted",
 }
-_ENDS = (KeyboardInterrupt, cases.CaseError, sides.SideError, TurnBlocked, OSError)
+_ENDS = (KeyboardInterrupt, cases.CaseError, sides.SideError, LockTimeout, OSError)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:

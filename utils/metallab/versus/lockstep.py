@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from metallab import checks, processes, timing, turns
+from metallab import checks, measuring_lock, processes, timing
 from metallab.isolated import ONE_THREAD
 from metallab.versus import cases, intervals, worker
 from metallab.versus.cases import Case
@@ -160,15 +160,15 @@ def compare(
 
     A case ends when its verdict is clear, its budget is spent, or it has the pairs of the last look. Outputs are
     compared first: where they differ there is no ratio. The cases share their processes, in another order in each pair.
-    A pair that a case has ended is followed by another one. Each pair takes a turn (`metallab.turns`); waiting for it
-    does not count. After an interruption the outcomes of all cases that have pairs come first, then it is raised.
+    A pair that a case has ended is followed by another one. Each pair holds the lock (`metallab.measuring_lock`); waiting for
+    it does not count. After an interruption the outcomes of all cases that have pairs come first, then it is raised.
     """
     chance = chance or random.Random()
     open_cases = {case.name: Outcome(case, settings.factor) for case in given}
     try:
         while open_cases:
             ran: dict[str, float] = {}
-            with turns.turn():
+            with measuring_lock.hold():
                 began = time.monotonic()
                 with _live_pair(sides, settings, chance) as live:
                     for name in chance.sample(list(open_cases), len(open_cases)):

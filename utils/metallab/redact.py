@@ -1,7 +1,7 @@
 """Text for others: without the folders, the user and the host of this machine.
 
-`scrub` replaces them, `leaks` lists what is left. Files that are shared (results, executed pages, reports of claims)
-go through these two.
+`scrub` replaces them, `find_private` lists what is left. Files that are shared (results, executed pages, reports of
+claims) go through these two.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ _COMMON = {"root", "user", "users", "runner", "localhost", "me"}
 
 def scrub(text: str) -> str:
     """Replace paths (by ``build/...``, ``.venv/...``, ``~``), names by ``(user)`` and ``(host)``."""
-    text = without_paths(text)
-    for name, word in names().items():
+    text = shorten_paths(text)
+    for name, word in find_names().items():
         text = re.sub(_whole(name), word, text, flags=re.IGNORECASE)
     return text
 
 
-def leaks(text: str) -> list[str]:
-    """Paths from the root that not every system has, and names of this machine and its user."""
-    here = set(os.listdir("/")) - _SYSTEM
+def find_private(text: str) -> list[str]:
+    """Return the paths from the root that not every system has, and the names of this machine and its user."""
+    own = _OWN | (set(os.listdir("/")) - _SYSTEM)
     paths = [
         match[0]
         for match in re.finditer(rf"{_BEGIN}/([\w.@+-]+)/[\w.@+-]+", text)
-        if match[1] in _OWN | here
+        if match[1] in own
     ]
-    return paths + [name for name in names() if re.search(_whole(name), text)]
+    return paths + [name for name in find_names() if re.search(_whole(name), text)]
 
 
-def without_paths(text: str) -> str:
+def shorten_paths(text: str) -> str:
     """Write paths from the checkout (``build/...``, ``.venv/...``) or from the home folder (``~``) on."""
     for pattern, word in _REPLACED.items():
         text = re.sub(pattern, word, text)
-    return without_home(text)
+    return shorten_home(text)
 
 
-def without_home(text: str) -> str:
+def shorten_home(text: str) -> str:
     """Write each home folder as ``~``."""
     for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))} - {"/"}:
         text = re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text)
@@ -89,32 +89,31 @@ def without_home(text: str) -> str:
 
 
 @functools.cache
-def names() -> dict[str, str]:
-    """Names of the user and of this machine, the longest first, with the word that stands for each.
+def find_names() -> dict[str, str]:
+    """Return the names of the user and of this machine, the longest first, with the word that stands for each.
 
     Names of two letters and words such as ``root`` are left out: they cannot be told from other text.
     """
-    words = dict.fromkeys(user_names(), "(user)")
+    words = dict.fromkeys(_find_user_names(), "(user)")
     hosts = {platform.node()}
-    with contextlib.suppress(
-        OSError
-    ):  # a program of macOS, or a folder of PATH that this account cannot enter
+    # a program of macOS, or a folder of PATH that this account cannot enter
+    with contextlib.suppress(OSError):
         for kind in ("ComputerName", "LocalHostName"):
             asked = subprocess.run(
                 ["scutil", "--get", kind], capture_output=True, text=True, check=False
             )
             hosts.add(asked.stdout.strip())
+
     words |= dict.fromkeys(hosts | {host.partition(".")[0] for host in hosts}, "(host)")
     kept = [name for name in words if len(name) > 2 and name.lower() not in _COMMON]
     return {name: words[name] for name in sorted(kept, key=len, reverse=True)}
 
 
-def user_names() -> frozenset[str]:
-    """The account's name, and the person's if the system knows it."""
+def _find_user_names() -> frozenset[str]:
+    """Return the account's name, and the person's if the system knows it."""
     found: set[str] = set()
-    with contextlib.suppress(
-        KeyError, OSError
-    ):  # an account that is a bare number, as in some containers
+    # an account that is a bare number, as in some containers
+    with contextlib.suppress(KeyError, OSError):
         found.add(getpass.getuser())
         entry = pwd.getpwuid(os.getuid())
         found |= {entry.pw_name, entry.pw_gecos.split(",")[0].strip()}
@@ -122,4 +121,5 @@ def user_names() -> frozenset[str]:
 
 
 def _whole(name: str) -> str:
+    """Return a pattern for a name that is not a part of another word."""
     return rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])"

@@ -13,12 +13,12 @@ from pathlib import Path
 import filelock
 import pytest
 
-from metallab import turns
+from metallab import measuring_lock
 
 HOLD = """
 import sys
-from metallab import turns
-with turns.turn():
+from metallab import measuring_lock
+with measuring_lock.hold():
     print("mine", file=sys.stderr, flush=True)
     sys.stdin.read()
 """
@@ -30,10 +30,10 @@ FORKED = HOLD.replace("    print", "    import os; os.fork() or sys.exit(); os.w
 COUNT = """
 import sys
 from pathlib import Path
-from metallab import turns
+from metallab import measuring_lock
 folder, who = Path(sys.argv[1]), sys.argv[2]
 for _ in range(10):
-    with turns.turn():
+    with measuring_lock.hold():
         (folder / who).touch()
         together = sorted(path.name for path in folder.iterdir())
         (folder / who).unlink()
@@ -45,7 +45,9 @@ class Other:
     """Somebody else's process, which measures or waits for its turn."""
 
     def __init__(self, source: str, *arguments: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != turns._HELD}
+        environment = {
+            name: value for name, value in os.environ.items() if name != measuring_lock._HELD
+        }
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(
             [sys.executable, "-c", source, *arguments], env=environment, text=True, **pipes
@@ -69,9 +71,9 @@ class Other:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The folder that this process and those it starts take turns in."""
-    monkeypatch.setenv(turns.VARIABLE, str(tmp_path))
-    monkeypatch.setenv(turns._HELD, "")  # so that it is removed at the end
-    monkeypatch.delenv(turns._HELD)
+    monkeypatch.setenv(measuring_lock.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(measuring_lock._HELD, "")  # so that it is removed at the end
+    monkeypatch.delenv(measuring_lock._HELD)
     return tmp_path
 
 
@@ -98,14 +100,14 @@ def is_free(folder: Path) -> bool:
 
 def test_without_the_variable_nobody_waits(folder, start, monkeypatch):
     assert start(HOLD).next_line() == "mine\n"
-    monkeypatch.delenv(turns.VARIABLE)
-    with turns.turn():
+    monkeypatch.delenv(measuring_lock.VARIABLE)
+    with measuring_lock.hold():
         assert not is_free(folder)
 
 
 def test_a_missing_folder_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(turns.VARIABLE, str(tmp_path / "gone"))
-    with pytest.raises(NotADirectoryError, match="METALLAB_TURNS names"), turns.turn():
+    monkeypatch.setenv(measuring_lock.VARIABLE, str(tmp_path / "gone"))
+    with pytest.raises(NotADirectoryError, match="METALLAB_TURNS names"), measuring_lock.hold():
         pass
 
 
@@ -126,16 +128,16 @@ def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start):
 
 def test_a_turn_inside_a_turn_is_the_same_turn(folder):
     """Also that of a child process, started or forked; and afterwards the turn is somebody else's."""
-    with turns.turn(), turns.turn():
+    with measuring_lock.hold(), measuring_lock.hold():
         child = subprocess.run(
             [sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=600
         )
         assert (child.stdout, child.stderr) == (b"", b"mine\n")
-        with turns.turn():
+        with measuring_lock.hold():
             pass
         assert not is_free(folder)
     assert is_free(folder)
-    assert turns._HELD not in os.environ
+    assert measuring_lock._HELD not in os.environ
     other = Other(FORKED)
     try:
         assert other.next_line() == "mine\n"
@@ -148,10 +150,10 @@ def test_threads_of_one_process_take_turns_too(folder):
     measured, done = threading.Event(), []
 
     def measure():
-        with turns.turn():
+        with measuring_lock.hold():
             done.append(measured.is_set())
 
-    with turns.turn():
+    with measuring_lock.hold():
         thread = threading.Thread(target=measure, daemon=True)
         thread.start()
         thread.join(0.2)
@@ -164,21 +166,23 @@ def test_a_turn_that_does_not_end_is_an_error(start, monkeypatch):
     """Counted from when that turn began, or somebody came: so many turns one after the other are none."""
     other = start(HOLD)
     assert other.next_line() == "mine\n"
-    monkeypatch.setattr(turns, "LIMIT", -1.0)
-    with pytest.raises(turns.TurnBlocked, match="restart"), turns.turn():
+    monkeypatch.setattr(measuring_lock, "LIMIT", -1.0)
+    with pytest.raises(measuring_lock.LockTimeout, match="restart"), measuring_lock.hold():
         pass
-    now = turns.time.time
-    monkeypatch.setattr(turns, "LIMIT", 3600.0)
-    monkeypatch.setattr(turns.time, "time", lambda: now() + 7200)  # it has measured for two hours
+    now = measuring_lock.time.time
+    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
+    monkeypatch.setattr(
+        measuring_lock.time, "time", lambda: now() + 7200
+    )  # it has measured for two hours
     monkeypatch.setattr("builtins.print", lambda *_, **__: other.leaves())
-    with turns.turn():
+    with measuring_lock.hold():
         pass
 
 
 def test_other_accounts_can_take_the_lock(folder):
     before = os.umask(0o077)
     try:
-        with turns.turn():
+        with measuring_lock.hold():
             (lock,) = folder.iterdir()
             assert lock.stat().st_mode & 0o777 == 0o666
     finally:

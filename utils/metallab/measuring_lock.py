@@ -1,8 +1,8 @@
-"""One measurement at a time on a machine that several people measure on.
+"""A lock for measuring: one measurement at a time on a machine that several people measure on.
 
 Measurements that run at once spoil each other. ``METALLAB_TURNS`` names a folder with a lock file: `make hub` sets it
-for a class, and `metallab.timing` takes a turn for each measurement, one turn for all samples of a comparison, and
-`metallab.launches` one for each round of fresh processes. Without the variable nothing waits, and nothing is written.
+for a class, and `metallab.timing` holds the lock for each measurement, once for all samples of a comparison, and
+`metallab.launches` once for each round of fresh processes. Without the variable nothing waits, and nothing is written.
 
 The operating system frees the lock of a process that is gone: a killed kernel keeps nobody waiting. All must see the
 folder on one and the same computer, be it from several accounts or containers; over a network file system it is not a
@@ -22,24 +22,31 @@ VARIABLE = "METALLAB_TURNS"
 """The environment variable that names the folder."""
 
 LIMIT = 600.0
-"""Seconds that others wait for one turn to end. The longest measurements of the notebooks take a minute."""
+"""Seconds that others wait for one measurement to end. The longest measurements of the notebooks take a minute."""
 
-_HELD = (
-    "METALLAB_TURN_HELD"  # for this process and those that it starts: the turn is theirs already
-)
+_HELD = "METALLAB_TURN_HELD"
+"""An environment variable of the process that holds the lock, and of those that it starts: it is theirs already."""
+
 _one_thread = threading.RLock()
 
 
-class TurnBlocked(TimeoutError):
-    """One measurement has kept its turn for longer than `LIMIT`."""
+class LockTimeout(TimeoutError):
+    """One measurement has held the lock for longer than `LIMIT`."""
 
 
 @contextlib.contextmanager
-def turn() -> Iterator[None]:
-    """Wait until nobody else measures, and let nobody else begin: ``with turns.turn(): ...``.
+def hold() -> Iterator[None]:
+    """Wait until nobody else measures, and let nobody else begin: ``with measuring_lock.hold(): ...``.
 
-    Print a line if there is something to wait for. A turn inside a turn, also one of a child process, is the same turn.
-    TurnBlocked if a turn does not end; NotADirectoryError if ``METALLAB_TURNS`` does not name a folder.
+    A line is printed if there is something to wait for. Whoever holds the lock may take it again, also in a child
+    process.
+
+    Raises
+    ------
+    LockTimeout
+        If somebody else's measurement does not end.
+    NotADirectoryError
+        If ``METALLAB_TURNS`` does not name a folder.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
@@ -68,7 +75,7 @@ def _acquire(folder: Path) -> contextlib.AbstractContextManager:
         )
     path = folder / "turn.lock"
     arrived = time.time()
-    lock = FileLock(path, mode=0o666)  # other accounts take turns too
+    lock = FileLock(path, mode=0o666)  # other accounts take it too
 
     try:
         held = lock.acquire(blocking=False)
@@ -79,10 +86,10 @@ def _acquire(folder: Path) -> contextlib.AbstractContextManager:
                 cancel_check=lambda: time.time() - max(arrived, path.stat().st_mtime) > LIMIT
             )
         except Timeout:
-            raise TurnBlocked(
+            raise LockTimeout(
                 f"one measurement has kept its turn for more than {LIMIT / 60:.0f} min: ask who measures, or the "
                 "teacher, to restart that kernel or server, then run this cell again"
             ) from None
 
-    os.utime(path)  # when this turn began
+    os.utime(path)  # when this measurement began
     return held

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metallab import private
+from metallab import redact
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +20,9 @@ def anna(monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: "anna")
     monkeypatch.setattr(platform, "node", lambda: "annas-air.local")
     monkeypatch.setenv("HOME", "/Users/anna")
-    private.names.cache_clear()
+    redact.find_names.cache_clear()
     yield
-    private.names.cache_clear()
+    redact.find_names.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,25 @@ def anna(monkeypatch):
     ],
 )
 def test_paths_and_names_are_replaced(text, expected):
-    assert private.scrub(text) == expected
-    assert private.leaks(expected) == []
+    assert redact.scrub(text) == expected
+    assert redact.find_private(expected) == []
 
 
 def test_what_is_left_is_listed():
-    assert private.leaks("on annas-air, by anna: /mnt/a/b.txt") == ["/mnt/a", "annas-air", "anna"]
+    assert redact.find_private("on annas-air, by anna: /mnt/a/b.txt") == [
+        "/mnt/a",
+        "annas-air",
+        "anna",
+    ]
 
 
 def test_root_is_no_home(monkeypatch):
     monkeypatch.setenv("HOME", "/")
-    assert private.without_home("/etc/x") == "/etc/x"
+    assert redact.shorten_home("/etc/x") == "/etc/x"
 
 
 def test_an_account_without_a_name(monkeypatch, tmp_path):
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     (tmp_path / "scutil").touch()  # which it may not run
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert private.scrub("anna on annas-air") == "(user) on (host)"
+    assert redact.scrub("anna on annas-air") == "(user) on (host)"
