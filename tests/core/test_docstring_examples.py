@@ -17,6 +17,7 @@ SHOWN = [
     timing.not_counted,
     units.SimulatedNumber,
     units.lines,
+    units.rate,
 ]
 
 

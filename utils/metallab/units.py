@@ -58,7 +58,8 @@ class SimulatedNumber(float):
     def __abs__(self) -> SimulatedNumber:
         return SimulatedNumber(abs(float(self)))
 
-    def __round__(self, digits: int | None = None) -> SimulatedNumber:
+    # rounded to a whole number it is still one that was simulated, and no int
+    def __round__(self, digits: int | None = None) -> SimulatedNumber:  # type: ignore[override]
         return SimulatedNumber(round(float(self), digits))
 
 
@@ -67,85 +68,128 @@ SIMULATED_MARK = "(simulated)"
 
 
 def seconds(value: float) -> str:
-    """A duration in seconds as text: ``seconds(0.00123)`` is ``'1.23 ms'``."""
-    return _scaled(value, _SECONDS)
+    """Return a duration in seconds as text: ``seconds(0.00123)`` is ``'1.23 ms'``."""
+    return _scale(value, _SECONDS)
 
 
 def of_seconds(value: float) -> tuple[float, str]:
-    """The unit for an axis on which a duration in seconds lies, as seconds and name: ``(0.001, 'ms')``."""
-    return next((pair for pair in _SECONDS if value >= pair[0]), _SECONDS[-1])
+    """Return the unit for an axis on which a duration in seconds lies, as seconds and name: ``(0.001, 'ms')``."""
+    for scale, unit in _SECONDS:
+        if value >= scale:
+            return scale, unit
+    return _SECONDS[-1]
 
 
 def size(value: float) -> str:
-    """A number of bytes as text: ``size(3 * 2**20)`` is ``'3 MiB'``."""
-    return _scaled(value, _BYTES)
+    """Return a number of bytes as text: ``size(3 * 2**20)`` is ``'3 MiB'``."""
+    return _scale(value, _BYTES)
 
 
 def rate(value: float, unit: str) -> str:
-    """A rate with an SI prefix: ``rate(4.1e12, 'B/s')`` is ``'4.1 TB/s'``."""
-    return _scaled(
-        value,
-        ((1e12, "T" + unit), (1e9, "G" + unit), (1e6, "M" + unit), (1e3, "k" + unit), (1, unit)),
-    )
+    """Return a rate with an SI prefix.
+
+    Parameters
+    ----------
+    value
+        In the unit, without a prefix.
+    unit
+        Its name, such as ``"B/s"`` or ``"FLOP/s"``.
+
+    Examples
+    --------
+    >>> rate(4.1e12, "B/s")
+    '4.1 TB/s'
+    """
+    prefixes = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+    return _scale(value, tuple((scale, prefix + unit) for scale, prefix in prefixes))
 
 
 def times(value: float, digits: int = 2) -> str:
-    """A ratio with about three digits: 0.045, 1.83, 12.3, 123; ``digits`` are those behind the point of 1.83."""
+    """Return a ratio with about three digits: 0.045, 1.83, 12.3, 123.
+
+    Parameters
+    ----------
+    value
+        The ratio, without unit.
+    digits
+        Those behind the point of 1.83.
+    """
     if value < 0.1:
         return f"{value:.{digits}g}"
-    return (
-        f"{value:.{digits}f}"
-        if value < 9.995
-        else f"{value:.1f}"
-        if value < 99.95
-        else f"{value:.0f}"
-    )
+    if value < 9.995:
+        return f"{value:.{digits}f}"
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def dtype_name(dtype: Any) -> str:
-    """``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
-    name = (
-        dtype
-        if isinstance(dtype, str)
-        else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    )
-    return str(name or dtype).rsplit(".", 1)[-1]
+    """Return ``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
+    name = dtype
+    if not isinstance(dtype, str):
+        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype
+    return str(name).rsplit(".", 1)[-1]
 
 
-def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+def _scale(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    """Return a number in the largest unit of which it is one or more; the units are the largest first."""
     if isinstance(value, SimulatedNumber):
-        return f"{_scaled(float(value), units)} {SIMULATED_MARK}"
+        return f"{_scale(float(value), units)} {SIMULATED_MARK}"
     if not math.isfinite(value):
         return f"{value} {dict(units)[1]}"
+
     # 0.9995 of a unit would round to 1000 of the smaller one
     scale, unit = next((pair for pair in units if abs(value) >= 0.9995 * pair[0]), units[-1])
     scaled = value / scale
+
     # 1000 to 1023 KiB, or more than the largest unit: .3g would write an exponent
     return f"{scaled:.0f} {unit}" if abs(scaled) >= 999.5 else f"{scaled:.3g} {unit}"
 
 
 def first_line(error: BaseException, *, kind: bool = False) -> str:
-    """How an exception's text begins, in a line, after its ``kind`` if that is asked for; or its kind alone."""
-    name, lines = type(error).__name__, str(error).strip().splitlines()
+    """Return how an exception's text begins, in a line; its kind if it has no text.
+
+    Parameters
+    ----------
+    error
+        The exception.
+    kind
+        Whether its kind stands before the text: ``ValueError: no such page``.
+    """
+    name = type(error).__name__
+    lines = str(error).strip().splitlines()
     if not lines:
         return name
     return f"{name}: {lines[0]}" if kind else lines[0]
 
 
 def lines(*texts: Any, width: int = 79) -> str:
-    """Texts below each other, for `print`: no line has more than ``width`` columns, and what follows is indented.
+    """Return texts below each other, for `print`, in lines that a page need not break inside words.
 
-    A page shows longer lines broken inside words. A word that is longer, such as a path, stays whole. A text with lines
-    of its own keeps them.
+    A word that is longer than a line, such as a path, stays whole. A text with lines of its own keeps them.
 
+    Parameters
+    ----------
+    *texts
+        Anything that has a text.
+    width
+        Columns that a line may have; what follows in the next one is indented.
+
+    Examples
+    --------
     >>> print(lines("bfloat16 is faster", "float16 takes as long", width=18))
     bfloat16 is faster
     float16 takes as
       long
     """
-    options = {"break_long_words": False, "break_on_hyphens": False}
     filled = []
     for line in "\n".join(map(str, texts)).splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        filled.append(textwrap.fill(line, width, subsequent_indent=f"{indent}  ", **options))
+        filled.append(
+            textwrap.fill(
+                line,
+                width,
+                subsequent_indent=f"{indent}  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
     return "\n".join(filled)
