@@ -22,8 +22,10 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from results_files import claim
 
-from metallab import isolated, machine, records, stored, timing
+from metallab import isolated, machine, paths, records, stored, timing
 from metallab.device import PyTorchDevice
+from metallab.records import format as records_format
+from metallab.records import saving
 
 CPU = PyTorchDevice("cpu", "Xeon CPU, 2 threads", threads=2)
 STEADY = settings(
@@ -118,7 +120,7 @@ def pages(draw) -> list[records.Record]:
     paired = {name: ratio for name, ratio in made.paired.items() if name not in refused}
     lesson = draw(st.from_regex(r"[0-9]{2}b?_[a-z_]{1,20}", fullmatch=True))
     results = *lone, dataclasses.replace(made, paired=paired, refused=refused)
-    rows = [row for one in results for row in records._rows(lesson, one)]
+    rows = [row for one in results for row in saving.list_rows(lesson, one)]
     assume(len({name for name, *_ in rows}) == len(rows))
     taken, drift = draw(st.datetimes()).isoformat(), draw(st.none() | st.floats(-0.9, 10))
     about = drift, machine.describe(), draw(HEADLINES)
@@ -144,7 +146,7 @@ def test_what_is_written_is_read_back():
 
 def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     monkeypatch.delenv("METALLAB_OUT", raising=False)
-    monkeypatch.setattr(records.paths, "BUILD", build := tmp_path / records.paths.OWN_BUILD)
+    monkeypatch.setattr(paths, "BUILD", build := tmp_path / paths.OWN_BUILD)
     few = records.load(records.save("02_b", comparison(samples=3), on=CPU, folder=tmp_path / "few"))
     assert (few[1].comparison.high, few[1].comparison.outcome) == (None, "inconclusive")
     assert not build.exists()
@@ -181,7 +183,7 @@ def test_a_page_is_saved_with_its_comparisons(tmp_path, monkeypatch):
     for one in (got["01_a/matmul"], fused, records.Headline(("a",))):
         with pytest.raises(AttributeError):
             setattr(one, dataclasses.fields(one)[0].name, "another")
-    assert (verdicts["wrong"].doubt, verdicts["wrong"].withheld) == (
+    assert (verdicts["wrong"].reason, verdicts["wrong"].detail) == (
         "outputs differ",
         "  [31mresult: 3 of 3",
     )
@@ -242,7 +244,7 @@ def test_every_speed_up_is_computed_from_the_samples(tmp_path):
         == load()["fused"].comparison
     )
     own_reason = timing.Withheld(timing.Reason.OTHER, "it drifted")
-    assert load(outcome="withheld", withheld="it drifted")["fused"].withheld == own_reason
+    assert load(outcome="withheld", detail="it drifted")["fused"].withheld == own_reason
     assert load(outcome="withheld")["fused"].withheld.detail == "no reason is given"
     for claims, message in (
         (
@@ -286,11 +288,11 @@ def test_only_runs_that_nothing_speaks_against_are_believed():
     fast = process(2, measurement=measurement(mode="fast"))
     differ = timing.Withheld(timing.Reason.OUTPUTS_DIFFER, "by 3")
     compared = records.Compared(
-        "c", "x", "b", "withheld", doubt=differ.reason, withheld=differ.detail
+        "c", "x", "b", "withheld", reason=differ.reason, detail=differ.detail
     )
     wrong = process(3, comparison=compared)
     strange = process(
-        4, comparison=records.Compared("c", "x", "b", "withheld", withheld="a reason of its own")
+        4, comparison=records.Compared("c", "x", "b", "withheld", detail="a reason of its own")
     )
     assert records.usable_runs([good, busy]) == ([good], None)
     assert records.usable_runs([busy])[1].reason is timing.Reason.BUSY_MACHINE
@@ -589,10 +591,10 @@ HOSTILE = {
         "mode",
     ),
     "unknown reason": (
-        change("comparison", {"doubt": "mood"}),
+        change("comparison", {"reason": "mood"}),
         r"'mood', .*outputs differ, simulated, fast mode, busy machine, drifted",
     ),
-    "reason is a list": (change("comparison", {"doubt": ["drifted"] * 999}), "doubt is"),
+    "reason is a list": (change("comparison", {"reason": ["drifted"] * 999}), "reason is"),
     "headline of four sentences": (headline(sentences=["a"] * 4), "sentences"),
     "headline's picture elsewhere": (headline(picture="../../etc/passwd.png"), "picture"),
 }
@@ -612,7 +614,7 @@ def test_a_strangers_file_is_refused_with_the_reason(tmp_path, changed, message)
 
 
 def test_what_is_no_file_of_results_is_refused_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "_BYTES_LIMIT", 2**20)
+    monkeypatch.setattr(records_format, "_BYTES_LIMIT", 2**20)
     cases = {
         "missing": (None, "no such file"),
         "pipe": (os.mkfifo(tmp_path / "pipe"), "not a regular file"),

@@ -22,7 +22,7 @@ import pytest
 from metallab import paths
 
 SOURCES = {"metallab": paths.ROOT / "utils", "metalsim": paths.ROOT / "metalsim" / "src"}
-CORE_FOLDERS = {"device", "timing"}
+CORE_FOLDERS = {"device", "isolated", "records", "timing"}
 ABOVE = {"exercises"}
 """Subpackages that may import the others."""
 ARROWS = {"doctor": {"pytorch"}, "project": {"doctor", "pytorch"}}

@@ -15,6 +15,7 @@ from results_files import claim, texts
 from test_records import pages
 
 from metallab import machine, paths, records, timing
+from metallab.records import saving
 from metallab.results import check_results
 
 HERE = dataclasses.replace(
@@ -50,7 +51,7 @@ def contribution(processes: int = 3, **changes) -> list[records.Record]:
         compared = timing.compare_samples(
             measured, baseline="CPU", name="product, n = 64", parity="compared"
         )
-        for name, measurement, comparison, _ in records._rows("02b_compare", compared):
+        for name, measurement, comparison, _ in saving.list_rows("02b_compare", compared):
             taken = f"2026-11-20T10:00:{number:02}+00:00"
             made.append(
                 records.Record("02b_compare", name, taken, measurement, comparison, 0.01, HERE)

@@ -73,7 +73,7 @@ def record(
 
 def withheld(reason: Reason | None, detail: str, **changes) -> records.Record:
     """Return a record whose page gave no speed-up."""
-    return record("mps", 2.0, run=2, outcome="withheld", doubt=reason, withheld=detail, **changes)
+    return record("mps", 2.0, run=2, outcome="withheld", reason=reason, detail=detail, **changes)
 
 
 def baseline(comparison: str = "c", **changes) -> records.Record:
@@ -175,7 +175,7 @@ UNEXPLAINED = withheld(None, "no reason")
         pytest.param([*GOOD, UNEXPLAINED], "withheld", "no reason", id="a reason of its own"),
         pytest.param([UNEXPLAINED, WRONG], "differ", "by 3", id="the gravest is told"),
         pytest.param(
-            [*GOOD, record("mps", 2.0, run=2, doubt=Reason.OUTPUTS_DIFFER, withheld="by 3")],
+            [*GOOD, record("mps", 2.0, run=2, reason=Reason.OUTPUTS_DIFFER, detail="by 3")],
             "differ",
             "by 3",
             id="a file that claims a speed-up all the same",
@@ -222,7 +222,7 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
         "device": "simulated Apple GPU",
         "simulated": True,
         "outcome": "withheld",
-        "doubt": Reason.SIMULATED,
+        "reason": Reason.SIMULATED,
     }
     own = [
         dataclasses.replace(one, machine=mac)

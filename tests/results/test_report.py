@@ -84,14 +84,14 @@ def entry(name: str, **changes) -> dict:
 
 
 def record(
-    name: str, ratio=None, *, outcome="faster", doubt=None, withheld="", **changes
+    name: str, ratio=None, *, outcome="faster", reason=None, detail="", **changes
 ) -> records.Record:
     """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given."""
     compared = None
-    if ratio or doubt or withheld or outcome == "baseline":
+    if ratio or reason or detail or outcome == "baseline":
         low, median, high = ratio or (None, None, None)
         compared = records.Compared(
-            "matmul", name, "eager", outcome, median, low, high, doubt, withheld, "outputs agree"
+            "matmul", name, "eager", outcome, median, low, high, reason, detail, "outputs agree"
         )
     known = {
         "question": "latency",
@@ -360,11 +360,11 @@ def test_the_samples_speak_where_no_sentence_is_kept(run):
             "too few for a 95 % interval, which needs 6",
         ),
         (
-            record("v", doubt="outputs differ", withheld="by 3", outcome="withheld"),
+            record("v", reason="outputs differ", detail="by 3", outcome="withheld"),
             "differ",
             "by 3",
         ),
-        (record("v", withheld="no reason", outcome="withheld"), "withheld", "no reason"),
+        (record("v", detail="no reason", outcome="withheld"), "withheld", "no reason"),
         (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "its times"),
         (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
     ],
@@ -433,8 +433,8 @@ def test_simulated_times_are_never_metal_times(run):
     run.summary(entry("01_a"), simulated=True)
     refused = {
         "outcome": "withheld",
-        "doubt": "simulated",
-        "withheld": "not of a Mac",
+        "reason": "simulated",
+        "detail": "not of a Mac",
         "simulated": True,
     }
     run.records(record("v", **refused), record("alone", simulated=True))

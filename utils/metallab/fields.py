@@ -21,7 +21,8 @@ Name = Annotated[
 ]
 """A line that is not empty and has no space around it."""
 Sentence = Annotated[str, Meta(min_length=1, max_length=SENTENCE_LIMIT, pattern=_NO_CONTROLS)]
-LessonName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+LESSON_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+LessonName = Annotated[str, Meta(pattern=LESSON_NAME)]
 Kind = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9]{0,19}$")]
 """What computes, as PyTorch names its devices."""
 Dtype = Literal["float64", "float32", "float16", "bfloat16", "int8", "uint8"]

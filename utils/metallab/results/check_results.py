@@ -25,7 +25,7 @@ from metallab.results import findings
 def check(path: Path) -> list[Record]:
     """The records of a file that may be shown. `records.RecordError` with the reason if it may not."""
     runs = records.load(path)
-    if found := records.foreign(path, runs):
+    if found := records.find_foreign_texts(path, runs):
         what = machine.one_line(", ".join(map(repr, found)))[:300]
         raise records.RecordError(
             f"{path}: it holds {what}, which metallab does not write: send what make bench wrote"

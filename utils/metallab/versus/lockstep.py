@@ -160,8 +160,8 @@ def compare(
 
     A case ends when its verdict is clear, its budget is spent, or it has the pairs of the last look. Outputs are
     compared first: where they differ there is no ratio. The cases share their processes, in another order in each pair.
-    A pair that a case has ended is followed by another one. Each pair holds the lock (`metallab.measuring_lock`); waiting
-    for it does not count. After an interruption the outcomes of all cases that have pairs come first, then it is raised.
+    A pair that a case has ended is followed by another one. Each pair holds `metallab.measuring_lock`; waiting for it
+    does not count. After an interruption the outcomes of all cases that have pairs come first, then it is raised.
     """
     chance = chance or random.Random()
     open_cases = {case.name: Outcome(case, settings.factor) for case in given}

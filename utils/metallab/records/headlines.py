@@ -1,0 +1,169 @@
+"""What a page says of itself: sentences that its samples support, and a picture beside its file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from metallab import figure_words, isolated, machine, paths
+from metallab.fields import SENTENCE_LIMIT
+from metallab.records.format import compare_runs, put
+from metallab.records.record import Headline, Record, RecordError
+from metallab.timing import Answer
+
+PICTURE_BYTES = 4 * 2**20
+"""What a page's picture may have, at most."""
+
+_CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
+"""A number that stands by itself, or a word that compares speeds."""
+
+
+def put_picture_beside(path: Path, headline: Headline) -> Headline:
+    """Write a headline's picture beside a file of results, and return the headline as the file keeps it.
+
+    Parameters
+    ----------
+    path
+        The file of results.
+    headline
+        As a page gives it: its picture may be a figure of matplotlib or a path, and its sentences may be long.
+
+    Raises
+    ------
+    ValueError
+        If it has no sentence or more than three, or its picture is no PNG, is too large or has no words.
+    """
+    given: Any = headline.sentences
+    if isinstance(given, str) or not 1 <= len(given) <= 3:
+        raise ValueError(f"a headline has one to three sentences, not {given!r}")
+    sentences = tuple(map(_shorten, given))
+
+    picture: Any = headline.picture
+    if picture is None or isinstance(picture, isolated.Skipped):
+        return Headline(sentences)
+
+    content, words = _draw(picture, headline.alternative_text)
+    if not words or not content.startswith(b"\x89PNG") or len(content) > PICTURE_BYTES:
+        most = PICTURE_BYTES // 2**20
+        raise ValueError(
+            f"a headline's picture is a PNG of at most {most} MiB with words for it: alternative_text="
+        )
+    file = put(path.with_suffix(".png"), content)
+    digest = hashlib.sha256(content).hexdigest()
+    return Headline(sentences, file.name, machine.one_line(words), digest)
+
+
+def _draw(picture: Any, words: str) -> tuple[bytes, str]:
+    """Return the bytes of a picture, and words for it: of a figure they are made if none are given."""
+    if isinstance(picture, (str, Path)):
+        return Path(picture).read_bytes(), words
+
+    words = words or figure_words.describe_figure(picture)
+    drawn = io.BytesIO()
+    picture.savefig(drawn, format="png")
+    return drawn.getvalue(), words
+
+
+def read_picture(results: Path, headline: Headline) -> bytes:
+    """Return the picture that `save` wrote beside a file of results.
+
+    Parameters
+    ----------
+    results
+        The file of results.
+    headline
+        Its headline, which has a picture.
+
+    Raises
+    ------
+    RecordError
+        If another picture, or none, is there.
+    """
+    file = results.with_suffix(".png")
+    try:
+        content = paths.read_regular(file, PICTURE_BYTES)
+    except OSError as error:
+        raise RecordError(
+            f"the picture {file.name} cannot be read ({error.strerror}): run the page again"
+        ) from error
+
+    if (file.name, hashlib.sha256(content).hexdigest()) != (headline.picture, headline.sha256):
+        raise RecordError(
+            f"{file.name} is not the picture that was saved with the results: run the page again"
+        )
+    return content
+
+
+def headline_of(records: Sequence[Record]) -> Headline | None:
+    """Return the headline that a file's last process saved, with the sentences that its samples support.
+
+    A sentence of the page is kept if, besides what the comparisons of the file give, it has neither a number nor a word
+    about speed. If none is kept, the first comparison's is taken, or else the first measurement in words.
+    """
+    last = max(records, key=lambda record: record.moment)
+    if last.headline is None:
+        return None
+    given = [text for _, texts in _answers_of_last_process(records) for text in texts]
+
+    supported = tuple(
+        sentence for sentence in last.headline.sentences if _is_supported(sentence, given)
+    )
+    if not supported:
+        supported = (_shorten(given[0] if given else records[0].measurement),)
+    return replace(last.headline, sentences=supported)
+
+
+def _is_supported(sentence: str, given: Sequence[str]) -> bool:
+    """Return whether a sentence claims nothing beyond what is given."""
+    for text in given:
+        sentence = sentence.replace(text, "")
+    return not _CLAIM.search(sentence)
+
+
+def headline_is_withheld(records: Sequence[Record]) -> bool:
+    """Return True if a file's headline, as `headline_of` gives it, is that the machine was busy or drifted.
+
+    That outputs differ is a finding, which another run has as well.
+    """
+    headline = headline_of(records)
+    if headline is None:
+        return False
+
+    lost = [
+        _shorten(text).removesuffix("…")
+        for answer, texts in _answers_of_last_process(records)
+        if answer.withheld and answer.withheld.is_transient
+        for text in texts
+    ]
+    return any(text in sentence for text in lost for sentence in headline.sentences)
+
+
+def _answers_of_last_process(records: Sequence[Record]) -> list[tuple[Answer, tuple[str, str]]]:
+    """Return the speed-ups of the last process, or why there are none, each as a page may have put it in words."""
+    last = max(records, key=lambda record: record.moment)
+    runs = {record.name: record for record in records if record.taken == last.taken}
+
+    answers = []
+    for run in runs.values():
+        compared = run.comparison
+        if compared is None or compared.outcome == "baseline":
+            continue
+
+        if withheld := run.withheld:
+            answer = Answer(compared.variant, withheld)
+        else:
+            base = runs[f"{run.lesson}/{compared.name}/{compared.baseline}"]
+            answer = compare_runs(run, base).answers[compared.variant]
+        answers.append((answer, (f"{compared.name}: {answer}", str(answer))))
+    return answers
+
+
+def _shorten(sentence: object) -> str:
+    """Return a sentence as one line, cut where it quotes long outputs."""
+    line = machine.one_line(str(sentence))
+    return line if len(line) <= SENTENCE_LIMIT else f"{line[: SENTENCE_LIMIT - 1]}…"
