@@ -16,6 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.blocking import BlockingKernelClient
 
 from metallab import isolated, needs
+from metallab.isolated import process
 
 
 def run(source, **given):
@@ -39,7 +40,7 @@ def test_an_exception_has_a_line_and_its_place():
     assert outcome.kinds[:2] == ("ZeroDivisionError", "ArithmeticError")
     assert "line 5" in outcome.detail
     assert "return 1 / 0" in outcome.detail
-    assert "isolated.py" not in outcome.detail
+    assert "metallab/isolated" not in outcome.detail
     with pytest.raises(isolated.ChildFailed, match="division by zero"):
         outcome["x"]
 
@@ -148,9 +149,9 @@ cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else No
 def test_mps_is_the_real_gpu_on_a_mac_only(monkeypatch):
     for platform, kind in (("linux", "sim"), ("darwin", "mps")):
         monkeypatch.setattr(sys, "platform", platform)
-        assert isolated._environment("mps", None, {})["METALLAB_DEVICE"] == kind
+        assert process.build_environment("mps", None, {})["METALLAB_DEVICE"] == kind
     monkeypatch.setenv("METALLAB_DEVICE", "cpu")
-    assert isolated._environment(None, None, {})["METALLAB_DEVICE"] == "cpu"
+    assert process.build_environment(None, None, {})["METALLAB_DEVICE"] == "cpu"
     with pytest.raises(ValueError, match="device is 'cuda'"):
         isolated.run("", device="cuda")
 
@@ -168,6 +169,14 @@ def the_shell():
 def shell(the_shell):
     the_shell.user_ns.pop("x", None)
     return the_shell
+
+
+@pytest.fixture
+def new_shell(shell):
+    """A shell that has met nothing yet, and leaves one that has met nothing."""
+    isolated.load_ipython_extension(shell)
+    yield shell
+    isolated.load_ipython_extension(shell)
 
 
 def cell(shell, line, text="1"):
@@ -309,17 +318,16 @@ def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="nothing is simulated there")
-def test_without_the_simulated_gpu_later_cells_are_skipped(shell, monkeypatch):
+def test_without_the_simulated_gpu_later_cells_are_skipped(new_shell, monkeypatch):
     here = dataclasses.replace(needs.TOOLS["apple-gpu"], is_here=lambda: True)
     monkeypatch.setitem(needs.TOOLS, "apple-gpu", here)
     monkeypatch.setattr("metalsim.device.TORCH", "2.0.0")
-    monkeypatch.setattr(isolated, "_absent", None)
     refusal = (
         "from metalsim.errors import SimulationError\nraise SimulationError('another PyTorch')"
     )
-    cell(shell, "--device mps", refusal)
-    cell(shell, "x --device mps", "x = what_the_first_cell_defines()")
-    assert "2.0.0" in str(shell.user_ns["x"])
+    cell(new_shell, "--device mps", refusal)
+    cell(new_shell, "x --device mps", "x = what_the_first_cell_defines()")
+    assert "2.0.0" in str(new_shell.user_ns["x"])
 
 
 @pytest.mark.parametrize(

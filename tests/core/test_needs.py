@@ -8,10 +8,12 @@ import platform
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from metallab import isolated, needs, notebook
+from metallab import needs, notebook
+from metallab.isolated import magic
 from metallab.notebook import not_run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux has")
@@ -159,13 +161,13 @@ class Started(Exception):
 
 
 def test_a_cell_that_needs_a_compiler_is_run_with_the_one_that_was_found(machine_with, monkeypatch):
-    def start(*_):
+    def start(*_, **__):
         raise Started(os.environ["CXX"])
 
     machine_with("Linux", "", ["c++"])
-    monkeypatch.setattr(isolated, "_run_in_kernel", start)
+    monkeypatch.setattr(magic, "run_in_kernel", start)
     with pytest.raises(Started, match=r"^c\+\+$"):
-        isolated._cell(None, "--needs c++", "1 + 1")
+        magic.Cells(SimpleNamespace(user_ns={})).run("--needs c++", "1 + 1")
 
 
 def test_a_compiler_that_cxx_names_and_that_is_not_here_is_missing(machine_with):

@@ -116,7 +116,9 @@ def heard(path: Path) -> list[int]:
 def gone(*pids: int) -> bool:
     """True if these processes have ended, or end within `PATIENCE`; a zombie has ended."""
     deadline = time.monotonic() + PATIENCE
-    while any(process and processes.runs(process) for process in map(processes.find_process, pids)):
+    while any(
+        process and processes.is_alive(process) for process in map(processes.find_process, pids)
+    ):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

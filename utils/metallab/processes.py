@@ -26,16 +26,21 @@ def find_process(pid: int) -> psutil.Process | None:
         return None
 
 
-def marked(environment: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return an environment by which `family` finds a process and whatever it starts.
+def mark(environment: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return an environment by which `find_family` finds a process and whatever it starts.
 
-    ``name`` is unique, such as that of a temporary folder.
+    Parameters
+    ----------
+    environment
+        What the process would be started with.
+    name
+        Unique, such as that of a temporary folder.
     """
     return {**environment, MARK: f"{environment.get(MARK, '')}:{name}"}
 
 
-def has_mark(process: psutil.Process, name: str) -> bool:
-    """Return True if a process was started with an environment that is `marked` so."""
+def is_marked(process: psutil.Process, name: str) -> bool:
+    """Return True if a process was started with an environment that `mark` made."""
     try:
         return name in process.environ().get(MARK, "").split(":")
     except (psutil.Error, OSError):
@@ -45,7 +50,7 @@ def has_mark(process: psutil.Process, name: str) -> bool:
 def adopt_orphans() -> bool:
     """Become the parent of every descendant whose parent ends; False where the system cannot do that.
 
-    Linux calls it a subreaper. macOS has none: there `marked` must suffice, which misses processes that have emptied
+    Linux calls it a subreaper. macOS has none: there `mark` must suffice, which misses processes that have emptied
     their environment, and macOS's own programs.
     """
     if sys.platform != "linux":
@@ -53,22 +58,36 @@ def adopt_orphans() -> bool:
     return ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
-def family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
-    """Return the running processes of a session leader: itself, descendants, its session, and those with its mark."""
-    members = {process for process in psutil.process_iter() if name and has_mark(process, name)}
-    if head is not None and (
-        head.is_running() or not psutil.pid_exists(head.pid)
-    ):  # else a stranger has the number
-        members |= {
-            head,
-            *map(find_process, (pid for pid in psutil.pids() if in_session(pid, head.pid))),
-        } - {None}
+def find_family(head: psutil.Process | None, name: str = "") -> list[psutil.Process]:
+    """Return the running processes of a session leader: itself, descendants, its session, and those with its mark.
+
+    Parameters
+    ----------
+    head
+        The session leader; None if it has ended.
+    name
+        Of its mark; nothing if it has none.
+    """
+    members = set()
+    if name:
+        members |= {process for process in psutil.process_iter() if is_marked(process, name)}
+
+    # else a stranger has the number
+    if head is not None and (head.is_running() or not psutil.pid_exists(head.pid)):
+        members.add(head)
+        members |= _find_session(head.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             members.update(head.children(recursive=True))
-    return [process for process in members if runs(process)]
+    return [process for process in members if is_alive(process)]
 
 
-def runs(process: psutil.Process) -> bool:
+def _find_session(session: int) -> set[psutil.Process]:
+    """Return the processes of a session."""
+    found = (find_process(pid) for pid in psutil.pids() if is_in_session(pid, session))
+    return {process for process in found if process is not None}
+
+
+def is_alive(process: psutil.Process) -> bool:
     """Return True if the process is running; a zombie is not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -76,7 +95,7 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def in_session(pid: int, session: int) -> bool:
+def is_in_session(pid: int, session: int) -> bool:
     """Return True if a process belongs to a session, as far as can be known."""
     try:
         return os.getsid(pid) == session
@@ -85,31 +104,37 @@ def in_session(pid: int, session: int) -> bool:
 
 
 def kill_family(head: psutil.Process | None, name: str = "") -> None:
-    """Kill a `family` and wait until it has gone."""
-    _kill(lambda: family(head, name))
+    """Kill a family, as `find_family` finds it, and wait until it has gone."""
+    _kill(lambda: find_family(head, name))
 
 
 def kill_descendants() -> None:
     """Kill all descendants of this process; orphans as well after `adopt_orphans`."""
-    _kill(
-        lambda: [process for process in psutil.Process().children(recursive=True) if runs(process)]
-    )
+    _kill(_find_descendants)
+
+
+def _find_descendants() -> list[psutil.Process]:
+    """Return the running descendants of this process."""
+    return [process for process in psutil.Process().children(recursive=True) if is_alive(process)]
 
 
 def _kill(find: Callable[[], list[psutil.Process]]) -> None:
+    """Kill what a function finds, and wait until it has gone, five seconds at most."""
     for _ in range(3):  # what was started while they were being killed comes next
-        if not (members := find()):
+        members = find()
+        if not members:
             return
+
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         deadline = time.monotonic() + 5
-        while any(map(runs, members)) and time.monotonic() < deadline:
+        while any(map(is_alive, members)) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
 def resident_bytes(head: psutil.Process) -> int:
-    """Resident memory of a process and its descendants now, in bytes; 0 if it has gone."""
+    """Return the resident memory of a process and its descendants now, in bytes; 0 if it has gone."""
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in (head, *head.children(recursive=True)):
@@ -124,25 +149,34 @@ def describe_exit(code: int | None) -> str:
         return "stopped answering"
     if code >= 0:
         return f"exited with code {code}"
-    known = {number.value: number.name for number in signal.Signals}
-    name = known.get(-code, f"signal {-code}")  # real-time signals have no name
-    return f"was killed by {name}" + (
-        " (often the system, for lack of memory)" if name == "SIGKILL" else ""
-    )
+
+    names = {number.value: number.name for number in signal.Signals}
+    name = names.get(-code, f"signal {-code}")  # real-time signals have no name
+    if name == "SIGKILL":
+        return f"was killed by {name} (often the system, for lack of memory)"
+    return f"was killed by {name}"
 
 
 def last_words(log: Path, lines: int = 12, start: int = 0) -> str:
     """Return the end of a log, or a crash's Python stack, innermost call first; '' without a log.
 
-    Its first ``start`` bytes are skipped.
+    Parameters
+    ----------
+    log
+        The file.
+    lines
+        How many.
+    start
+        Bytes that are skipped.
     """
     if not log.exists():
         return ""
+
     log_lines = log.read_bytes()[start:].decode("utf-8", errors="replace").splitlines()
-    crash = next(
-        (i for i, line in enumerate(log_lines) if line.startswith("Fatal Python error")), None
-    )
-    return "\n".join(log_lines[-lines:] if crash is None else log_lines[crash : crash + lines])
+    for number, line in enumerate(log_lines):
+        if line.startswith("Fatal Python error"):
+            return "\n".join(log_lines[number : number + lines])
+    return "\n".join(log_lines[-lines:])
 
 
 @contextlib.contextmanager

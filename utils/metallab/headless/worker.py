@@ -44,7 +44,7 @@ from metallab.processes import (
     kill_descendants,
     kill_family,
     last_words,
-    marked,
+    mark,
 )
 
 # jsonschema would spend 0.8 s building a grammar for a format that no notebook schema contains; it does without.
@@ -339,7 +339,7 @@ def kernel_environment(job: Job) -> dict[str, str]:
     }
 
     kept = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
-    return marked(kept, Path(job.scratch).name) | ours
+    return mark(kept, Path(job.scratch).name) | ours
 
 
 def crash_report(job: Job) -> str:

@@ -320,7 +320,7 @@ class _Side:
         """The size of its log before the current case."""
         self.is_gone = False
         """True if it has ended or hangs."""
-        variables = processes.marked(environment(command, settings.threads, padding), self.name)
+        variables = processes.mark(environment(command, settings.threads, padding), self.name)
         with self.log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [command.python, WORKER, json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
