@@ -23,7 +23,7 @@ class Planted(device.Device):
     clock: FakeClock
     times: Iterator[float]
 
-    def fixed_work(self):
+    def make_sentinel_work(self):
         return self.clock.taking(lambda: next(self.times))
 
     def synchronize(self, *results):

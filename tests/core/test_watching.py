@@ -22,7 +22,7 @@ class WatchedDevice(timing.Host):
     label: str = "a watched device"
     work: Callable[[], None] | None = None
 
-    def fixed_work(self) -> Callable[[], None]:
+    def make_sentinel_work(self) -> Callable[[], None]:
         return self.work
 
 
@@ -156,7 +156,7 @@ def test_a_device_without_work_for_a_sentinel_is_not_watched(machine):
 def test_the_cpu_of_each_framework_can_be_watched(framework):
     pytest.importorskip({"mlx": "mlx.core"}.get(framework, framework))
     lab = device.cpu(framework=framework)
-    with timing.sentinel(lab.fixed_work(), on=lab, budget=timing.FAST) as watch:
+    with timing.sentinel(lab.make_sentinel_work(), on=lab, budget=timing.FAST) as watch:
         pass
     assert watch.drift > -1
 

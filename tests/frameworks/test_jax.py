@@ -37,7 +37,7 @@ from metallab import device
 cpus = jax.devices("cpu")
 device.jax.devices = lambda: {"cpu": cpus[0], "mps": cpus[1]}
 device.plugin = lambda framework: "jax-metal 0.1.1"
-device.pick = lambda framework: device.plugins.known("mps", "jax")
+device.pick = lambda framework: device.plugins.make("mps", "jax")
 space = {"display": print}
 for cell in json.load(open(PAGE))["cells"]:
     if cell["cell_type"] == "code":

@@ -172,7 +172,7 @@ def find_undocumented(path: Path) -> Iterator[str]:
 
     for node in _parse(path.read_text("utf-8")).body:
         is_public = isinstance(node, Function) and not node.name.startswith("_")
-        if not is_public or f"{module}.{node.name}" not in asked:
+        if not is_public or _is_overload(node) or f"{module}.{node.name}" not in asked:
             continue
 
         names = _parameters(node)
@@ -182,6 +182,11 @@ def find_undocumented(path: Path) -> Iterator[str]:
         documented = set(re.findall(r"\w+", _unindented(section[1]))) if section else set()
         if missing := [name for name in names if name not in documented]:
             yield f"{node.name}: {', '.join(missing)}"
+
+
+def _is_overload(function: Function) -> bool:
+    """Return whether it says only how the types of a function that follows depend on each other."""
+    return any(ast.unparse(each) == "overload" for each in function.decorator_list)
 
 
 def _parameters(function: Function) -> list[str]:

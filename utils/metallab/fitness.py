@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from metallab import machine, mode, timing, wording
 from metallab.device import Device
@@ -111,7 +110,7 @@ def judge(
     Parameters
     ----------
     on
-        The device to be measured; its `metallab.device.Device.fixed_work` is timed.
+        The device to be measured; its `metallab.device.Device.make_sentinel_work` is timed.
     budget
         Of each of two measurements; by default `LOOK`, in fast mode `metallab.timing.FAST`.
     ask
@@ -132,7 +131,6 @@ def judge(
     if budget is None:
         budget = mode.by_mode(full=LOOK, fast=timing.FAST)
 
-    place: Any = on  # one of a framework, which can be waited for
-    with timing.sentinel(on.fixed_work(), on=place, budget=budget, clock=clock) as watch:
+    with timing.sentinel(on.make_sentinel_work(), on=on, budget=budget, clock=clock) as watch:
         described = ask()
     return Fitness(watch, described)

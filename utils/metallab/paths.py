@@ -13,9 +13,12 @@ import re
 import stat
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from metallab import mode
+
+if TYPE_CHECKING:
+    from metallab.device import Device
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout: there metallab is installed editable, so its own file tells. Installed from a wheel there is none."""
@@ -73,7 +76,7 @@ def run_folder(of_mode: str, device: str) -> Path:
     return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{of_mode}-{device}")
 
 
-def page_folder(page: str = "", *, on: Any) -> Path:
+def page_folder(page: str = "", *, on: Device) -> Path:
     """Make the folder for files that a page or a program writes, and return it: ``build/<mode>-<device>/<page>``.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import sys
@@ -11,12 +12,18 @@ from typing import Any, Literal
 
 from metallab import machine, plain_cells
 
+Kind = Literal["mps", "cuda", "cpu"]
 NAMES = ("auto", "mps", "cuda", "cpu", "sim")
-BEST_FIRST = ("mps", "cuda", "cpu")
+BEST_FIRST: tuple[Kind, ...] = ("mps", "cuda", "cpu")
 SENTINEL_ROWS = 512
 """Rows and columns of the matrices that a sentinel multiplies: milliseconds on two cores, less on a GPU."""
 Framework = Literal["torch", "tensorflow", "jax", "mlx"]
-TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "mlx": "MLX"}
+TITLES: dict[Framework, str] = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "mlx": "MLX",
+}
 
 
 class DeviceUnavailable(RuntimeError):
@@ -27,10 +34,12 @@ class DeviceUnavailable(RuntimeError):
 class Device:
     """A device that a run uses; one that computes is of a framework's own class, derived from this one."""
 
-    kind: Literal["mps", "cuda", "cpu"]
+    kind: Kind
+    """PyTorch's name of it."""
     hardware: str
     """Its name: ``Apple M2 Max GPU``, ``NVIDIA H200``."""
     simulated: bool = False
+    """True for the simulated Apple GPU, whose times say nothing about a Mac."""
     threads: int | None = None
     """CPU only: the number of threads that the framework may use while the device is measured."""
     framework: Framework = "torch"
@@ -39,24 +48,32 @@ class Device:
     """Why this is not the device that the run asked for; empty if it is."""
 
     waits_for_results = False
+    """True if only results can be waited for (JAX, MLX)."""
 
     @property
     def label(self) -> str:
         """The hardware's name as it stands beside every number, with the wrong kernels that are planted now."""
         planting = sys.modules.get("metalsim.planting") if self.kind == "mps" else None
-        return self.hardware + "".join(
-            f", PLANTED wrong: {name}" for name in (planting.planted() if planting else ())
-        )
+        wrong_kernels = planting.planted() if planting else ()
+        return self.hardware + "".join(f", PLANTED wrong: {name}" for name in wrong_kernels)
 
-    def fixed_work(self) -> Callable[[], Any]:
+    def make_sentinel_work(self) -> Callable[[], Any]:
         """Return a piece of work that is the same each time, for a sentinel of `metallab.timing`.
 
         A product of two matrices on the device, which each framework makes in its own way.
         """
         raise NotImplementedError(f"{type(self).__name__} does not compute: it has no work to time")
 
+    def synchronize(self, *results: Any) -> None:
+        """Return when all that was launched on this device, and the given results, are done."""
+        raise NotImplementedError(f"{type(self).__name__} does not compute: nothing runs on it")
+
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the framework computes here, with this device's settings."""
+        raise NotImplementedError(f"{type(self).__name__} does not compute: nothing runs on it")
+
     def banner(self) -> Banner:
-        """What a notebook shows first: the hardware that this run used, and whether it is real."""
+        """Return what a notebook shows first: the hardware that this run used, and whether it is real."""
         return Banner(self)
 
 
@@ -70,10 +87,11 @@ class Banner:
         device = self.device
         title = TITLES[device.framework]
         if device.simulated:
-            ran = f"SIMULATED: this page ran on a {device.label}."
             return (
-                f"{ran} The code runs as on a Mac; no time on this page says anything about a Mac."
+                f"SIMULATED: this page ran on a {device.label}. The code runs as on a Mac; "
+                "no time on this page says anything about a Mac."
             )
+
         if device.kind == "cpu":
             by = f", by {title}" if device.framework != "torch" else ""
             why = f" ({device.instead_of})" if device.instead_of else ""
@@ -92,8 +110,8 @@ def _join(sentence: str) -> str:
     return " ".join(filter(None, [sentence, plain_cells.describe_mps()]))
 
 
-def wanted(name: str) -> str:
-    """The name that counts: the one that is given or, for "auto", that of ``METALLAB_DEVICE``.
+def choose_name(name: str) -> str:
+    """Return the name that counts: the one that is given or, for "auto", that of ``METALLAB_DEVICE``.
 
     ValueError for a name that does not exist.
     """
@@ -106,7 +124,7 @@ def wanted(name: str) -> str:
 
 
 def chip() -> str:
-    """This machine's chip, as it stands in labels."""
+    """Return this machine's chip, as it stands in labels."""
     return machine.describe().chip or "unknown"
 
 
@@ -115,16 +133,27 @@ PRODUCTS_APART = " (products: Accelerate's own threads)"
 
 
 def cpu_label(threads: int, apart: str = "") -> str:
-    """What stands beside numbers of a CPU that computes with so many threads; ``apart`` is what they do not hold."""
-    return f"{chip()}{apart} CPU, {threads} thread{'s' if threads > 1 else ''}"
+    """Return what stands beside numbers of a CPU.
+
+    Parameters
+    ----------
+    threads
+        With how many it computes.
+    apart
+        What that number does not hold, as `PRODUCTS_APART`.
+    """
+    noun = "threads" if threads > 1 else "thread"
+    return f"{chip()}{apart} CPU, {threads} {noun}"
 
 
 def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def number_in(variable: str) -> int:
-    """The whole number that an environment variable holds; 0 if it holds none."""
+    """Return the whole number that an environment variable holds; 0 if it holds none."""
     text = os.environ.get(variable)
     return int(text) if text and text.isdigit() else 0

@@ -23,7 +23,7 @@ class JaxDevice(Device):
     waits_for_results = True
 
     @property
-    def jax_device(self):
+    def jax_device(self) -> Any:
         """The `jax.Device`: ``jax.device_put(x, lab.jax_device)``."""
         return devices()[self.kind]
 
@@ -33,7 +33,7 @@ class JaxDevice(Device):
 
         jax.block_until_ready(results)
 
-    def fixed_work(self) -> Callable[[], Any]:
+    def make_sentinel_work(self) -> Callable[[], Any]:
         """Return a product of two matrices on this device, for a sentinel."""
         import jax.numpy as jnp
 
@@ -54,45 +54,45 @@ DEVICE = JaxDevice
 
 
 def threads() -> int:
-    """How many threads its pool has: what was set, else one for each core this process may use."""
+    """Return how many threads its pool has: what was set, else one for each core this process may use."""
     return number_in("PJRT_NPROC") or number_in("NPROC") or cores()
 
 
 def nvidia_name() -> str:
-    """The name of its NVIDIA GPU."""
-    return devices()["cuda"].device_kind
+    """Return the name of its NVIDIA GPU."""
+    return str(devices()["cuda"].device_kind)
 
 
 @functools.cache
 def devices() -> dict[str, Any]:
-    """JAX's first device of each kind: ``{"cpu": CpuDevice(id=0), ...}``.
+    """Return JAX's first device of each kind: ``{"cpu": CpuDevice(id=0), ...}``.
 
     A GPU that JAX does not see, or that cannot start, is not there; `jax.devices` says why.
     """
-    os.environ.setdefault(
-        "ENABLE_PJRT_COMPATIBILITY", "1"
-    )  # jax-metal 0.1.1 does not start without it
+    # jax-metal 0.1.1 does not start without it
+    os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")
     import jax
 
-    chosen = (
-        jax.config.jax_platforms
-    )  # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
+    # from JAX_PLATFORMS: "mps" alone would leave nothing to compare with
+    chosen = jax.config.jax_platforms
     if chosen and "cpu" not in chosen.split(","):
         jax.config.update("jax_platforms", f"{chosen},cpu")
+
+    names = {"metal": "mps", "gpu": "cuda"}
     first = {"cpu": jax.devices("cpu")[0]}
     for device in jax.devices():
         platform = device.platform.lower()
-        first.setdefault({"metal": "mps", "gpu": "cuda"}.get(platform, platform), device)
+        first.setdefault(names.get(platform, platform), device)
     return first
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of device that JAX sees in this process."""
+    """Return the kinds of device that JAX sees in this process."""
     return tuple(devices())
 
 
 def product(a: Any, b: Any) -> Any:
-    """The product of two NumPy matrices, on the device that is active."""
+    """Return the product of two NumPy matrices, on the device that is active."""
     import jax
 
     return jax.jit(lambda a, b: a @ b)(a, b)

@@ -22,7 +22,7 @@ class MlxDevice(Device):
     waits_for_results = True
 
     @property
-    def mlx_device(self):
+    def mlx_device(self) -> Any:
         """The `mlx.core.Device`: ``with mx.stream(lab.mlx_device):``."""
         import mlx.core as mx
 
@@ -47,9 +47,13 @@ class MlxDevice(Device):
                     "the function returned no MLX array, so MLX computed nothing that could be waited for: return "
                     "what it shall compute"
                 )
-        mx.eval(*results) if results else mx.synchronize()
 
-    def fixed_work(self) -> Callable[[], Any]:
+        if results:
+            mx.eval(*results)
+        else:
+            mx.synchronize()
+
+    def make_sentinel_work(self) -> Callable[[], Any]:
         """Return a product of two matrices on this device, for a sentinel."""
         import mlx.core as mx
 
@@ -70,24 +74,24 @@ DEVICE = MlxDevice
 
 
 def threads() -> int:
-    """MLX computes on one there."""
+    """Return how many threads MLX computes on: one."""
     return 1
 
 
 def apart() -> str:
-    """What that does not hold: on a Mac, Accelerate has threads of its own for products."""
+    """Return what that does not hold: on a Mac, Accelerate has threads of its own for products."""
     return PRODUCTS_APART if sys.platform == "darwin" else ""
 
 
 def nvidia_name() -> str:
-    """The name of its NVIDIA GPU."""
+    """Return the name of its NVIDIA GPU."""
     import mlx.core as mx
 
     return str(mx.device_info(mx.gpu).get("device_name", "unknown NVIDIA GPU"))
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of device that MLX sees in this process."""
+    """Return the kinds of device that MLX sees in this process."""
     import mlx.core as mx
 
     gpu = "mps" if sys.platform == "darwin" else "cuda"
@@ -95,7 +99,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def product(a: Any, b: Any) -> Any:
-    """The product of two NumPy matrices, on the device that is active."""
+    """Return the product of two NumPy matrices, on the device that is active."""
     import mlx.core as mx
 
     return mx.array(a) @ mx.array(b)

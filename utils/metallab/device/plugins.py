@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import sys
+from types import ModuleType
 
 from metallab import isolated, units
 from metallab.device import jax, mlx, tensorflow
@@ -21,35 +22,73 @@ from metallab.device.base import (
     cpu_label,
 )
 
-FRAMEWORKS = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
+FRAMEWORKS: dict[str, ModuleType] = {"tensorflow": tensorflow, "jax": jax, "mlx": mlx}
+"""Each has its class `DEVICE`, and the same functions about its threads, its GPU and a product on it."""
 
 
 def pick(name: str, wanted: str, framework: Framework) -> Device:
-    """The device of a framework for a name, which stands for ``wanted``; see `metallab.device.pick`."""
-    faults = {}
-    for kind in BEST_FIRST if wanted == "auto" else (wanted,):
-        if (fault := probe(kind, framework)) is None:
-            return known(kind, framework, "; ".join(faults.values()) if wanted == "auto" else "")
-        if wanted != "auto" or _installed_for(kind, framework):
-            faults[kind] = fault
+    """Return the device of a framework for a name, as `metallab.device.pick`.
+
+    Parameters
+    ----------
+    name
+        What was given to it.
+    wanted
+        The name that counts.
+    framework
+        Its name.
+    """
+    if wanted == "auto":
+        return _pick_best(framework)
+
+    fault = probe(wanted, framework)
+    if fault is None:
+        return make(wanted, framework)
     if name != "auto":
         raise DeviceUnavailable(
-            f"{wanted} was asked for, but {faults[wanted]}; pick() takes the best device there is"
+            f"{wanted} was asked for, but {fault}; pick() takes the best device there is"
         )
-    return known("cpu", framework, f"the run asked for {wanted}, but {faults[wanted]}")
+    return make("cpu", framework, f"the run asked for {wanted}, but {fault}")
 
 
-def known(kind: str, framework: Framework, instead_of: str = "") -> Device:
-    """A device that is known to be there."""
-    of = FRAMEWORKS[framework]
+def _pick_best(framework: Framework) -> Device:
+    """Return the best device that computes, which tells what is wrong with those that are there and better."""
+    faults: list[str] = []
+    for kind in BEST_FIRST:
+        fault = probe(kind, framework)
+        if fault is None:
+            return make(kind, framework, "; ".join(faults))
+        if _is_installed_for(kind, framework):
+            faults.append(fault)
+    raise AssertionError("the CPU has no fault")
+
+
+def make(kind: str, framework: Framework, instead_of: str = "") -> Device:
+    """Return a device that is known to be there.
+
+    Parameters
+    ----------
+    kind
+        ``cpu``, ``mps`` or ``cuda``.
+    framework
+        Its name.
+    instead_of
+        Of a CPU: why it is not the device that was asked for.
+    """
+    its = FRAMEWORKS[framework]
+    device: Device
     if kind == "cpu":
-        label = cpu_label(of.threads(), of.apart() if framework == "mlx" else "")
-        return of.DEVICE("cpu", label, threads=of.threads(), instead_of=instead_of)
-    return of.DEVICE(kind, f"{chip()} GPU" if kind == "mps" else of.nvidia_name())
+        label = cpu_label(its.threads(), its.apart() if framework == "mlx" else "")
+        device = its.DEVICE("cpu", label, threads=its.threads(), instead_of=instead_of)
+    else:
+        device = its.DEVICE(kind, f"{chip()} GPU" if kind == "mps" else its.nvidia_name())
+    return device
 
 
 def probe(kind: str, framework: Framework) -> str | None:
-    """What keeps a framework from computing on a device, or None: a small product is compared with the right one.
+    """Return what keeps a framework from computing on a device, or None.
+
+    A small product is compared with the right one.
 
     On a Mac the plugin is tried in a child process first, because some abort the process that loads them.
     """
@@ -70,7 +109,7 @@ def probe(kind: str, framework: Framework) -> str | None:
 
 
 def plugin(framework: Framework) -> str:
-    """The installed package that brings a framework to an Apple GPU, with its version; empty if there is none."""
+    """Return the package that brings a framework to an Apple GPU, with its version; empty if none is installed."""
     for name in FRAMEWORKS[framework].PLUGINS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return f"{name} {importlib.metadata.version(name)}"
@@ -78,23 +117,33 @@ def plugin(framework: Framework) -> str:
 
 
 def error_of_product(kind: str, framework: Framework) -> float:
-    """The largest error in a product of small whole numbers, which is exact in any order and any precision."""
+    """Return the largest error in a product of small whole numbers, which is exact in any order and any precision.
+
+    Parameters
+    ----------
+    kind
+        ``cpu``, ``mps`` or ``cuda``.
+    framework
+        Its name.
+    """
     import numpy as np
 
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, (64, 64)).astype(np.float32) for _ in range(2))
-    with known(kind, framework).active():
+    with make(kind, framework).active():
         product = FRAMEWORKS[framework].product(a, b)
     return float(np.abs(np.asarray(product) - a @ b).max())
 
 
-def _installed_for(kind: str, framework: Framework) -> bool:
-    """Is a device there that has to be accounted for when it is passed over?"""
+def _is_installed_for(kind: str, framework: Framework) -> bool:
+    """Return whether a device is there that has to be accounted for when it is passed over."""
     return bool(kind == "mps" and plugin(framework)) or kind in FRAMEWORKS[framework].kinds()
 
 
 def _plugin_fault(framework: Framework) -> str | None:
-    if sys.platform != "darwin":
+    """Return what keeps a framework's plugin from computing on an Apple GPU, or None."""
+    is_mac = sys.platform == "darwin"
+    if not is_mac:
         return f"{TITLES[framework]} sees no mps device on this machine"
     if not plugin(framework):
         return f"{' or '.join(FRAMEWORKS[framework].PLUGINS)} is not installed"

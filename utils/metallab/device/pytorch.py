@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metallab import caches, simulation
 from metallab.device.base import (
@@ -22,13 +22,16 @@ from metallab.device.base import (
     cpu_label,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(frozen=True)
 class PyTorchDevice(Device):
     """A device that PyTorch computes on."""
 
     @property
-    def torch_device(self):
+    def torch_device(self) -> torch.device:
         """The `torch.device`: ``x.to(lab.torch_device)``."""
         import torch
 
@@ -42,7 +45,7 @@ class PyTorchDevice(Device):
 
         getattr(torch, self.kind).synchronize()
 
-    def fixed_work(self) -> Callable[[], Any]:
+    def make_sentinel_work(self) -> Callable[[], Any]:
         """Return a product of two matrices on this device, for a sentinel."""
         import torch
 
@@ -99,21 +102,30 @@ class PyTorchDevice(Device):
 
 
 def pick(name: str, wanted: str) -> PyTorchDevice:
-    """The device for a name, which stands for ``wanted``; see `metallab.device.pick`, which calls this."""
+    """Return the device for a name, as `metallab.device.pick`, which calls this.
+
+    Parameters
+    ----------
+    name
+        What was given to it.
+    wanted
+        The name that counts.
+    """
     if importlib.util.find_spec("torch") is None:
         raise DeviceUnavailable(
             "PyTorch is not installed: pip install 'path/to/metal-lab[pytorch]', make setup in a checkout, or name "
             "another framework, pick(framework=...)"
         )
     if wanted == "sim" or (name == "mps" and simulation.is_offered()):
-        return _simulated()
+        return _make_simulated()
     if wanted != "auto":
         if (fault := probe(wanted)) is not None:
             raise DeviceUnavailable(_say_missing(name, wanted, fault))
-        return _known(wanted)
+        return _make(wanted)
+
     for kind in BEST_FIRST:
         if (fault := probe(kind)) is None:
-            return _known(kind)
+            return _make(kind)
         if _backend(kind).is_available():
             warnings.warn(f"{kind} is passed over: {fault}", RuntimeWarning, stacklevel=3)
     raise AssertionError("the CPU has no fault")
@@ -130,19 +142,19 @@ def _say_missing(name: str, wanted: str, fault: str) -> str:
 
 
 def cpu(threads: int | None = None) -> PyTorchDevice:
-    """The CPU; see `metallab.device.cpu`, which calls this."""
+    """Return the CPU, as `metallab.device.cpu`, which calls this."""
     import torch
 
     most = torch.get_num_threads() if threads is None else threads
     if most < 1:
         raise ValueError(f"threads is {most}; a CPU baseline needs at least 1")
-    held = threads is not None or most == 1
-    apart = PRODUCTS_APART if held and _accelerate_has_its_own_threads() else ""
+    are_held = threads is not None or most == 1
+    apart = PRODUCTS_APART if are_held and _accelerate_has_its_own_threads() else ""
     return PyTorchDevice("cpu", cpu_label(most, apart), threads=most)
 
 
 def _accelerate_has_its_own_threads() -> bool:
-    """On a Mac PyTorch's matrix products are Accelerate's, which `torch.set_num_threads` does not reach.
+    """Return whether `torch.set_num_threads` leaves matrix products out: on a Mac they are Accelerate's.
 
     A variable that it reads when it starts is reported to hold it to one (`metallab.isolated.ONE_THREAD`).
     """
@@ -150,7 +162,7 @@ def _accelerate_has_its_own_threads() -> bool:
 
 
 def probe(kind: str) -> str | None:
-    """What keeps PyTorch from computing on a device, or None: a small product is compared with the CPU's.
+    """Return what keeps PyTorch from computing on a device, or None: a small product is compared with the CPU's.
 
     ``is_available()`` alone is not believed: it has been True on machines whose GPU gave wrong results.
     """
@@ -160,9 +172,10 @@ def probe(kind: str) -> str | None:
         return None
     if not _backend(kind).is_available():
         return f"PyTorch {torch.__version__} sees no {kind} device on this machine"
-    generator = torch.Generator().manual_seed(0)
+
     # Small whole numbers: their products and sums are exact in any order and any precision, so nothing may differ.
     # The CPU is named because a page may have set another default device.
+    generator = torch.Generator().manual_seed(0)
     a, b = (
         torch.randint(-8, 9, (64, 64), generator=generator, device="cpu").float() for _ in range(2)
     )
@@ -175,14 +188,15 @@ def probe(kind: str) -> str | None:
     return f"a product on {kind} is wrong by {(product - a @ b).abs().max().item():.3g}"
 
 
-def _backend(kind: str):
+def _backend(kind: str) -> Any:
+    """Return PyTorch's module of a GPU, which says whether it is available."""
     import torch
 
     return {"mps": torch.backends.mps, "cuda": torch.cuda}[kind]
 
 
-def _known(kind: str) -> PyTorchDevice:
-    """A device that is known to be there."""
+def _make(kind: str) -> PyTorchDevice:
+    """Return a device that is known to be there."""
     if kind == "cpu":
         return cpu()
     if kind == "cuda":
@@ -190,11 +204,12 @@ def _known(kind: str) -> PyTorchDevice:
 
         return PyTorchDevice("cuda", torch.cuda.get_device_name())
     if kind == "mps":
-        return _simulated() if simulation.running() else PyTorchDevice("mps", f"{chip()} GPU")
+        return _make_simulated() if simulation.running() else PyTorchDevice("mps", f"{chip()} GPU")
     raise AssertionError(f"what is a {kind} called?")
 
 
-def _simulated() -> PyTorchDevice:
+def _make_simulated() -> PyTorchDevice:
+    """Return the simulated Apple GPU, which is installed. DeviceUnavailable if it cannot be."""
     try:
         simulation.install()
     except simulation.SimulationUnavailable as error:

@@ -31,7 +31,7 @@ class TensorFlowDevice(Device):
 
         tf.test.experimental.sync_devices()
 
-    def fixed_work(self) -> Callable[[], Any]:
+    def make_sentinel_work(self) -> Callable[[], Any]:
         """Return a product of two matrices on this device, for a sentinel."""
         import tensorflow as tf
 
@@ -52,7 +52,7 @@ DEVICE = TensorFlowDevice
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of device that TensorFlow sees in this process."""
+    """Return the kinds of device that TensorFlow sees in this process."""
     import tensorflow as tf
 
     gpu = "mps" if sys.platform == "darwin" else "cuda"
@@ -60,14 +60,14 @@ def kinds() -> tuple[str, ...]:
 
 
 def product(a: Any, b: Any) -> Any:
-    """The product of two NumPy matrices, on the device that is active."""
+    """Return the product of two NumPy matrices, on the device that is active."""
     import tensorflow as tf
 
     return tf.linalg.matmul(tf.constant(a), tf.constant(b))
 
 
 def nvidia_name() -> str:
-    """The name of its NVIDIA GPU."""
+    """Return the name of its NVIDIA GPU."""
     import tensorflow as tf
 
     gpu = tf.config.list_physical_devices("GPU")[0]
@@ -75,7 +75,7 @@ def nvidia_name() -> str:
 
 
 def threads() -> int:
-    """How many threads TensorFlow's own pool has: what was set, else one for each core this process may use."""
+    """Return how many threads TensorFlow's own pool has: what was set, else one for each core this process may use."""
     import tensorflow as tf
 
     set_by = "TF_NUM_INTRAOP_THREADS"

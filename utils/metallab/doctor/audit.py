@@ -204,7 +204,7 @@ def _multiply(framework: Any, kind: str, a: np.ndarray, b: np.ndarray) -> Any:
 
         return (torch.tensor(a, device=kind) @ torch.tensor(b, device=kind)).cpu()
 
-    on: Any = plugins.known(kind, framework)
+    on = plugins.make(kind, framework)
     with on.active():
         return plugins.FRAMEWORKS[framework].product(a, b)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import torch
@@ -212,17 +212,17 @@ def exit_above_memory_limit(max_bytes: int) -> None:
 def apple_gpu() -> PyTorchDevice | None:
     """Return the Apple GPU of this process, real or simulated; None if it has none."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
-        return cast(PyTorchDevice, device.pick("sim"))
+        return device.pick("sim")
     if torch.backends.mps.is_available():
-        return cast(PyTorchDevice, device.pick("mps"))
+        return device.pick("mps")
     return None
 
 
 def best_device() -> PyTorchDevice:
     """Return the best real device; in a process that simulates an Apple GPU that is its CPU."""
     if os.environ.get("METALLAB_DEVICE") == "sim":
-        return cast(PyTorchDevice, device.cpu())
-    return cast(PyTorchDevice, device.pick())
+        return device.cpu()
+    return device.pick()
 
 
 def caveats(on: Device, has_copies: bool = False) -> tuple[Caveat, ...]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metallab import machine, paths, processes, records, timing, verdicts
+from metallab import machine, paths, processes, records, timing
 from metallab import mode as modes
 from metallab.device import NAMES
 from metallab.headless.cli import Summary, choose, hold_lock, line_of, run_job, say
@@ -140,7 +140,7 @@ def _measure(
 
     results = _results(summary, page.stem)
     if before and result.status in REACHED_THE_END and results.exists():  # not without its tool
-        _note_drift(results, verdicts.Sentinel(before, _time_loop()).drift)
+        _note_drift(results, timing.Sentinel(before, _time_loop()).drift)
 
     if state() != begun:
         raise ValueError(
@@ -188,11 +188,11 @@ def _results(summary: Summary, name: str) -> Path:
     return summary.path.parent / "results" / f"{name}.json"
 
 
-def _time_loop() -> verdicts.Measurement:
+def _time_loop() -> timing.Measurement:
     """Time a loop in Python, the same before and after every page.
 
-    A device's `fixed_work`, which watches comparisons, is a product of matrices by its framework. This process imports
-    no framework, as it would take memory and threads from the page that is measured.
+    The work of a device's sentinel, which watches comparisons, is a product of matrices by its framework. This process
+    imports no framework, as it would take memory and threads from the page that is measured.
     """
     return timing.measure(
         lambda: sum(i * i for i in range(50_000)),

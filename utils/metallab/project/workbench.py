@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from metallab import device, doctor, paths, records
-from metallab.device import Device, PyTorchDevice
+from metallab.device import PyTorchDevice
 from metallab.doctor import questions
 from metallab.doctor.answer import Answer
 from metallab.doctor.questions import Question, R
@@ -48,14 +48,14 @@ class Workbench:
         For all of the doctor's answers together.
     """
 
-    def __init__(self, folder: Path | str, *, on: Device, minutes: float = 3.0) -> None:
+    def __init__(self, folder: Path | str, *, on: PyTorchDevice, minutes: float = 3.0) -> None:
         """Continue the state in the folder, if there is one; outputs are also taken on ``on`` unless it is the CPU."""
         self.folder = Path(folder)
-        self.on = cast(PyTorchDevice, on)
+        self.on = on
         self.minutes = minutes
         self.on_a_mac = on.kind == "mps" and not on.simulated
 
-        cpu = cast(PyTorchDevice, device.cpu())
+        cpu = device.cpu()
         self.devices = [cpu] if on.kind == "cpu" else [cpu, self.on]
         self.places = tuple(Asked(device=each.label) for each in self.devices)
         self.state = State.load(self.folder / "steps.json")

@@ -142,7 +142,7 @@ def sentinel(
 
     Examples
     --------
-    >>> with timing.sentinel(lab.fixed_work(), on=lab) as watch:
+    >>> with timing.sentinel(lab.make_sentinel_work(), on=lab) as watch:
     ...     compared = timing.compare(variants, on=lab, baseline="eager", parity=check)
     >>> print(watch)
     sentinel on NVIDIA H200: +0.3% (steady)

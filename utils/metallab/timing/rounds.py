@@ -48,8 +48,8 @@ class Rounds:
 class _Lookout:
     """Looks at the speed of a comparison's devices, by a piece of work that is the same each time.
 
-    A device without ``fixed_work`` is not watched, nor the simulated GPU, nor anything in fast mode: there no speed-up
-    is given anyway. Nor is anything where the page has a sentinel open, which watches all of its comparisons.
+    A device without ``make_sentinel_work`` is not watched, nor the simulated GPU, nor anything in fast mode: there no
+    speed-up is given anyway. Nor is anything where the page has a sentinel open, which watches all of its comparisons.
     """
 
     def __init__(self, devices: Iterable[DeviceLike], clock: Clock) -> None:
@@ -63,7 +63,7 @@ class _Lookout:
         for device in devices:
             # a processor is watched once, however many of its threads each variant may use
             name = "CPU" if device.kind == "cpu" else device.label
-            make_work = getattr(device, "fixed_work", None)
+            make_work = getattr(device, "make_sentinel_work", None)
             if make_work is None or device.simulated or name in self.watched:
                 continue
             self.watched[name] = device
