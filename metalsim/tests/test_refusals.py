@@ -13,6 +13,7 @@ import torchvision  # noqa: F401  # whose operators are looked at
 from releases import is_followed
 
 from metalsim import operators, refusals
+from metalsim.device import TESTED_TORCH
 from metalsim.refusals import detours, left_on_cpu, rules, versions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,63 @@ def test_every_rule_is_of_an_operator_that_has_a_kernel():
     assert not asked - known - {"convolution_overrideable"}, (
         "no such operator, or none with a kernel"
     )
+
+
+# ---- no two tables contradict each other ----------------------------------------------------------------------------
+
+DTYPES = {
+    "Bool": torch.bool, "Byte": torch.uint8, "Char": torch.int8, "Int": torch.int32, "Long": torch.int64,
+    "Short": torch.int16, "Float8_e4m3fn": torch.float8_e4m3fn,
+}  # fmt: skip
+"""By what the CPU's errors call them."""
+
+
+def find_refused_dtypes(version: str) -> list[tuple[str, str]]:
+    """Return the operators and dtypes of which one table says that Metal computes them, and a rule that it refuses."""
+    return [
+        (overload, dtype)
+        for operator in operators.WITHOUT_CPU_KERNEL
+        for dtype in operators.dtypes_without_cpu_kernel(operator, version)
+        for overload in overloads_of(operator)
+        if isinstance(call_with(overload, DTYPES[dtype], version), refusals.Refusal)
+    ]
+
+
+def overloads_of(operator: str) -> list[str]:
+    """Return an operator with each of its overloads."""
+    packet = getattr(torch.ops.aten, operator.removeprefix("aten::"))
+    return [f"{operator}.{overload}" for overload in packet.overloads()]
+
+
+def call_with(overload: str, dtype: torch.dtype, version: str) -> refusals.Refusal | None:
+    """Return the outcome of a call of an overload whose tensors are matrices of a dtype."""
+    name, _, which = overload.partition(".")
+    schema = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), which)._schema
+    matrix = torch.empty(4, 4, dtype=dtype, device="meta")
+    given = {
+        argument.name: matrix if "Tensor" in str(argument.type) else argument.default_value
+        for argument in schema.arguments
+    }
+    return refusals.outcome(overload, (), given, version)
+
+
+@pytest.mark.parametrize("version", TESTED_TORCH)
+def test_no_rule_refuses_what_metal_computes_and_the_cpu_does_not(version):
+    assert find_refused_dtypes(version) == []
+
+
+def test_a_rule_against_what_metal_computes_is_found(monkeypatch):
+    monkeypatch.setattr(rules, "RULES", {name: [*held] for name, held in rules.RULES.items()})
+    rules.by_dtype("trace", rules.is_("bool"), "trace not implemented for {dtype}")
+    monkeypatch.setattr(refusals, "_of_version", refusals._of_version.__wrapped__)  # uncached
+
+    found = find_refused_dtypes(NEWEST)
+    assert found == [("aten::trace.default", "Bool"), ("aten::trace.out", "Bool")]
+
+
+def test_a_kernel_computes_whole_numbers_from_its_version_on():
+    assert operators.dtypes_without_cpu_kernel("aten::histc", "2.12.0") == ()
+    assert "Int" in operators.dtypes_without_cpu_kernel("aten::histc", "2.13.0")
 
 
 # ---- what is not deterministic --------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ def _decider() -> Callable[[str], Known]:
 
         return Known(
             decision=decision,
-            widened=operators.WITHOUT_CPU_KERNEL.get(plain, ()) if has_kernel else (),
+            widened=operators.dtypes_without_cpu_kernel(plain) if has_kernel else (),
             takes_numbers=operators.takes_numbers(name),
             takes_float8=plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
             asks=has_kernel and refusals.asks_whether_deterministic(name),

@@ -34,8 +34,6 @@ TORCHVISION = (
     "_ps_roi_pool_backward",
     "deform_conv2d",  # and nothing for its backward pass
 )
-# Where Metal has a kernel and the CPU has none: the dtypes, as the CPU's errors call them. PyTorch's own tests say that
-# a Mac computes these (torch/testing/_internal: dtypesIfMPS, and common_mps.py names no failure).
 WITHOUT_CPU_KERNEL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
@@ -49,6 +47,13 @@ WITHOUT_CPU_KERNEL: Mapping[str, tuple[str, ...]] = {
     "aten::histc": ("Byte", "Char", "Int", "Long", "Short"),
     **dict.fromkeys(("aten::gather", "aten::scatter", "aten::scatter_"), ("Float8_e4m3fn",)),
 }  # fmt: skip
+"""The dtypes that Metal computes with and the CPU does not, as the CPU's errors call them.
+
+PyTorch's own tests say that a Mac computes these (``torch/testing/_internal``: ``dtypesIfMPS``, and ``common_mps.py``
+names no failure). What is here is computed, so no rule of `metalsim.refusals.rules` may refuse it: a test asks each.
+"""
+_COMPUTED_SINCE = {"aten::histc": "2.13"}
+"""The first PyTorch whose kernel computes them, where older ones refuse them."""
 CONTIGUOUS = (
     "aten::nonzero", "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c", "aten::linalg_solve_triangular",
     "aten::_cholesky_solve_helper",
@@ -86,6 +91,22 @@ def status(operator: str) -> Status:
 def has_kernel(operator: str) -> bool:
     """Does an operator run on MPS as it is, with a kernel of its own or as a composite of others?"""
     return status(operator) in ("native", "composite")
+
+
+def dtypes_without_cpu_kernel(operator: str, version: str | None = None) -> tuple[str, ...]:
+    """Return the dtypes of `WITHOUT_CPU_KERNEL` that an operator's Metal kernel computes with in a version of PyTorch.
+
+    Parameters
+    ----------
+    operator
+        Such as ``aten::histc``, without its overload.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
+    """
+    since = _COMPUTED_SINCE.get(operator, "")
+    if not versions.is_between(version or versions.installed(), since, ""):
+        return ()
+    return WITHOUT_CPU_KERNEL.get(operator, ())
 
 
 def takes_numbers(operator: str) -> bool:
