@@ -5,6 +5,33 @@ line by line, so that every error and every finding keeps its line: attributes g
 memory, unsuffixed literals become float. Code is added behind for calling each kernel with what the run time supplies.
 
 What is not simulated raises SyntaxError with its line and is never passed on.
+
+**Why as text, and not on the syntax tree of libclang:**
+
+1. libclang reads C++. It has no Metal: it stops at ``device float* x`` (*unknown type name 'device'*) and, where the
+   words for address spaces are macros, at two member functions that differ in theirs (*class member cannot be
+   redeclared*). What is to be rewritten is what the parser does not take, so it would have to be rewritten before there
+   is a tree.
+2. Shaders need a compiler and nothing else, and one that comes without administrator's rights: the package ziglang is
+   a clang, but brings no libclang. The package libclang has none that is as new as the clang that is needed here
+   (18.1 against 19, in November 2026), so that the tree would be that of another compiler than the one that compiles.
+3. A tree is printed as its own text, with its own lines. Here each line stays where it was, so a compiler's message, a
+   race and an index out of range name the line that the author wrote.
+
+**What that costs.** The preprocessor has run, so there are no comments and no macros, but names are known by their
+spelling and brackets are counted:
+
+- A brace, a bracket or a semicolon in a text or a character (``'{'``) counts as one of the program. Where that matters,
+  a SyntaxError says that something is not closed, or the compiler complains.
+- A variable that is called `kernel` or `sampler` is taken for the word. What is not simulated is refused wherever its
+  name stands, also in a template that nobody uses.
+- Types are not known. A pointer without an address space is noticed if it is one to a number, a vector or a template's
+  type, not if it is one to a structure. Which functions meet at a barrier is told by their names
+  (`meeting_functions`), which is too often rather than too seldom.
+
+A mistake of these kinds rarely passes silently: text that was cut in the wrong place is no C++ any more and does not
+compile, and a barrier that was not expected ends the run with an error. The tests run each kernel for its numbers, so
+that a rewriting which changes them is seen.
 """
 
 from __future__ import annotations
