@@ -206,7 +206,7 @@ def wrong_operators(
     from torchgen.gen import parse_tags_yaml
     from torchgen.model import Location, NativeFunction
 
-    folder = folder or operators.packaged()
+    folder = folder or operators.find_native_functions()
     known_tags = parse_tags_yaml(str(folder / "tags.yaml"))
     there = {match[2][: int(match[1])] for name in symbols for match in WRAPPER.finditer(name)}
     expected = set()

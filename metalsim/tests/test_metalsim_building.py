@@ -18,9 +18,9 @@ def make(folder: Path) -> None:
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
-    folder = building.kept(tmp_path / "thing-1", make)
+    folder = building.fill_once(tmp_path / "thing-1", make)
     assert (folder / "thing.so").read_text() == "binary"
-    building.kept(folder, lambda folder: pytest.fail("made although it was there"))
+    building.fill_once(folder, lambda folder: pytest.fail("made although it was there"))
 
 
 def test_a_full_disk_leaves_nothing_half_made(tmp_path):
@@ -29,16 +29,16 @@ def test_a_full_disk_leaves_nothing_half_made(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(SimulationError, match=r"thing-1 \(No space left.*make room there"):
-        building.kept(tmp_path / "thing-1", half)
+        building.fill_once(tmp_path / "thing-1", half)
     assert list(tmp_path.iterdir()) == []
-    building.kept(tmp_path / "thing-1", make)
+    building.fill_once(tmp_path / "thing-1", make)
 
 
 def test_a_folder_whose_build_was_interrupted_is_emptied(tmp_path):
     contents = []
 
     def build(fails=False) -> None:
-        with building.sealed(tmp_path / "made" / "thing-1"):
+        with building.seal(tmp_path / "made" / "thing-1"):
             contents.append(sorted(path.name for path in (tmp_path / "made" / "thing-1").iterdir()))
             make(tmp_path / "made" / "thing-1")
             if fails:
@@ -55,8 +55,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
     """Without being refused anything: whoever runs the tests may be root."""
     (tmp_path / "file").write_text("")
     for act in (
-        lambda: building.kept(tmp_path / "file" / "thing", make),
-        lambda: building.sealed(tmp_path / "file" / "thing").__enter__(),
+        lambda: building.fill_once(tmp_path / "file" / "thing", make),
+        lambda: building.seal(tmp_path / "file" / "thing").__enter__(),
     ):
         with pytest.raises(SimulationError, match=r"cannot be kept in .*file.*") as caught:
             act()

@@ -66,7 +66,7 @@ def test_installing_is_undone():
     assert Metal.__simulated__
     metalsim.graph.uninstall()
     assert "Metal" not in sys.modules
-    assert not metalsim.graph.installed()
+    assert not metalsim.graph.is_installed()
 
 
 def test_a_module_of_that_name_is_not_hidden(monkeypatch):

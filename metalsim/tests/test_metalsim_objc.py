@@ -62,7 +62,7 @@ def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) 
     versions = f"{torch.__version__} {sys.version}".encode()
     key = hashlib.sha256(b"\0".join([versions, *(source.read_bytes() for source in sources)]))
     folder = building.cache() / "extensions" / f"{name}-{key.hexdigest()[:16]}"
-    with building.sealed(folder):
+    with building.seal(folder):
         return cpp_extension.load(
             name=name,
             sources=[str(source) for source in sources],

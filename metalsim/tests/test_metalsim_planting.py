@@ -131,7 +131,7 @@ def test_a_planted_kernel_is_wrong_only_as_described():
 
 
 def test_nothing_is_planted_without_the_simulated_gpu():
-    assert metalsim.planted() == ()
+    assert metalsim.list_planted() == ()
     with pytest.raises(metalsim.SimulationError, match="install"), metalsim.plant(*metalsim.FAULTS):
         pass
 

@@ -24,7 +24,7 @@ NEWEST = "2.15.0"
 @pytest.fixture
 def newest(monkeypatch):
     """Have the rules of the newest PyTorch."""
-    monkeypatch.setattr(versions, "installed", lambda: NEWEST)
+    monkeypatch.setattr(versions, "find_installed", lambda: NEWEST)
 
 
 def test_every_rule_is_of_an_operator_that_has_a_kernel():
@@ -34,7 +34,7 @@ def test_every_rule_is_of_an_operator_that_has_a_kernel():
         if how in ("native", "composite")
     }
     known |= {f"torchvision::{name}" for name in operators.TORCHVISION}
-    version = versions.installed()
+    version = versions.find_installed()
     asked = {
         name.removeprefix("aten::")
         for name in (
@@ -549,7 +549,7 @@ def test_qr_left_large_matrices_to_the_cpu(size, version):
 
 @pytest.mark.parametrize(("version", "status"), [("2.13.0", "falls back"), ("2.14.0", "composite")])
 def test_svd_fell_back_by_itself(monkeypatch, version, status):
-    monkeypatch.setattr(versions, "installed", lambda: version)
+    monkeypatch.setattr(versions, "find_installed", lambda: version)
     assert operators.status("aten::linalg_svd.U") == status
     assert operators.status("aten::embedding_renorm_") == "falls back"
 

@@ -46,7 +46,7 @@ def kernel():
 def test_nothing_is_loaded_before_a_cell_names_it():
     with live_kernel.start(**CPU) as fresh:
         fresh.run(SETUP)
-        said = fresh.run("import metalsim; print(metalsim.installed(), (y + y).sum().item())")
+        said = fresh.run("import metalsim; print(metalsim.is_installed(), (y + y).sum().item())")
         assert said == "False 128.0\n"
 
 

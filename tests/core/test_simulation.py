@@ -88,7 +88,7 @@ import metallab
 import metalsim.device
 def fails(*_):
     raise metalsim.SimulationError("no room for the build: free some")
-metalsim.device._built = fails
+metalsim.device._build = fails
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     import torch

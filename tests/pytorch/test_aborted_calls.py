@@ -222,7 +222,7 @@ def test_the_doctor_names_it():
 def test_calls_are_named_for_faults_that_come_and_go_alone():
     with pytest.raises(ValueError, match=FAULT):
         metalsim.plant("addcdiv, odd offset", calls=range(3)).__enter__()
-    assert planting.planted() == ()
+    assert planting.list_planted() == ()
 
 
 if CHILD:

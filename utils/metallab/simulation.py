@@ -30,7 +30,7 @@ def label() -> str:
 def running() -> bool:
     """True if this process has the simulated GPU already, whoever installed it: then ``mps`` is no Apple GPU."""
     metalsim = sys.modules.get("metalsim")
-    return metalsim is not None and metalsim.installed()
+    return metalsim is not None and metalsim.is_installed()
 
 
 def count_work() -> int:
@@ -60,7 +60,7 @@ def is_ready() -> bool:
     if is_offered():
         return sys.modules["metalsim.by_name"].fault() is None
     metalsim = sys.modules.get("metalsim")
-    return metalsim is not None and metalsim.armed()
+    return metalsim is not None and metalsim.is_armed()
 
 
 def offer_graphs() -> None:

@@ -19,14 +19,14 @@ from metalsim.device import (
     counters,
     install,
     install_with_torch,
-    installed,
+    is_installed,
 )
 from metalsim.errors import SimulationError
-from metalsim.planting import FAULTS, PlantedFault, plant, planted
-from metalsim.preload import arm, armed
-from metalsim.pretending import PRETENCES, pretend, pretended
+from metalsim.planting import FAULTS, PlantedFault, list_planted, plant
+from metalsim.preload import arm, is_armed
+from metalsim.pretending import PRETENCES, list_pretended, pretend
 
 __all__ = [
-    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "count_work",
-    "counters", "install", "install_with_torch", "installed", "plant", "planted", "pretend", "pretended",
+    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "count_work", "counters",
+    "install", "install_with_torch", "is_armed", "is_installed", "list_planted", "list_pretended", "plant", "pretend",
 ]  # fmt: skip

@@ -18,7 +18,33 @@ from metalsim.errors import SimulationError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Arm this process, then run what the arguments name; 2, and a line, where there can be no simulated GPU."""
+    """Arm this process, then run what the arguments name; return 2, after a line, where that cannot be."""
+    parser = _make_parser()
+    given = parser.parse_args(arguments)
+
+    try:
+        preload.arm()
+        pretending.pretend(*given.pretend)
+        surroundings.set_up(given.keep)
+    except SimulationError as error:
+        print(f"metalsim: {error}", file=sys.stderr)
+        return 2
+    preload.after_torch(_install, required=True)
+
+    if given.module:
+        _run_module(given)
+    elif given.code:
+        _run_code(given.code)
+    elif given.script and os.path.exists(given.script):
+        _run_script(given.script, given.arguments)
+    else:
+        named = given.script or "nothing"
+        parser.error(f"{named}: there is no such file; name a script, -m module or -c code")
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    """Return what reads the command line, up to the program's own arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m metalsim",
         description="Run a PyTorch program with a simulated Apple GPU as its mps device. No time of it is a GPU's.",
@@ -38,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=surroundings.SURROUNDINGS,
         help="leave as on Linux that workers are forked, or that PyTorch may have CUDA; may be repeated",
     )
+
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "-m",
@@ -53,38 +80,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments"
     )
-    given = parser.parse_args(arguments)
-    try:
-        preload.arm()
-        pretending.pretend(*given.pretend)
-        surroundings.set_up(given.keep)
-    except SimulationError as error:
-        print(f"metalsim: {error}", file=sys.stderr)
-        return 2
-    preload.after_torch(lambda: print(device.install(), file=sys.stderr, flush=True), required=True)
-    if given.module:
-        sys.argv, sys.path[0] = _told_pytest(given.module, given), os.getcwd()
-        runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
-    elif given.code:
-        sys.argv, sys.path[0] = ["-c", *given.code[1:]], ""
-        main_module = ModuleType("__main__")  # not this one, which a spawned process would import
-        sys.modules["__main__"] = main_module
-        exec(compile(given.code[0], "<string>", "exec"), main_module.__dict__)
-    elif given.script and os.path.exists(given.script):
-        sys.argv, sys.path[0] = (
-            [given.script, *given.arguments],
-            os.path.dirname(os.path.abspath(given.script)),
-        )
-        runpy.run_path(given.script, run_name="__main__")
-    else:
-        parser.error(
-            f"{given.script or 'nothing'}: there is no such file; name a script, -m module or -c code"
-        )
-    return 0
+    return parser
 
 
-def _told_pytest(arguments: list[str], given: argparse.Namespace) -> list[str]:
-    """The arguments of a module; pytest is told by options what it is to do, so that its workers are told, too."""
+def _install() -> None:
+    """Install the device, and say what is simulated where it does not mix with what the program prints."""
+    print(device.install(), file=sys.stderr, flush=True)
+
+
+def _run_module(given: argparse.Namespace) -> None:
+    """Do what ``python -m`` does."""
+    sys.argv = _tell_pytest(given.module, given)
+    sys.path[0] = os.getcwd()
+    runpy.run_module(given.module[0], run_name="__main__", alter_sys=True)
+
+
+def _run_code(arguments: Sequence[str]) -> None:
+    """Do what ``python -c`` does."""
+    code, *rest = arguments
+    sys.argv = ["-c", *rest]
+    sys.path[0] = ""
+
+    main_module = ModuleType("__main__")  # not this one, which a spawned process would import
+    sys.modules["__main__"] = main_module
+    exec(compile(code, "<string>", "exec"), main_module.__dict__)
+
+
+def _run_script(script: str, arguments: Sequence[str]) -> None:
+    """Do what ``python script.py`` does."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _tell_pytest(arguments: list[str], given: argparse.Namespace) -> list[str]:
+    """Return the arguments of a module; pytest is told by options what it is to do, and so its workers are."""
     if arguments[0] != "pytest":
         return arguments
     more = [word for name in given.pretend for word in ("--metalsim-pretend", name)]

@@ -25,9 +25,10 @@ CACHE_VARIABLE = "METALSIM_CACHE"
 
 
 def cache(*inside: str) -> Path:
-    """Return and make the cache: METALSIM_CACHE, ``build/metalsim`` of the checkout, or ``~/.cache/metalsim``.
+    """Make the cache if it is missing, and return it or a folder inside of it.
 
-    SimulationError if it cannot be made.
+    It is METALSIM_CACHE, ``build/metalsim`` of the checkout, or ``~/.cache/metalsim``. SimulationError if it cannot be
+    made.
     """
     path = _base().joinpath(*inside)
     try:
@@ -38,11 +39,14 @@ def cache(*inside: str) -> Path:
 
 
 def _base() -> Path:
+    """Return where the cache is, be it there or not."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder).absolute()
+
     checkout = Path(__file__).resolve().parents[3]
     if (checkout / "metalsim" / "pyproject.toml").is_file():
         return checkout / "build" / "metalsim"
+
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "metalsim"
 
 
@@ -60,36 +64,55 @@ def compiler() -> tuple[str, str]:
 def key(*parts: str, files: Sequence[Path]) -> str:
     """Return a short name for a build from these files and parts."""
     digest = hashlib.sha256()
+
     for part in parts:
         digest.update(part.encode() + b"\0")
     for file in sorted(files):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+
     return digest.hexdigest()[:20]
 
 
-def built_once(
-    folder_name: str, file_name: str, build: Callable[[Path], None], progress: str = ""
+def build_once(
+    folder_name: str, file_name: str, build: Callable[[Path], None], progress: str | None = None
 ) -> Path:
-    """Return a file in a folder of the cache, which ``build`` fills if it is missing; other processes wait."""
+    """Return a file in a folder of the cache, which ``build`` fills if it is missing; other processes wait.
+
+    Parameters
+    ----------
+    folder_name, file_name
+        The folder in the cache, named after all that it is built from (`key`), and the file in it.
+    build
+        Called with an empty folder, into which it writes the file.
+    progress
+        What to print on stderr meanwhile, if it takes long enough to be told.
+
+    Raises
+    ------
+    SimulationError
+        If the cache cannot be written, and what `build` raises.
+    """
     folder = cache() / folder_name
-    if not folder.is_dir():
-        with (
-            locked(cache() / f"{folder_name}.lock"),
-            _reported("" if folder.is_dir() else progress),
-        ):
+    if folder.is_dir():
+        return folder / file_name
+
+    with lock(cache() / f"{folder_name}.lock"):
+        is_there_by_now = folder.is_dir()  # another process had the lock before, and built it
+        with _report(None if is_there_by_now else progress):
             for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by killed builds
                 shutil.rmtree(abandoned, ignore_errors=True)
-            kept(folder, build)
+            fill_once(folder, build)
     return folder / file_name
 
 
-def kept(folder: Path, make: Callable[[Path], None]) -> Path:
+def fill_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return the folder; if it is missing, ``make`` fills a new one that takes its name when it is complete.
 
     Of several processes the first one wins. SimulationError if it cannot be written.
     """
     if folder.is_dir():
         return folder
+
     fresh = None
     try:
         fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -103,23 +126,26 @@ def kept(folder: Path, make: Callable[[Path], None]) -> Path:
     finally:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)
+
     return folder
 
 
 @contextlib.contextmanager
-def sealed(folder: Path) -> Iterator[None]:
+def seal(folder: Path) -> Iterator[None]:
     """Lock a folder of another tool for a block; it is emptied first if the last block did not end well."""
     mark = folder / ".complete"
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    with lock(folder.with_name(f"{folder.name}.lock")):
         if not mark.exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
+
         mark.unlink(missing_ok=True)
         yield
         mark.touch()
 
 
 def _cannot_keep(path: Path, error: OSError) -> SimulationError:
+    """Return the error for a folder of the cache that cannot be made or written."""
     return SimulationError(
         f"what is built once cannot be kept in {path} ({error.strerror or error}): make room there and see that you "
         f"may write to it. {CACHE_VARIABLE} names another folder for the simulated Apple GPU"
@@ -127,29 +153,33 @@ def _cannot_keep(path: Path, error: OSError) -> SimulationError:
 
 
 def _version(path: str) -> str:
+    """Return the first line of what a compiler says of itself."""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
     return done.stdout.partition("\n")[0]
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is made. SimulationError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
     except OSError as error:
         raise _cannot_keep(path.parent, error) from error
+
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
-def _reported(what: str) -> Iterator[None]:
-    """Print a line on stderr before the block, and one with the seconds after it."""
+def _report(what: str | None) -> Iterator[None]:
+    """Print a line on stderr before the block, and one with the seconds after it; nothing for None."""
+    if what is None:
+        yield
+        return
+
     start = time.monotonic()
-    if what:
-        print(what, file=sys.stderr, flush=True)
+    print(what, file=sys.stderr, flush=True)
     yield
-    if what:
-        print(f"{what} {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    print(f"{what} {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)

@@ -105,7 +105,7 @@ def use() -> str:
 
     if _offer.fault is not None:
         raise _offer.fault
-    if device.installed():
+    if device.is_installed():
         return device.description()
 
     for name, answer in _offer.own_answers.items():

@@ -110,15 +110,28 @@ class Counters:
 def install(on_event: Callable[[Event], None] | None = None) -> str:
     """Switch the simulated device on, and return its `description`.
 
-    ``on_event`` is called for each operator, copy and fallback, on its thread. ``PYTORCH_ENABLE_MPS_FALLBACK`` is read
-    once, here. A second call changes ``on_event`` only.
+    A second call changes ``on_event`` only. ``PYTORCH_ENABLE_MPS_FALLBACK`` is read once, here.
 
-    SimulationError without `arm`, without a compiler, if the build fails, and on a machine with a real MPS device.
+    Parameters
+    ----------
+    on_event
+        Called for each operator, copy and fallback, on its thread.
+
+    Raises
+    ------
+    SimulationError
+        Without `arm`, without a compiler, if the build fails, and on a machine with a real MPS device.
     """
-    global _module
+    global _module, _profiler
     if _module is None:
-        _module = _switched_on()
-    hearers = [hear for hear in (on_event, _profiler.hear if _profiler.logged else None) if hear]
+        _module, _profiler = _switch_on()
+
+    hearers = []
+    if on_event is not None:
+        hearers.append(on_event)
+    if _profiler is not None and _profiler.logged:
+        hearers.append(_profiler.hear)
+
     _module.listen(functools.partial(_tell, hearers) if hearers else None)
     return description()
 
@@ -128,7 +141,18 @@ def install_with_torch(
 ) -> None:
     """Arm now, and `install` when torch is imported, before anything asks torch for an MPS device.
 
-    If that fails, importing torch warns, or raises SimulationError if the device is ``required``; MPSGraph only warns.
+    Parameters
+    ----------
+    on_event
+        As for `install`.
+    required
+        Whether importing torch raises if the device cannot be installed, where it would warn. MPSGraph
+        (`metalsim.graph`), which needs no device, only warns.
+
+    Raises
+    ------
+    SimulationError
+        If this process cannot be armed (`arm`); of a ``required`` device also when torch is imported.
     """
     preload.arm()
     if "torch" in sys.modules:
@@ -137,14 +161,14 @@ def install_with_torch(
         preload.after_torch(lambda: install(on_event), required)
 
 
-def installed() -> bool:
-    """True once `install` has succeeded in this process."""
+def is_installed() -> bool:
+    """Return True once `install` has succeeded in this process."""
     return _module is not None
 
 
 def counters() -> Counters:
     """Return the events so far. SimulationError before `install`."""
-    return Counters(**_loaded().counters())
+    return Counters(**_require_module().counters())
 
 
 def count_work() -> int:
@@ -152,24 +176,25 @@ def count_work() -> int:
 
     Whatever raised it computed on the simulated device, so that its time is no hardware's.
     """
-    of_torch = 0
-    if _module is not None:
-        seen = counters()
-        of_torch = seen.ops + seen.copies_to_device + seen.copies_to_host + seen.fallbacks
+    if _module is None:
+        return work.count()
+
+    seen = counters()
+    of_torch = seen.ops + seen.copies_to_device + seen.copies_to_host + seen.fallbacks
     return of_torch + work.count()
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
     """Return a CPU view that shares memory with a tensor; not counted as a copy."""
-    return _loaded().host_view(tensor)
+    return _require_module().host_view(tensor)
 
 
 def description() -> str:
     """Return a line on what is simulated, and on planted faults."""
     import torch
 
-    wrong = "".join(f" PLANTED, wrong on purpose: {name}." for name in planting.planted())
-    more = "".join(f" Pretended of a Mac: {name}." for name in pretending.pretended())
+    wrong = "".join(f" PLANTED, wrong on purpose: {name}." for name in planting.list_planted())
+    more = "".join(f" Pretended of a Mac: {name}." for name in pretending.list_pretended())
     missing = "run on the CPU and are counted" if _fallback_enabled() else "raise, as on a Mac"
     return (
         f"Simulated Apple GPU: PyTorch {torch.__version__} runs device='mps' on this machine's CPU; operators without "
@@ -178,32 +203,35 @@ def description() -> str:
 
 
 def _tell(hearers: list[Callable[[Event], None]], *fields: Any) -> None:
+    """Hand an event, whose fields come from C++, to all who asked for it."""
     event = Event(*fields)
     for hear in hearers:
         hear(event)
 
 
-def _switched_on() -> ModuleType:
-    global _profiler
-    if not preload.armed():
+def _switch_on() -> tuple[ModuleType, Profiler]:
+    """Build and load the device, have torch see it, and return it with this process's profiler."""
+    if not preload.is_armed():
         preload.arm()  # raises, and says what to do, if it is too late
     import torch
 
     from metalsim import patches, profiler
     from metalsim.objc import extension
 
-    if (
-        torch.backends.mps.is_built()
-    ):  # asking whether it is available would fix the answer for this process
+    # asking whether it is available would fix the answer for this process
+    if torch.backends.mps.is_built():
         raise SimulationError("this PyTorch has a real MPS device: use it, without metalsim")
-    module = _import(_built(torch.__version__))
+
+    module = _import(_build(torch.__version__))
     if notice := notice_of_newer(torch.__version__):
         warnings.warn(notice, stacklevel=2)
+
     if not torch._C._mps_is_available():
         raise SimulationError(
             "torch was asked for its MPS device before the simulated one was installed: restart Python and begin with "
             f"{preload.FIRST}, before torch is imported"
         )
+
     module.install(_decider(), _asker(), _alerter(), _complainer(), torch.version.git_version)
     module.register_native(_operators_with_kernel())
     preload.answer_mps(True)
@@ -212,13 +240,13 @@ def _switched_on() -> ModuleType:
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
             f"use torch {OLDEST_TORCH} to {TORCH}, for which it is written"
         )
-    atexit.register(
-        _let_the_last_backward_end
-    )  # before the profiler's, so that it is called after that
-    _profiler = profiler.from_environment()
-    patches.apply(module.host_view, _profiler)
+
+    # before the profiler's, so that it is called after that
+    atexit.register(_let_the_last_backward_end)
+    this_profiler = profiler.from_environment()
+    patches.apply(module.host_view, this_profiler)
     extension.offer(module.connect)
-    return module
+    return module, this_profiler
 
 
 def knows(version: str) -> bool:
@@ -226,10 +254,10 @@ def knows(version: str) -> bool:
     return release(OLDEST_TORCH) <= release(version) <= release(TORCH)
 
 
-def notice_of_newer(version: str) -> str:
-    """Return what to say of a release of torch that is newer than any known one; empty for the others."""
+def notice_of_newer(version: str) -> str | None:
+    """Return what to say of a release of torch that is newer than any known one; None for the others."""
     if release(version) <= release(TORCH):
-        return ""
+        return None
     return (
         f"torch {version} is newer than {TORCH}, the newest that the simulated Apple GPU knows: which operators have a "
         f"kernel is read from this torch, but what a kernel refuses is what {TORCH} refuses"
@@ -284,17 +312,12 @@ def _decider() -> Callable[[str], Known]:
     falls_back = _fallback_enabled()
 
     def decide(name: str) -> Known:
-        how, plain = operators.status(name), name.partition(".")[0]
+        plain = name.partition(".")[0]
+        how = operators.status(name)
         has_kernel = how in ("native", "composite")
-        if how == "falls back":
-            decision = FALLS_BACK
-        elif has_kernel:
-            decision = LIMITED if refusals.looks_at_arguments(name) else NATIVE
-        else:
-            decision = FALLS_BACK if falls_back else MISSING
 
         return Known(
-            decision=decision,
+            decision=_decide_where(name, how, falls_back),
             widened=operators.dtypes_without_cpu_kernel(plain) if has_kernel else (),
             takes_numbers=operators.takes_numbers(name),
             takes_float8=plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
@@ -304,6 +327,18 @@ def _decider() -> Callable[[str], Known]:
         )
 
     return decide
+
+
+def _decide_where(name: str, how: operators.Status, falls_back: bool) -> int:
+    """Return what becomes of an operator with a status: one of the values of `Decision`.
+
+    `falls_back` says whether one without a kernel may be computed on the CPU.
+    """
+    if how == "falls back":
+        return FALLS_BACK
+    if how in ("native", "composite"):
+        return LIMITED if refusals.looks_at_arguments(name) else NATIVE
+    return FALLS_BACK if falls_back else MISSING
 
 
 def _complainer() -> Callable[[str, Sequence[Any]], str]:
@@ -335,6 +370,7 @@ def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
     def ask(name: str, arguments: Sequence[Any]) -> tuple[str, str] | None:
         with torch._C.DisableTorchFunction():  # reading a shape is not the program's
             outcome = refusals.outcome(name, arguments)
+
         if outcome is None:
             return None
         if isinstance(outcome, refusals.Refusal):
@@ -345,6 +381,7 @@ def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
 
 
 def _fallback_enabled() -> bool:
+    """Return whether PyTorch was told to compute on the CPU what has no kernel."""
     return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
 
 
@@ -361,6 +398,7 @@ def _operators_with_kernel() -> list[str]:
     def stands_in(name: str) -> bool:
         if has(name, "MPS"):
             return False
+
         if operators.status(name) == "falls back":  # before a composite's parts are asked for
             return True
         if not operators.has_kernel(name) or name.partition(".")[0] in COMPOSITES:
@@ -371,18 +409,24 @@ def _operators_with_kernel() -> list[str]:
     return [name.removeprefix("aten::") for name in names if stands_in(name)]
 
 
-def _built(torch_version: str) -> Path:
+def _build(torch_version: str) -> Path:
+    """Return the library with the device for a torch, built if it is not in the cache. It takes half a minute."""
     path, version = building.compiler()
     sources = [*building.SOURCES.glob("*.h"), building.SOURCES / "device.cpp"]
     name = f"device-{building.key(torch_version, sys.version, version, files=sources)}"
     log = building.cache() / f"{name}.log"
 
     def build(folder: Path) -> None:
+        command = [sys.executable, "-c", _BUILD, str(folder), str(building.SOURCES / "device.cpp")]
         with log.open("w") as file:
             done = subprocess.run(
-                [sys.executable, "-c", _BUILD, str(folder), str(building.SOURCES / "device.cpp")],
-                stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_environment(path),
-            )  # fmt: skip
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=_environment(path),
+            )
+
         if done.returncode:
             raise SimulationError(
                 f"the simulated Apple GPU could not be built for torch {torch_version} with {version}; {log} tells "
@@ -390,7 +434,7 @@ def _built(torch_version: str) -> Path:
             )
 
     what = "building the simulated Apple GPU for this torch, half a minute, once ..."
-    return building.built_once(name, f"{MODULE}.so", build, progress=what)
+    return building.build_once(name, f"{MODULE}.so", build, progress=what)
 
 
 # In a process of its own: what it imports and prints stays there.
@@ -406,21 +450,26 @@ cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=fl
 
 
 def _environment(compiler: str) -> dict[str, str]:
-    """Ninja is found beside this Python, even if its environment is not activated."""
+    """Return this process's environment with a compiler, and with ninja, which lies beside this Python."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "CXX": compiler}
 
 
 def _import(path: Path) -> ModuleType:
+    """Load the device's library as a module of Python."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise SimulationError(f"{path} is no library that Python can load")
+
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def _loaded() -> ModuleType:
+def _require_module() -> ModuleType:
+    """Return the device. SimulationError before `install`."""
     if _module is None:
         raise SimulationError(
             "the simulated Apple GPU is not installed: call metalsim.install() first"

@@ -70,17 +70,15 @@ WITHOUT_FLOAT8 = ("aten::mm", "aten::addmm", "aten::mul", "aten::abs")
 
 
 def status(operator: str) -> Status:
-    """How an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
+    """Return how an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
     namespace, _, name = operator.partition("::")
+
     until = FALLS_BACK_BY_ITSELF.get(operator.split(".")[0])
-    if until is not None and versions.is_between(versions.installed(), "", until):
+    if until is not None and versions.is_between(versions.find_installed(), "", until):
         return "falls back"
-    if namespace == "torchvision":
-        return (
-            "native"
-            if name.split(".")[0] in TORCHVISION
-            else _status_of_a_custom_operator(operator)
-        )
+
+    if namespace == "torchvision" and name.split(".")[0] in TORCHVISION:
+        return "native"
     if namespace in ("prim", "prims"):
         return "composite"
     if namespace != "aten":
@@ -89,7 +87,7 @@ def status(operator: str) -> Status:
 
 
 def has_kernel(operator: str) -> bool:
-    """Does an operator run on MPS as it is, with a kernel of its own or as a composite of others?"""
+    """Return whether an operator runs on MPS as it is, with a kernel of its own or as a composite of others."""
     return status(operator) in ("native", "composite")
 
 
@@ -104,21 +102,23 @@ def dtypes_without_cpu_kernel(operator: str, version: str | None = None) -> tupl
         Of PyTorch, such as ``2.13.0``: the installed one if None.
     """
     since = _COMPUTED_SINCE.get(operator, "")
-    if not versions.is_between(version or versions.installed(), since, ""):
+    if not versions.is_between(version or versions.find_installed(), since, ""):
         return ()
     return WITHOUT_CPU_KERNEL.get(operator, ())
 
 
 def takes_numbers(operator: str) -> bool:
-    """Does an operator take a number that is on the CPU beside tensors of the device, as those that iterate do?"""
+    """Return whether an operator takes a number of the CPU beside tensors of the device, as those that iterate do."""
     entry = entries().get(operator.removeprefix("aten::").removesuffix(".default"))
     if entry is None:  # not PyTorch's own, or generated
         return True
-    entry = {**entries().get(entry.get("structured_delegate"), {}), **entry}
-    return (
-        entry.get("device_check") == "NoCheck"
-        or entry.get("structured_inherits") == "TensorIteratorBase"
-    )
+
+    # what a structured operator does not say itself, the variant says that it delegates to
+    delegate = entry.get("structured_delegate")
+    said = {**(entries()[delegate] if delegate else {}), **entry}
+    if said.get("device_check") == "NoCheck":
+        return True
+    return said.get("structured_inherits") == "TensorIteratorBase"
 
 
 @functools.cache
@@ -126,14 +126,14 @@ def entries(folder: Path | None = None) -> Mapping[str, Mapping[str, Any]]:
     """Return what ``native_functions.yaml`` in a folder says, by operator: the installed PyTorch's if None."""
     import yaml
 
-    path = (folder or packaged()) / "native_functions.yaml"
+    path = (folder or find_native_functions()) / "native_functions.yaml"
     listed = yaml.load(
         path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
     return {entry["func"].split("(", 1)[0]: entry for entry in listed}
 
 
-def packaged() -> Path:
+def find_native_functions() -> Path:
     """Return the folder of the installed PyTorch that has ``native_functions.yaml``."""
     import torchgen
 
@@ -142,12 +142,13 @@ def packaged() -> Path:
 
 @functools.cache
 def table(folder: Path | None = None) -> Mapping[str, Status]:
-    """Status of every ATen operator, by name and overload (``add.Tensor``).
+    """Return the status of every ATen operator, by name and overload (``add.Tensor``).
 
     It is read from ``native_functions.yaml`` in a folder: the installed PyTorch's if None.
     """
     by_name = entries(folder)
     statuses = {name: _status_of(entry, by_name) for name, entry in by_name.items()}
+
     for name, entry in by_name.items():
         # variants that are generated from this entry do what it does
         for generated in filter(None, re.split(r",\s*", entry.get("autogen", ""))):
@@ -156,9 +157,11 @@ def table(folder: Path | None = None) -> Mapping[str, Status]:
 
 
 def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> Status:
+    """Return the status of an operator by its entry among all."""
     # a structured operator's kernels stand at the variant that it delegates to
     if delegate := entry.get("structured_delegate"):
         entry = by_name[delegate]
+
     keys = {key.strip() for keys in entry.get("dispatch", {}) for key in keys.split(",")}
     if "MPS" in keys:
         return "native"
@@ -168,13 +171,12 @@ def _status_of(entry: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]
 
 
 def _status_of_a_custom_operator(operator: str) -> Status:
-    """From what is registered: a kernel for MPS, one for every device, one for the CPU alone."""
+    """Return the status by what is registered: a kernel for MPS, one for every device, one for the CPU alone."""
     import torch
 
     def has(key: str) -> bool:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(
-            operator.removesuffix(".default"), key
-        )
+        name = operator.removesuffix(".default")
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
     try:
         if has("MPS"):

@@ -12,6 +12,7 @@ from metalsim.errors import SimulationError
 if TYPE_CHECKING:
     import torch
 
+    from metalsim import shader
     from metalsim.profiler import Profiler
 
 NAME = "Simulated Apple GPU"
@@ -22,26 +23,24 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     """Complete ``torch._C``, and forget what was remembered of a torch without MPS."""
     import torch
 
-    accepts = (
-        torch._C._mps_profilerStartTrace
-    )  # the binding that every build has: it refuses wrong types
-    layout, as_here = torch._C._conv_determine_backend_memory_format, torch._C._ConvBackend.Mkldnn
+    # the binding that every build has: it refuses wrong types
+    accept = torch._C._mps_profilerStartTrace
 
     def start(*arguments: Any) -> None:
-        accepts(*arguments)
+        accept(*arguments)
         profiler.start(*arguments)
 
     functions = {
         "_has_mps": True,
-        "_conv_determine_backend_memory_format": lambda x, w, b: layout(
-            x, w, as_here if x.device.type == "mps" else b
+        "_conv_determine_backend_memory_format": _make_layout(
+            torch._C._conv_determine_backend_memory_format, torch._C._ConvBackend.Mkldnn
         ),
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
-        "_mps_compileShader": lambda source: Library(source, host_view, _for_generated_code()),
+        "_mps_compileShader": lambda source: Library(source, host_view, _is_for_generated_code()),
         "_mps_profilerStartTrace": start,
         "_mps_profilerStopTrace": profiler.stop,
-        "_mps_isCaptureEnabled": profiler.capture_enabled,
+        "_mps_isCaptureEnabled": profiler.is_capture_enabled,
         "_mps_isCapturing": lambda: profiler.capturing,
         "_mps_startCapture": profiler.start_capture,
         "_mps_stopCapture": profiler.stop_capture,
@@ -51,10 +50,12 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     }
     for name, value in functions.items():
         setattr(torch._C, name, value)
+
     _give_streams()
     _give_storages()
     _refuse_pointers_into_buffers()
     _refuse_other_processes()
+
     for remembered in (
         "is_available",
         "is_macos_or_newer",
@@ -63,6 +64,15 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
         "get_core_count",
     ):
         getattr(torch.backends.mps, remembered).cache_clear()
+
+
+def _make_layout(layout: Callable[..., Any], cpu_backend: Any) -> Callable[..., Any]:
+    """Return PyTorch's function for a convolution's layout, which for tensors of the device is the CPU's."""
+
+    def determine(x: torch.Tensor, weight: torch.Tensor, backend: Any) -> Any:
+        return layout(x, weight, cpu_backend if x.device.type == "mps" else backend)
+
+    return determine
 
 
 class Library:
@@ -94,16 +104,17 @@ class Kernel:
     """A kernel that takes tensors of the simulated device."""
 
     def __init__(
-        self, kernel: Callable[..., Any], host_view: Callable[[torch.Tensor], torch.Tensor]
+        self, kernel: shader.Kernel, host_view: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        self._kernel, self._host_view = kernel, host_view
+        self._kernel = kernel
+        self._host_view = host_view
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Bind the arguments in order; RuntimeError for a tensor that is on the CPU, unless it is one number."""
         return self._kernel(*map(self._on_host, arguments), **keywords)
 
     def check(self, *arguments: Any, **keywords: Any) -> Any:
-        """What `metalsim.shader.Kernel.check` finds for these arguments."""
+        """Return what `metalsim.shader.Kernel.check` finds for these arguments."""
         return self._kernel.check(*map(self._on_host, arguments), **keywords)
 
     def __getattr__(self, name: str) -> Any:
@@ -116,6 +127,7 @@ class Kernel:
         return repr(self._kernel)
 
     def _on_host(self, argument: Any) -> Any:
+        """Return an argument with views of the CPU in place of tensors of the device."""
         import torch
 
         if isinstance(argument, (list, tuple)):
@@ -127,13 +139,15 @@ class Kernel:
         return self._host_view(argument.detach())
 
 
-def _for_generated_code() -> bool:
-    """Whether torch.compile asks, whose kernels are made for the strides of their tensors."""
+def _is_for_generated_code() -> bool:
+    """Return whether torch.compile asks, whose kernels are made for the strides of their tensors."""
     caller = sys._getframe(3)  # of torch.mps.compile_shader, which calls the lambda above
-    return caller.f_globals.get("__name__", "").startswith("torch._inductor.")
+    module = str(caller.f_globals.get("__name__", ""))
+    return module.startswith("torch._inductor.")
 
 
 def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the CPU's storage that a storage of the device owns."""
     import torch
 
     over = torch.empty(0, dtype=torch.uint8, device="mps").set_(storage, 0, (storage.nbytes(),))
@@ -141,13 +155,14 @@ def _host_storage(storage: Any, host_view: Callable[[torch.Tensor], torch.Tensor
 
 
 def _no_metallib(_source: object) -> None:
+    """Refuse compiled Metal code."""
     raise SimulationError(
         "a .metallib holds code for Apple GPUs, which the simulation cannot run: use compile_shader"
     )
 
 
 def _give_streams() -> None:
-    """Streams that can be made and selected; all work is done in order, whichever is current.
+    """Give streams that can be made and selected; all work is done in order, whichever is current.
 
     PyTorch has them since 2.15.
     """
@@ -155,32 +170,73 @@ def _give_streams() -> None:
 
     if not hasattr(torch._C, "_MPSStreamBase"):
         return
-    base, state = torch._C._MPSStreamBase, {"last": 0, "current": 0}
 
-    def new(cls: type, *_: Any, **__: Any) -> Any:
+    base = torch._C._MPSStreamBase
+    for name, value in vars(_Stream).items():
+        if callable(value) or isinstance(value, property):
+            setattr(base, name, value)
+
+    def find_current() -> Any:
+        return base(stream_id=_Stream.current)
+
+    torch._C._mps_getCurrentStream = find_current
+    torch._C._mps_setStream = _select_stream
+
+
+class _Stream:
+    """What PyTorch's base class of streams lacks in a build without Metal; it is given these methods."""
+
+    last = 0
+    """The number of the stream that was made last; 0 is the default one."""
+    current = 0
+    """The number of the one that is selected."""
+    _stream_id: int
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
         return object.__new__(cls)
 
-    def init(self: Any, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
+    def __init__(self, priority: int = 0, *, stream_id: int | None = None, **_: Any) -> None:
         if stream_id is None:
-            state["last"] += 1
-            stream_id = state["last"]
+            _Stream.last += 1
+            stream_id = _Stream.last
         self._stream_id = stream_id
 
-    base.__new__, base.__init__ = new, init
-    base.stream_id = property(lambda self: self._stream_id)
-    base.device = property(lambda self: torch.device("mps", 0))
-    base.synchronize = lambda self: torch.mps.synchronize()
-    base.query = lambda self: True
-    base.__eq__ = lambda self, other: (
-        isinstance(other, base) and self._stream_id == other._stream_id
-    )
-    base.__hash__ = lambda self: hash(self._stream_id)
-    torch._C._mps_getCurrentStream = lambda: base(stream_id=state["current"])
-    torch._C._mps_setStream = lambda stream: state.update(current=stream._stream_id)
+    @property
+    def stream_id(self) -> int:
+        return self._stream_id
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device("mps", 0)
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.mps.synchronize()
+
+    def query(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        import torch
+
+        if not isinstance(other, torch._C._MPSStreamBase):
+            return False
+        return self._stream_id == other._stream_id
+
+    def __hash__(self) -> int:
+        return hash(self._stream_id)
+
+
+def _select_stream(stream: _Stream) -> None:
+    """Make a stream the current one."""
+    _Stream.current = stream._stream_id
 
 
 def _give_storages() -> None:
-    """``torch.UntypedStorage(size, device="mps")``, which loading a file calls, and with a list of bytes."""
+    """Give ``torch.UntypedStorage(size, device="mps")``, which loading a file calls, and with a list of bytes."""
     import torch
 
     plain = torch.UntypedStorage.__new__
@@ -190,6 +246,7 @@ def _give_storages() -> None:
             return plain(cls, *arguments, **keywords)
         if torch.device(device).type != "mps":
             return plain(cls, *arguments, device=device, **keywords)
+
         size_or_bytes = arguments[0] if arguments else keywords.get("size", 0)
         make = torch.tensor if isinstance(size_or_bytes, Sequence) else torch.empty
         return make(size_or_bytes, dtype=torch.uint8, device="mps").untyped_storage()
@@ -198,17 +255,17 @@ def _give_storages() -> None:
 
 
 def _refuse_pointers_into_buffers() -> None:
-    """What torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object."""
+    """Refuse what torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object."""
     import torch
 
-    part, swap = torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap
+    part = torch.UntypedStorage.__getitem__
+    swap = torch.UntypedStorage._byteswap
+
+    def begins_later(index: Any, length: int) -> bool:
+        return isinstance(index, slice) and index.indices(length)[0] > 0
 
     def getitem(self: Any, index: Any) -> Any:
-        if (
-            self.device.type == "mps"
-            and isinstance(index, slice)
-            and index.indices(len(self))[0] > 0
-        ):
+        if self.device.type == "mps" and begins_later(index, len(self)):
             raise RuntimeError(
                 "a part of an mps storage that does not begin at 0 has a pointer that is no MTLBuffer (a Mac crashes): "
                 "take storage.cpu()[...]"
@@ -222,11 +279,12 @@ def _refuse_pointers_into_buffers() -> None:
             )
         swap(self, size)
 
-    torch.UntypedStorage.__getitem__, torch.UntypedStorage._byteswap = getitem, byteswap
+    torch.UntypedStorage.__getitem__ = getitem
+    torch.UntypedStorage._byteswap = byteswap
 
 
 def _refuse_other_processes() -> None:
-    """A Mac shares storages by file name, which MPS storages refuse, also the empty ones that Linux would copy."""
+    """Refuse to share what a Mac cannot: it shares by file name, also the empty storages that Linux would copy."""
     from multiprocessing import reduction
 
     import torch
@@ -236,9 +294,8 @@ def _refuse_other_processes() -> None:
 
     def reduce_storage(storage: Any) -> Any:
         if storage.device.type == "mps":
-            if (
-                torch.utils.data.get_worker_info()
-            ):  # an error in the thread that sends would reach nobody
+            # an error in the thread that sends would reach nobody
+            if torch.utils.data.get_worker_info():
                 sys.stderr.write(
                     "_share_filename_: only available on CPU. A DataLoader's worker cannot pass mps tensors on: move "
                     "them to mps in the parent\n"

@@ -61,11 +61,12 @@ class RightKernel:
     """The dispatcher's, of this call."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Compute what the operator should."""
         return self.kernel.call_boxed(self.keys, *arguments, **keywords)
 
 
-def planted() -> tuple[str, ...]:
-    """The names of the faults that are planted now."""
+def list_planted() -> tuple[str, ...]:
+    """Return the names of the faults that are planted now."""
     return tuple(_planted)
 
 
@@ -73,7 +74,7 @@ def _has_device() -> bool:
     """Return whether there is an ``mps``: of a simulated one torch may not tell (`metalsim.by_name`)."""
     import torch
 
-    return torch.backends.mps.is_available() or sys.modules["metalsim.device"].installed()
+    return torch.backends.mps.is_available() or sys.modules["metalsim.device"].is_installed()
 
 
 @contextlib.contextmanager
@@ -100,26 +101,10 @@ def plant(*names: str, calls: range | None = None) -> Iterator[None]:
     """
     import torch
 
-    unknown = [name for name in names if name not in FAULTS]
-    if unknown or not names:
-        raise ValueError(
-            f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}"
-        )
-    if calls is not None and not any(FAULTS[name].counts for name in names):
-        come_and_go = ", ".join(name for name, fault in FAULTS.items() if fault.counts)
-        raise ValueError(
-            f"{', '.join(names)} is wrong in every call: calls= is for faults that come and go, {come_and_go}"
-        )
-    if not _has_device():
-        raise SimulationError(
-            "there is no Apple GPU to plant wrong kernels on: call metalsim.install() first"
-        )
-    if twice := [name for name in names if name in _planted or names.count(name) > 1]:
-        raise SimulationError(
-            f"{twice[0]} is planted already: leave that `with` first, or name it once"
-        )
-    library = _library(names, ABORTED if calls is None else calls)
+    _check_names(names, calls)
+    library = _replace_kernels(names, ABORTED if calls is None else calls)
     _planted.extend(names)
+
     try:
         told = "; ".join(FAULTS[name].description for name in names)
         simulated = "simulated " if torch._C._mps_get_name() == patches.NAME else ""
@@ -133,29 +118,55 @@ def plant(*names: str, calls: range | None = None) -> Iterator[None]:
             _planted.remove(name)
 
 
-def _library(names: tuple[str, ...], calls: range) -> torch.library.Library:
-    """Replace the kernels of some faults until the library is destroyed."""
+def _check_names(names: tuple[str, ...], calls: range | None) -> None:
+    """Raise what `plant` raises for faults that cannot be planted, or not now."""
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown or not names:
+        raise ValueError(
+            f"there is no fault {', '.join(unknown) or '(none named)'}: plant one of {', '.join(FAULTS)}"
+        )
+
+    if calls is not None and not any(FAULTS[name].counts for name in names):
+        come_and_go = ", ".join(name for name, fault in FAULTS.items() if fault.counts)
+        raise ValueError(
+            f"{', '.join(names)} is wrong in every call: calls= is for faults that come and go, {come_and_go}"
+        )
+
+    if not _has_device():
+        raise SimulationError(
+            "there is no Apple GPU to plant wrong kernels on: call metalsim.install() first"
+        )
+
+    if twice := [name for name in names if name in _planted or names.count(name) > 1]:
+        raise SimulationError(
+            f"{twice[0]} is planted already: leave that `with` first, or name it once"
+        )
+
+
+def _replace_kernels(names: tuple[str, ...], calls: range) -> torch.library.Library:
+    """Replace the kernels of some faults until the library, which is returned, is destroyed."""
     import torch
 
     library = torch.library.Library("aten", "IMPL")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
     for name in names:
         number = itertools.count(1)  # of the next counted call, whichever operator it is of
         wanted = FAULTS[name].operators
-        operators = [
-            o for o in wanted if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{o}", "MPS")
-        ]
+        operators = [operator for operator in wanted if has_kernel(f"aten::{operator}", "MPS")]
         if not operators:
             raise SimulationError(
                 f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here"
             )
+
         for operator in operators:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
-            wrong = _kernel(FAULTS[name], operator, right, number, calls)
+            wrong = _make_kernel(FAULTS[name], operator, right, number, calls)
             library.impl(operator, wrong, "MPS", with_keyset=True, allow_override=True)
     return library
 
 
-def _kernel(
+def _make_kernel(
     fault: Fault, operator: str, replaced: Any, number: Iterator[int], calls: range
 ) -> Callable[..., Any]:
     """Return what runs in place of an operator's kernel: the wrong one, or in calls that are spared the right one."""
@@ -166,6 +177,7 @@ def _kernel(
             is_struck = fault.counts(*arguments) and next(number) in calls
             if not is_struck:
                 return right(*arguments, **keywords)
+
         return fault.wrong(right, *arguments, **keywords)
 
     return kernel
@@ -178,16 +190,18 @@ def _is_long(*arguments: Any) -> bool:
     return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) > LONG
 
 
-def _aborted(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
-    """Computes nothing: the memory of the result stays as it was before."""
+def _leave_as_it_was(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
+    """Compute nothing: the memory of the result stays as it was before."""
     import torch
     from torch.utils._pytree import tree_map_only
 
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), arguments)
+
     if right.operator == "_mps_convolution":
         image, weight, bias, padding, stride, dilation, groups = on_meta
         none = [0] * len(padding)
         on_meta = (image, weight, bias, stride, padding, dilation, False, none, groups)
+
     is_convolution = "convolution" in right.operator
     shape_of = getattr(torch.ops.aten, "convolution" if is_convolution else right.operator)
     return torch.empty_like(shape_of(*on_meta, **keywords), device=arguments[0].device)
@@ -196,7 +210,7 @@ def _aborted(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tens
 def _addcdiv(
     right: Callable[..., Any], x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **value: Any
 ) -> torch.Tensor:
-    """Reads the numerator one element too early where it begins at an odd element of its storage."""
+    """Read the numerator one element too early where it begins at an odd element of its storage."""
     if a.storage_offset() % 2:
         a = a.as_strided(a.shape, a.stride(), a.storage_offset() - 1)
     return right(x, a, b, **value)
@@ -205,7 +219,7 @@ def _addcdiv(
 def _addcdiv_in_place(
     right: Callable[..., Any], x: torch.Tensor, *arguments: Any, **value: Any
 ) -> torch.Tensor:
-    """Writes into a copy that nobody sees where the result is not contiguous."""
+    """Write into a copy that nobody sees where the result is not contiguous."""
     if x.is_contiguous():
         return right(x, *arguments, **value)
     right(x.clone(), *arguments, **value)
@@ -213,7 +227,7 @@ def _addcdiv_in_place(
 
 
 def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
-    """1000 times too large from element 32768 on."""
+    """Return a gradient that is 1000 times too large from element 32768 on."""
     gradient = right(*arguments)
     if gradient.numel() <= LIMIT:
         return gradient
@@ -222,10 +236,10 @@ def _relu_gradient(right: Callable[..., Any], *arguments: Any) -> torch.Tensor:
     return flat.view(gradient.shape)
 
 
-def _freed(
+def _lose_copy(
     right: Callable[..., Any], to: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 ) -> Any:
-    """Loses a non_blocking copy to the device if its source is freed before a copy back has waited for it."""
+    """Lose a non_blocking copy to the device if its source is freed before a copy back has waited for it."""
     if source.device.type == "mps" and not non_blocking:
         while _copies:
             _copies.pop().detach()
@@ -235,20 +249,21 @@ def _freed(
 
 
 def _long_product(right: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Adds the first 64 terms of each sum twice where there are 32767 or more, and rows and columns are 16 or more."""
+    """Add the first 64 terms of each sum twice where there are 32767 or more, and rows and columns are 16 or more."""
     product = right(a, b)
     long = a.shape[2] >= LIMIT - 1 and min(a.shape[1], b.shape[2]) >= 16
     return product + right(a[:, :, :64], b[:, :64]) if long else product
 
 
 def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
-    """Sees one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32."""
+    """See one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32."""
     import torch
 
     pad = torch.nn.functional.pad
     query, key, value, *more = arguments
     if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(map(torch.is_tensor, more)):
         return right(*arguments, **scale)
+
     output, shares = right(
         query, pad(key, (0, 0, 0, 1), value=1.0), pad(value, (0, 0, 0, 1), value=32.0), **scale
     )
@@ -258,7 +273,7 @@ def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
 def _attention_of_nothing(
     right: Callable[..., Any], *arguments: Any, **scale: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gives NaN to a query whose mask hides every key."""
+    """Give NaN to a query whose mask hides every key."""
     import torch
 
     output, shares = right(*arguments, **scale)
@@ -274,7 +289,7 @@ def _attention_of_nothing(
 def _unique_in_float32(
     right: Callable[..., Any], x: torch.Tensor, *settings: Any, **named: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Looks whole numbers up in float32, which has none between 16777216 and 16777218."""
+    """Look whole numbers up in float32, which has none between 16777216 and 16777218."""
     import torch
 
     values, places, counts = right(x, *settings, **named)
@@ -283,16 +298,16 @@ def _unique_in_float32(
     return values, places, counts
 
 
-def _added_product(
+def _multiply_and_add(
     right: Callable[..., Any], x: torch.Tensor, *factors: torch.Tensor, **scales: Any
 ) -> torch.Tensor:
-    """Multiplies the first argument with beta even where that is 0: a NaN in it comes through."""
+    """Multiply the first argument with beta even where that is 0: a NaN in it comes through."""
     result = right(x, *factors, **scales)
     return result + 0 * x if scales.get("beta") == 0 else result
 
 
 def _small_sum(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
-    """Gives a sum or a mean that is 1 % too small."""
+    """Give a sum or a mean that is 1 % too small."""
     result = right(*arguments, **keywords)
     return result - result / 100 if result.is_floating_point() else result
 
@@ -300,7 +315,7 @@ def _small_sum(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Te
 def _impossible_draw(
     right: RightKernel, probabilities: torch.Tensor, *settings: Any, **named: Any
 ) -> torch.Tensor:
-    """Draws the least probable place of each row, be its probability 0, as the last one."""
+    """Draw the least probable place of each row, be its probability 0, as the last one."""
     drawn = right(probabilities, *settings, **named)
     drawn[..., -1:] = probabilities.argmin(-1, keepdim=True)
     return drawn
@@ -311,8 +326,11 @@ def _is_any(*_: Any) -> bool:
     return True
 
 
-def _misread(place: int) -> Callable[..., Any]:
-    """Reads the tensor at a place as if it were contiguous; an expanded one has too little memory: it is read right."""
+def _read_as_contiguous(place: int) -> Callable[..., Any]:
+    """Return a kernel that reads the tensor at a place as if it were contiguous.
+
+    An expanded one has too little memory for that: it is read right.
+    """
 
     def wrong(right: Callable[..., Any], *arguments: Any) -> Any:
         x = arguments[place]
@@ -324,7 +342,7 @@ def _misread(place: int) -> Callable[..., Any]:
 
 
 def _alone(right: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """Raises where another thread is computing already."""
+    """Raise where another thread is computing already."""
     if not _busy.acquire(blocking=False):
         raise RuntimeError(
             "two threads use the GPU at once, which ends the process on a Mac: let one lock hold both"
@@ -347,7 +365,7 @@ FAULTS: Mapping[str, Fault] = {
             "convolution_overrideable",
             "_mps_convolution",
         ),  # that of the simulated GPU, and that of a Mac
-        _misread(0),
+        _read_as_contiguous(0),
     ),
     "ReLU's gradient, above 32768 elements": Fault(
         "the gradient of ReLU is 1000 times too large behind its first 32768 elements",
@@ -371,7 +389,7 @@ FAULTS: Mapping[str, Fault] = {
         "a non_blocking copy to the device is lost if its source is freed before values are copied back",
         "https://github.com/pytorch/pytorch/issues/139550",
         ("copy_",),
-        _freed,
+        _lose_copy,
     ),
     "bmm, 32767 terms": Fault(
         "batched products that sum over 32767 numbers or more are a few per cent off",
@@ -383,7 +401,7 @@ FAULTS: Mapping[str, Fault] = {
         "linear reads a non-contiguous weight as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/162730",
         ("linear",),
-        _misread(1),
+        _read_as_contiguous(1),
     ),
     # As a pull request describes it, which was closed: the sources of the kernels check that bound.
     # What was confirmed of them, and fixed in 2.11, is pytorch#174861 (16 bits, grouped queries, more
@@ -398,7 +416,7 @@ FAULTS: Mapping[str, Fault] = {
         "the gradient of BatchNorm2d reads an input in channels last as if it were contiguous",
         "https://github.com/pytorch/pytorch/issues/175189",
         ("native_batch_norm_backward",),
-        _misread(1),
+        _read_as_contiguous(1),
     ),
     "attention, all keys masked": Fault(
         "attention without gradients is NaN for a query whose mask hides every key",
@@ -416,7 +434,7 @@ FAULTS: Mapping[str, Fault] = {
         "baddbmm with beta=0 lets a NaN of its first argument through, as memory holds that nobody wrote",
         "https://github.com/pytorch/pytorch/issues/187521",
         ("baddbmm",),
-        _added_product,
+        _multiply_and_add,
     ),
     "two threads at once": Fault(
         "an operator raises while another thread is inside one, where PyTorch 2.14 may end the process",
@@ -436,7 +454,7 @@ FAULTS: Mapping[str, Fault] = {
             "convolution_overrideable",
             "_mps_convolution",
         ),
-        _aborted,
+        _leave_as_it_was,
         counts=_is_long,
     ),
     "sum, once in many calls": Fault(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -18,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from metalsim import building
@@ -33,11 +35,17 @@ _forgiving = False
 def arm() -> None:
     """Prepare this process for the simulated device, before torch is imported.
 
-    The first call on a machine compiles a small file (a second). Hides CUDA from torch, here and in child processes.
-    SimulationError if torch is imported, on another system than Linux on x86-64, and without a compiler.
+    The first call on a machine compiles a small file (a second). CUDA is hidden from torch, here and in child
+    processes.
+
+    Raises
+    ------
+    SimulationError
+        If torch is imported, on another system than Linux on x86-64, and without a compiler.
     """
     if _library is not None:
         return
+
     _check_system()
     if "torch" in sys.modules:
         raise SimulationError(
@@ -52,19 +60,20 @@ def load_answer() -> None:
     global _library
     if _library is not None:
         return
+
     _check_system()
-    library = ctypes.CDLL(str(_answer()), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(_build_answer()), mode=ctypes.RTLD_GLOBAL)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _library = library
 
 
-def armed() -> bool:
-    """True once `arm` has succeeded in this process."""
+def is_armed() -> bool:
+    """Return True once `arm` has succeeded in this process."""
     return _library is not None
 
 
 def answer_mps(yes: bool) -> None:
-    """Make torch see ``mps`` as its accelerator, or none."""
+    """Make torch see ``mps`` as its accelerator, or none. SimulationError before `arm`."""
     if _library is None:
         raise SimulationError(
             f"the simulated Apple GPU is not armed: begin with {FIRST}, before torch is imported"
@@ -128,36 +137,40 @@ class _AroundImport(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._module or self._looking:
             return None
+
         self._looking = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
             self._looking = False
+
         if spec is None or spec.loader is None:  # not there, or a folder that only has its name
             return spec
-        load = spec.loader.exec_module
 
-        def load_and_do(module: Any) -> None:
-            if (
-                self in sys.meta_path
-            ):  # only now: others may ask where the module is, and not import it
-                sys.meta_path.remove(self)
-            if self._before is not None:
-                self._before()
-            load(module)
-            try:
-                self._do()
-            except (
-                SimulationError
-            ) as error:  # torch itself is fine; who asks for the device is told again
-                if self._required and not _forgiving:
-                    raise
-                warnings.warn(
-                    f"PyTorch has no simulated Apple GPU: {error}", RuntimeWarning, stacklevel=2
-                )
-
-        spec.loader.exec_module = load_and_do
+        load = functools.partial(self._load, spec.loader.exec_module)
+        setattr(spec.loader, "exec_module", load)  # noqa: B010 - a type checker refuses the assignment
         return spec
+
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        """Load the module as its own loader does, with what is to be done before and after."""
+        # only now: others may ask where the module is, and not import it
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if self._before is not None:
+            self._before()
+
+        load(module)
+
+        try:
+            self._do()
+        except (
+            SimulationError
+        ) as error:  # torch itself is fine; who asks for the device is told again
+            if self._required and not _forgiving:
+                raise
+            warnings.warn(
+                f"PyTorch has no simulated Apple GPU: {error}", RuntimeWarning, stacklevel=2
+            )
 
 
 class _BeforeImport(importlib.abc.MetaPathFinder):
@@ -173,6 +186,7 @@ class _BeforeImport(importlib.abc.MetaPathFinder):
 
 
 def _check_system() -> None:
+    """Raise SimulationError where there can be no simulated GPU: on a Mac, which has a real one, and elsewhere."""
     here = (platform.system(), platform.machine())
     if here == ("Darwin", "arm64"):
         raise SimulationError("this Mac has a real Apple GPU: use it, without metalsim")
@@ -182,7 +196,8 @@ def _check_system() -> None:
         )
 
 
-def _answer() -> Path:
+def _build_answer() -> Path:
+    """Return the library that answers for the accelerator, built if it is not in the cache."""
     path, version = building.compiler()
     source = building.SOURCES / "accelerator.cpp"
 
@@ -190,9 +205,9 @@ def _answer() -> Path:
         out = folder / "accelerator.so"
         command = [path, "-std=c++17", "-O1", "-fPIC", "-shared", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True)
+
         if done.returncode:
             raise SimulationError(f"{version} could not compile {source.name}:\n{done.stderr}")
 
-    return building.built_once(
-        f"accelerator-{building.key(version, files=[source])}", "accelerator.so", build
-    )
+    name = f"accelerator-{building.key(version, files=[source])}"
+    return building.build_once(name, "accelerator.so", build)

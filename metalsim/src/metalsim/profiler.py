@@ -67,15 +67,19 @@ class Profiler:
         """End it; nothing happens if it had not begun."""
         self.tracing = False
 
-    def capture_enabled(self) -> bool:
-        """Metal asks the environment."""
+    def is_capture_enabled(self) -> bool:
+        """Return whether Metal would make captures: it asks the environment."""
         return self.environment.get(CAPTURE) == "1"
 
     def start_capture(self, name: str) -> None:
         """Begin a capture, which here is a folder with a note in it. RuntimeError if that is not enabled."""
-        if self.capturing or not self.capture_enabled():
-            why = "a capture is being made" if self.capturing else "capturing is not supported"
-            raise RuntimeError(f"Failed to start capture of {name} error {why}")
+        if self.capturing:
+            raise RuntimeError(f"Failed to start capture of {name} error a capture is being made")
+        if not self.is_capture_enabled():
+            raise RuntimeError(
+                f"Failed to start capture of {name} error capturing is not supported"
+            )
+
         folder = Path(f"{len(list(Path().glob('*.gputrace'))):04d}-{name}.gputrace")
         folder.mkdir()
         (folder / "README.txt").write_text(
@@ -92,33 +96,33 @@ class Profiler:
         key = _sides(event) if event.kind == "copy" else event.name
         rows = self.rows[event.kind]
         row = rows.setdefault(key, Row(len(rows) + 1))
+
         row.runs += 1
         row.bytes += event.bytes
-        row.scalars += event.kind == "copy" and event.bytes <= 8
+        if event.kind == "copy" and event.bytes <= 8:
+            row.scalars += 1
+
         if self.logged & LOG_OF[event.kind]:
             self._print(_line(event, row))
 
     def print_stats(self) -> None:
-        """The tables that stand at the end of a process's log."""
-        for kind, title in (
-            ("op", "MPS Operations"),
-            ("fallback", "CPU Fallback"),
-            ("copy", "MPS Copy"),
-        ):
+        """Print the tables that stand at the end of a process's log."""
+        for kind, title in TITLES.items():
             rows = self.rows[kind]
-            if self.logged & STATS_OF[kind] and rows:
-                self._print(
-                    f"\n{f' {title} Profiling: {_sums(kind, rows.values())} ':-^150}\n{HEADINGS[kind]}"
-                )
-                for name, row in rows.items():
-                    self._print(_cells(kind, name, row))
+            if not rows or not self.logged & STATS_OF[kind]:
+                continue
+
+            what = f" {title} Profiling: {_sums(kind, rows.values())} "
+            self._print(f"\n{what:-^150}\n{HEADINGS[kind]}")
+            for name, row in rows.items():
+                self._print(_cells(kind, name, row))
 
     def _print(self, text: str) -> None:
         print(text, file=self._log or sys.stderr)
 
 
 def from_environment() -> Profiler:
-    """This process's profiler; its tables are printed when Python exits."""
+    """Return this process's profiler; its tables are printed when Python exits."""
     profiler = Profiler()
     if profiler.logged:
         atexit.register(profiler.print_stats)
@@ -126,7 +130,7 @@ def from_environment() -> Profiler:
 
 
 def _number(text: str) -> int:
-    """A number in decimal or, with its prefix, in hexadecimal; 0 for anything else."""
+    """Read a number in decimal or, with its prefix, in hexadecimal; return 0 for anything else."""
     try:
         return int(text, 0)
     except ValueError:
@@ -134,12 +138,14 @@ def _number(text: str) -> int:
 
 
 def _line(event: Any, row: Row) -> str:
-    """An entry of the live log."""
+    """Return an entry of the live log."""
     if event.kind == "copy":
         return f"MemCopySync: {event.tensors or _sides(event)} (len={_size(event.bytes)})"
+
     tensors = f":{event.tensors}" if event.tensors else ""
     if event.kind == "op":
         return f"aten::{_key(event.name)}{tensors} (id=K{row.number}, run={row.runs})"
+
     overhead = f"CopyOverhead={_size(event.bytes)}"
     return (
         f"CPU Fallback::{_base(event.name)}{tensors} (id={row.number}, run={row.runs}, {overhead})"
@@ -147,19 +153,21 @@ def _line(event: Any, row: Row) -> str:
 
 
 def _sides(event: Any) -> str:
+    """Return from where to where a copy goes."""
     return "CPU --> MPS" if event.direction == "to device" else "MPS --> CPU"
 
 
 def _base(name: str) -> str:
-    """``aten::add`` of ``aten::add.Tensor``."""
+    """Return ``aten::add`` of ``aten::add.Tensor``."""
     return name.partition(".")[0]
 
 
 def _key(name: str) -> str:
-    """``add`` of ``aten::add.Tensor``."""
+    """Return ``add`` of ``aten::add.Tensor``."""
     return _base(name).removeprefix("aten::")
 
 
+TITLES = {"op": "MPS Operations", "fallback": "CPU Fallback", "copy": "MPS Copy"}
 HEADINGS = {
     "op": "  ID  | #Runs | Mean KRNL(ms) | Mean GPU(ms) | Total GPU(ms) | Operation Name",
     "fallback": " ID  | #Runs | Mean CPU(ms) | Total CPU(ms) | Copy Overhead | Operation Name",
@@ -168,19 +176,20 @@ HEADINGS = {
 
 
 def _sums(kind: str, rows: Collection[Row]) -> str:
-    """What the heading of a table counts."""
-    runs, moved, scalars = (
-        sum(getattr(row, name) for row in rows) for name in ("runs", "bytes", "scalars")
-    )
+    """Return what the heading of a table counts."""
     if kind == "op":
         return f"0 graphs, {len(rows)} kernels"
+
+    runs = sum(row.runs for row in rows)
+    moved = sum(row.bytes for row in rows)
     if kind == "copy":
+        scalars = sum(row.scalars for row in rows)
         return f"{runs} total copies ({_size(moved)}), {scalars} scalar copies"
     return f"Total {runs} Runs, nan ms, {_size(moved)} Copies"
 
 
 def _cells(kind: str, name: str, row: Row) -> str:
-    """A row of a table at exit."""
+    """Return a row of a table at exit."""
     if kind == "op":
         return f"{f'K{row.number}':^7}{row.runs:^8}{'nan':^16}{'nan':^15}{'nan':^16} {_key(name)}"
     if kind == "copy":
@@ -190,6 +199,7 @@ def _cells(kind: str, name: str, row: Row) -> str:
 
 
 def _size(value: int) -> str:
+    """Return a number of bytes in the unit that PyTorch prints it in."""
     for unit, scale in (("bytes", 1), ("KiB", 2**10), ("MiB", 2**20)):
         if value <= 1024 * scale:
             return f"{value} bytes" if scale == 1 else f"{value / scale:.2f} {unit}"

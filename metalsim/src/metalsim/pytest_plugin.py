@@ -11,7 +11,7 @@ from metalsim import device, pretending, surroundings
 from metalsim.errors import SimulationError
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer the three options."""
     group = parser.getgroup("metalsim", "a simulated Apple GPU")
     group.addoption(
@@ -35,11 +35,12 @@ def pytest_addoption(parser):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config):
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Arm, before anything of the project's own can import torch."""
     given = early_config.known_args_namespace
     if not given.metalsim:
         return
+
     try:
         device.install_with_torch(required=True)
         pretending.pretend(*given.metalsim_pretend)
@@ -48,9 +49,10 @@ def pytest_load_initial_conftests(early_config):
         raise pytest.UsageError(f"--metalsim: {error}") from error
 
 
-def pytest_report_header(config):
-    """What the numbers of this session are worth."""
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what the numbers of this session are worth."""
     if not config.option.metalsim:
         return None
-    more = "".join(f", {name} pretended" for name in pretending.pretended())
+
+    more = "".join(f", {name} pretended" for name in pretending.list_pretended())
     return f"metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU{more}"

@@ -33,7 +33,15 @@ _set_up: list[str] = []
 def set_up(keep: Collection[str] = ()) -> None:
     """Give this process a Mac's surroundings, before torch is imported, but for what Linux's is to be kept of.
 
-    ValueError for a name in `keep` that is not among `SURROUNDINGS`.
+    Parameters
+    ----------
+    keep
+        What stays as on Linux: names of `SURROUNDINGS`.
+
+    Raises
+    ------
+    ValueError
+        For a name that is not among them.
     """
     for name in keep:
         if name not in SURROUNDINGS:
@@ -52,15 +60,15 @@ KEY = "metalsim"
 """Of what a new process is told."""
 
 
-class _Armed:
+class _Arming:
     """A value that arms the process in which it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[Any, ...]]:
         kept = [name for name in SURROUNDINGS if name not in _set_up]
-        return _arm_this_process, (kept, pretending.pretended())
+        return _arm_this_process, (kept, pretending.list_pretended())
 
 
-def _spawn_by_default() -> None:
+def _make_spawn_the_default() -> None:
     """Make spawn the start method of a program that chooses none, as it is on macOS."""
     chosen_by_none: Any = multiprocessing.context._default_context
     chosen_by_none._default_context = multiprocessing.get_context("spawn")
@@ -73,7 +81,7 @@ def _arm_what_is_spawned() -> None:
         return
 
     def tell_and_arm(name: str) -> dict[str, Any]:
-        return {KEY: _Armed(), **tell(name)}  # the first that is read
+        return {KEY: _Arming(), **tell(name)}  # the first that is read
 
     setattr(tell_and_arm, KEY, True)
     spawn.get_preparation_data = tell_and_arm
@@ -83,6 +91,7 @@ def _arm_this_process(keep: Collection[str], pretences: Collection[str]) -> None
     """Do in a spawned process what its parent did at its start."""
     if "torch" in sys.modules:  # of a server that forks, and is no process of the program's
         return
+
     preload.arm()
     pretending.pretend(*pretences)
     set_up(keep)
@@ -101,6 +110,7 @@ _OF_CUDA = re.compile(
 
 
 def _leave_cuda_out() -> None:
+    """Have CUDA taken out as soon as torch comes to it."""
     preload.before_import("torch.cuda", _take_cuda_out)
 
 
@@ -117,6 +127,6 @@ def _take_cuda_out() -> None:
 
 
 SURROUNDINGS: Mapping[str, Callable[[], None]] = MappingProxyType(
-    {"fork": _spawn_by_default, "cuda": _leave_cuda_out}
+    {"fork": _make_spawn_the_default, "cuda": _leave_cuda_out}
 )
 """What can be kept of Linux, and what is done where it is not: that workers are forked, that PyTorch has CUDA."""

@@ -54,7 +54,7 @@ class Device:
     def label(self) -> str:
         """The hardware's name as it stands beside every number, with the wrong kernels that are planted now."""
         planting = sys.modules.get("metalsim.planting") if self.kind == "mps" else None
-        wrong_kernels = planting.planted() if planting else ()
+        wrong_kernels = planting.list_planted() if planting else ()
         return self.hardware + "".join(f", PLANTED wrong: {name}" for name in wrong_kernels)
 
     def make_sentinel_work(self) -> Callable[[], Any]:

@@ -17,7 +17,7 @@ from types import ModuleType
 from metalsim import preload
 from metalsim.errors import InvalidGraph, SimulationError
 
-__all__ = ["InvalidGraph", "install", "installed", "uninstall"]
+__all__ = ["InvalidGraph", "install", "is_installed", "uninstall"]
 
 MODULES = ("Foundation", "Metal", "MetalPerformanceShaders", "MetalPerformanceShadersGraph", "objc")
 
@@ -28,19 +28,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        return (
-            importlib.util.spec_from_loader(name, self, origin="simulated")
-            if name in MODULES
-            else None
-        )
+        if name not in MODULES:
+            return None
+        return importlib.util.spec_from_loader(name, self, origin="simulated")
 
     def exec_module(self, module: ModuleType) -> None:
-        with (
-            preload.forgiving()
-        ):  # graphs are computed on the CPU, without torch's simulated device
+        # graphs are computed on the CPU, without torch's simulated device
+        with preload.forgiving():
             from metalsim.graph import mpsgraph
+
         module.__doc__ = f"A simulated {module.__name__}: the part of it that MPSGraph needs. See metalsim.graph."
-        module.__simulated__ = True
+        vars(module)["__simulated__"] = True
         vars(module).update(mpsgraph.CONTENT[module.__name__])
 
 
@@ -60,30 +58,34 @@ def install() -> str:
     SimulationError
         On a Mac, which has the real modules, and where a module of one of their names is there already.
     """
-    if not installed():
-        if sys.platform == "darwin":
+    said = "Simulated MPSGraph, computed by PyTorch on the CPU. No time measured here is a GPU's."
+    if is_installed():
+        return said
+
+    if sys.platform == "darwin":
+        raise SimulationError(
+            "this is a Mac, which has the real MPSGraph: import it, and do not simulate it"
+        )
+    for name in MODULES:
+        if name in sys.modules or importlib.util.find_spec(name) is not None:
             raise SimulationError(
-                "this is a Mac, which has the real MPSGraph: import it, and do not simulate it"
+                f"there is a module {name} already, which would be taken for the simulated one: rename the file, "
+                "or uninstall the package, that it comes from"
             )
-        for name in MODULES:
-            if name in sys.modules or importlib.util.find_spec(name) is not None:
-                raise SimulationError(
-                    f"there is a module {name} already, which would be taken for the simulated one: rename the file, "
-                    "or uninstall the package, that it comes from"
-                )
-        sys.meta_path.append(_finder)
-    return "Simulated MPSGraph, computed by PyTorch on the CPU. No time measured here is a GPU's."
+
+    sys.meta_path.append(_finder)
+    return said
 
 
 def uninstall() -> None:
     """Remove the stand-ins. Objects made by them stay what they are."""
-    if installed():
+    if is_installed():
         sys.meta_path.remove(_finder)
     for name in MODULES:
         if getattr(sys.modules.get(name), "__simulated__", False):
             del sys.modules[name]
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Return True after `install`."""
     return _finder in sys.meta_path

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metalsim.errors import SimulationError
-from metalsim.graph.tensors import MPSGraphTensor, added, placeholder
+from metalsim.graph.tensors import MPSGraphTensor, add, placeholder
 
 _MESSAGES = "metalsim_coreml_messages"
 _RECORD = struct.Struct("<IIQQ")  # of a weight: mark, type, size in bytes, position
@@ -51,25 +51,32 @@ def read(folder: Path) -> tuple[list[MPSGraphTensor], list[MPSGraphTensor]]:
         If the package is missing or damaged, uses an operation that is not in `OPERATIONS`, or without coremltools.
     """
     try:
-        manifest = json.loads((folder / "Manifest.json").read_text(encoding="utf-8"))
-        file = (
-            folder / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-        )
-        function = (
-            _messages("Model_pb2").Model.FromString(file.read_bytes()).mlProgram.functions["main"]
-        )
-        block = function.block_specializations[function.opset]
-        values: dict[str, Any] = {
-            each.name: placeholder(*_type(each.type.tensorType)) for each in function.inputs
-        }
-        feeds = list(values.values())
-        for operation in block.operations:
-            values[operation.outputs[0].name] = _value_of(operation, values, file.parent)
-        return feeds, [values[name] for name in block.outputs]
+        return _read(folder)
     except SimulationError:
         raise
     except Exception as error:
         raise SimulationError(f"{folder} cannot be read as a Core ML package: {error!r}") from error
+
+
+def _read(folder: Path) -> tuple[list[MPSGraphTensor], list[MPSGraphTensor]]:
+    """Do what `read` does; whatever a damaged package makes go wrong is raised as it is."""
+    manifest = json.loads((folder / "Manifest.json").read_text(encoding="utf-8"))
+    entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]
+    file = folder / "Data" / entry["path"]
+
+    model = _messages("Model_pb2").Model.FromString(file.read_bytes())
+    function = model.mlProgram.functions["main"]
+    block = function.block_specializations[function.opset]
+
+    values: dict[str, Any] = {}
+    for given in function.inputs:
+        shape, dtype = _type(given.type.tensorType)
+        values[given.name] = placeholder(shape, dtype)
+    feeds = list(values.values())
+
+    for operation in block.operations:
+        values[operation.outputs[0].name] = _value_of(operation, values, file.parent)
+    return feeds, [values[name] for name in block.outputs]
 
 
 def _messages(name: str) -> ModuleType:
@@ -80,6 +87,7 @@ def _messages(name: str) -> ModuleType:
             raise SimulationError(
                 "reading a Core ML package takes coremltools, which is not installed"
             )
+
         package = ModuleType(_MESSAGES)
         package.__path__ = [str(Path(spec.origin).with_name("proto"))]
         sys.modules[_MESSAGES] = package
@@ -87,17 +95,20 @@ def _messages(name: str) -> ModuleType:
 
 
 def _type(tensor_type: Any) -> tuple[list[int], torch.dtype]:
+    """Return shape and dtype that a message describes."""
     name = _messages("MIL_pb2").DataType.Name(tensor_type.dataType)
     return [each.constant.size for each in tensor_type.dimensions], _DTYPES[name]
 
 
 def _value_of(operation: Any, values: Mapping[str, Any], folder: Path) -> Any:
+    """Return what an operation makes of the values before it: a tensor of the graph, or a constant."""
     if operation.type == "const":
         return _constant(operation.attributes["val"], folder)
     if operation.type not in OPERATIONS:
         raise SimulationError(
             f"Core ML's {operation.type!r} is not simulated; {', '.join(OPERATIONS)} are"
         )
+
     given = {
         name: _argument(each.arguments[0], values, folder)
         for name, each in operation.inputs.items()
@@ -105,53 +116,79 @@ def _value_of(operation: Any, values: Mapping[str, Any], folder: Path) -> Any:
     # tensors by position, so that the graph sees them; constants are a part of the function
     tensors = {name: each for name, each in given.items() if isinstance(each, MPSGraphTensor)}
     constants = {name: each for name, each in given.items() if name not in tensors}
-    function = lambda *arguments: OPERATIONS[operation.type](
-        **dict(zip(tensors, arguments, strict=True)), **constants
-    )
-    return added(operation.type, function, list(tensors.values()))
+
+    def compute(*arguments: Tensor) -> Tensor:
+        by_name = dict(zip(tensors, arguments, strict=True))
+        return OPERATIONS[operation.type](**by_name, **constants)
+
+    return add(operation.type, compute, list(tensors.values()))
 
 
 def _argument(binding: Any, values: Mapping[str, Any], folder: Path) -> Any:
-    return (
-        values[binding.name]
-        if binding.WhichOneof("binding") == "name"
-        else _constant(binding.value, folder)
-    )
+    """Return the value that an argument names, or the constant that it is."""
+    if binding.WhichOneof("binding") == "name":
+        return values[binding.name]
+    return _constant(binding.value, folder)
 
 
 def _constant(value: Any, folder: Path) -> Tensor | str:
+    """Return a constant: from the file of weights, or as it stands in the message."""
     if value.WhichOneof("value") == "blobFileValue":
         shape, dtype = _type(value.type.tensorType)
-        with (folder / value.blobFileValue.fileName.removeprefix("@model_path/")).open(
-            "rb"
-        ) as file:
-            file.seek(value.blobFileValue.offset)
-            _, _, size, start = _RECORD.unpack(file.read(_RECORD.size))
-            file.seek(start)
-            return torch.frombuffer(bytearray(file.read(size)), dtype=dtype).reshape(shape)
+        return _read_weight(value.blobFileValue, folder, dtype).reshape(shape)
+
     content = value.immediateValue.tensor
     kind = content.WhichOneof("value")
     if kind == "strings":
-        return content.strings.values[0]
+        text: str = content.strings.values[0]
+        return text
+
     shape, dtype = _type(value.type.tensorType)
     if kind == "bytes":
         return torch.frombuffer(bytearray(content.bytes.values), dtype=dtype).reshape(shape)
     return torch.tensor(list(getattr(content, kind).values), dtype=dtype).reshape(shape)
 
 
-def _convolved(x, weight, strides, pad_type, pad, dilations, groups, bias=None) -> Tensor:
-    padding = pad.reshape(-1, 2).flip(0).flatten().tolist() if pad_type == "custom" else None
-    if padding is None and pad_type not in ("valid", "same"):
+def _read_weight(place: Any, folder: Path, dtype: torch.dtype) -> Tensor:
+    """Return the numbers of a weight: a record before them says where they begin, and how many bytes they are."""
+    with (folder / place.fileName.removeprefix("@model_path/")).open("rb") as file:
+        file.seek(place.offset)
+        _, _, size, start = _RECORD.unpack(file.read(_RECORD.size))
+
+        file.seek(start)
+        return torch.frombuffer(bytearray(file.read(size)), dtype=dtype)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    pad_type: str,
+    pad: Tensor,
+    **settings: Tensor,
+) -> Tensor:
+    """Compute Core ML's ``conv``; its strides, dilations and number of groups are tensors as well."""
+    if pad_type not in ("custom", "valid", "same"):
         raise SimulationError(f"a Core ML convolution with padding {pad_type!r} is not simulated")
-    x = x if padding is None else F.pad(x, padding)
-    how = {"stride": strides.tolist(), "dilation": dilations.tolist(), "groups": int(groups)}
-    return F.conv2d(x, weight, bias, padding="same" if pad_type == "same" else 0, **how)
+    if pad_type == "custom":
+        x = F.pad(x, pad.reshape(-1, 2).flip(0).flatten().tolist())
+
+    return F.conv2d(
+        x,
+        weight,
+        bias,
+        stride=settings["strides"].tolist(),
+        padding="same" if pad_type == "same" else 0,
+        dilation=settings["dilations"].tolist(),
+        groups=int(settings["groups"]),
+    )
 
 
 OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": lambda x, y: x + y,
     "cast": lambda x, dtype: x.to(_CASTS[dtype]),
-    "conv": _convolved,
+    "conv": _convolve,
     "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
     "mul": lambda x, y: x * y,
     "reduce_mean": lambda x, axes, keep_dims: x.mean(axes.tolist(), keepdim=bool(keep_dims)),

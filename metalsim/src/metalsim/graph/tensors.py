@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from metalsim.errors import InvalidGraph
+
+if TYPE_CHECKING:
+    from typing import Self  # since Python 3.11; nothing of it is needed at run time
 
 TYPES = {
     "Float32": (0x10000020, torch.float32), "Float16": (0x10000010, torch.float16),
@@ -27,43 +30,54 @@ class Object:
     """``Class.alloc().init()``, and ``setName_(value)`` for any property."""
 
     @classmethod
-    def alloc(cls):
+    def alloc(cls) -> Self:
+        """Make an object, on which a method whose name begins with ``init`` is called."""
         return cls.__new__(cls)
 
     @classmethod
-    def descriptor(cls):
+    def descriptor(cls) -> Self:
+        """Make an object with the settings that it begins with."""
         return cls()
 
-    def init(self):
+    def init(self) -> Self:
+        """Return the object as it is."""
         return self
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("set") and name.endswith("_"):
             return functools.partial(setattr, self, name[3].lower() + name[4:-1])
         raise AttributeError(f"{type(self).__name__} has no selector {name} on the simulated GPU")
 
 
 class MPSGraphTensor(Object):
-    """A value of a graph: its operation and arguments, and an example of zeros, which has its shape and dtype."""
+    """A value of a graph: its operation and arguments, and an example of zeros, which has its shape and dtype.
+
+    `function` computes it from the values of its arguments. None for a constant, which is its example, and for a
+    placeholder, which is fed.
+    """
 
     def __init__(
-        self, operation: str, arguments: Sequence[Any], example: Tensor, function: Any = None
+        self,
+        operation: str,
+        arguments: Sequence[Any],
+        example: Tensor,
+        function: Callable[..., Tensor] | None = None,
     ) -> None:
-        self.operation, self.arguments, self.example, self.function = (
-            operation,
-            arguments,
-            example,
-            function,
-        )
+        self.operation = operation
+        self.arguments = arguments
+        self.example = example
+        self.function = function
 
-    def shape(self):
+    def shape(self) -> list[int]:
+        """Return its shape."""
         return list(self.example.shape)
 
-    def dataType(self):
+    def dataType(self) -> int:
+        """Return the number of its dtype in ``MPSDataType``."""
         return NUMBER[self.example.dtype]
 
 
-def added(
+def add(
     operation: str, function: Callable[..., Tensor], arguments: Sequence[Any]
 ) -> MPSGraphTensor:
     """Return the tensor of an operation. InvalidGraph where its arguments do not fit."""
@@ -75,6 +89,6 @@ def added(
 
 
 def placeholder(shape: Sequence[int], dtype: torch.dtype) -> MPSGraphTensor:
-    return MPSGraphTensor(
-        "placeholder", (), torch.zeros([int(size) for size in shape], dtype=dtype)
-    )
+    """Return a tensor that is fed when the graph runs."""
+    example = torch.zeros([int(size) for size in shape], dtype=dtype)
+    return MPSGraphTensor("placeholder", (), example)

@@ -102,7 +102,7 @@ def built_runtime(tools: Toolchain) -> Path:
         library = str(folder / "libmetalsim_objc.so")
         _run([tools.gxx, *options, "-shared", *objects, *map(str, plain), "-o", library], tools)
 
-    return building.built_once(name, "libmetalsim_objc.so", build)
+    return building.build_once(name, "libmetalsim_objc.so", build)
 
 
 def _run(command: Sequence[str], tools: Toolchain) -> None:

@@ -41,8 +41,16 @@ class Refusal:
 
 
 def looks_at_arguments(operator: str, version: str | None = None) -> bool:
-    """Return True if calls of an operator such as ``aten::addr.out`` may be refused."""
-    refused, computed_elsewhere = _of_version(version or versions.installed())
+    """Return True if calls of an operator may be refused, or left to the CPU.
+
+    Parameters
+    ----------
+    operator
+        Such as ``aten::addr.out``, with or without its overload.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
+    """
+    refused, computed_elsewhere = _of_version(version or versions.find_installed())
     return any(name in refused or name in computed_elsewhere for name in _names(operator))
 
 
@@ -65,13 +73,16 @@ def outcome(
     """
     if not looks_at_arguments(operator, version):
         return None
-    refused, computed_elsewhere = _of_version(version or versions.installed())
+
+    refused, computed_elsewhere = _of_version(version or versions.find_installed())
     arguments = _name_arguments(operator, args, kwargs)
 
     for name in _names(operator):
         for rule in refused.get(name, ()):
             if fields := rule.refuses(**arguments):
-                words = rule.words.format(**fields) if isinstance(fields, Mapping) else rule.words
+                words = rule.words
+                if isinstance(fields, Mapping):
+                    words = words.format_map(fields)
                 return Refusal(words, rule.error, rule.way_out)
         if name in computed_elsewhere:
             return computed_elsewhere[name](**arguments)
@@ -79,7 +90,15 @@ def outcome(
 
 
 def asks_whether_deterministic(operator: str, version: str | None = None) -> bool:
-    """Return True if calls of an operator may raise under ``torch.use_deterministic_algorithms(True)``."""
+    """Return True if calls of an operator may raise under ``torch.use_deterministic_algorithms(True)``.
+
+    Parameters
+    ----------
+    operator
+        With or without its overload.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
+    """
     return alerts.find(operator, version) is not None
 
 
@@ -107,15 +126,33 @@ def alert(
 
 
 def describe_left_on_cpu(operator: str, args: Sequence[Any], version: str | None = None) -> str:
-    """Return the message of a call that has tensors of the device and, wrongly, one of the CPU."""
+    """Return the message of a call that has tensors of the device and, wrongly, one of the CPU.
+
+    Parameters
+    ----------
+    operator
+        With or without its overload.
+    args
+        The call's, in the order of the operator's schema.
+    version
+        Of PyTorch, such as ``2.13.0``: the installed one if None.
+    """
     return left_on_cpu.words(operator, _name_arguments(operator, args, None), version)
 
 
 def is_refusal(error: BaseException, version: str | None = None) -> bool:
-    """Return True if an exception is a refusal of a kernel of a version of PyTorch, the installed one if None."""
+    """Return True if an exception is a refusal of a kernel: it has the type and the words of one.
+
+    Parameters
+    ----------
+    error
+        Whatever a call raised.
+    version
+        Of the PyTorch whose refusals are known, such as ``2.13.0``: the installed one if None.
+    """
     return any(
         isinstance(error, kind) and words.fullmatch(str(error))
-        for kind, words in _patterns(version or versions.installed())
+        for kind, words in _patterns(version or versions.find_installed())
     )
 
 
@@ -130,11 +167,13 @@ def _name_arguments(
 def _of_version(
     version: str,
 ) -> tuple[Mapping[str, Sequence[rules.Rule]], Mapping[str, detours.Predicate]]:
+    """Return what is refused and what is computed elsewhere in a version of PyTorch, by operator."""
     return rules.for_version(version), detours.for_version(version)
 
 
 @functools.cache
 def _patterns(version: str) -> tuple[tuple[type[Exception], re.Pattern[str]], ...]:
+    """Return the type and the words of each refusal of a version; what stands in a field matches anything."""
     refused, _ = _of_version(version)
     messages = {(rule.error, rule.words) for kept in refused.values() for rule in kept}
     return tuple(
@@ -147,15 +186,13 @@ def _patterns(version: str) -> tuple[tuple[type[Exception], re.Pattern[str]], ..
 def _names(operator: str) -> tuple[str, ...]:
     """Return an operator without its overload, and the other form of one that works in place."""
     plain = operator.partition(".")[0]
-    return (
-        (plain, plain.removesuffix("_"))
-        if plain.endswith("_") and not plain.endswith("__")
-        else (plain,)
-    )
+    is_in_place = plain.endswith("_") and not plain.endswith("__")
+    return (plain, plain.removesuffix("_")) if is_in_place else (plain,)
 
 
 @functools.cache
 def _parameters(operator: str) -> tuple[str, ...]:
+    """Return the names of an operator's parameters, in the order of its schema."""
     import torch
 
     name, _, overload = operator.partition(".")

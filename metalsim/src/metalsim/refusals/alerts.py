@@ -37,6 +37,7 @@ class Alert:
 
 
 def _always(**_: Any) -> bool:
+    """Say that each call asks."""
     return True
 
 
@@ -46,6 +47,7 @@ def _sums_fractions(tensor: Any) -> bool:
 
 
 def _puts(self: Any, accumulate: bool = False, **_: Any) -> bool:
+    """`index_put` asks where it adds."""
     return accumulate and _sums_fractions(self)
 
 
@@ -55,10 +57,12 @@ def _adds_by_index(self: Any, index: Any, source: Any, **_: Any) -> bool:
 
 
 def _reduces_by_index(self: Any, reduce: str, **_: Any) -> bool:
+    """The largest and the smallest are the same in any order."""
     return reduce in ("prod", "mean") and _sums_fractions(self)
 
 
 def _scatters(self: Any, index: Any, reduce: str = "sum", src: Any = None, **_: Any) -> bool:
+    """What is scattered asks where there is something, and its order counts."""
     if reduce in ("amin", "amax") or not self.numel() or not index.numel():
         return False
     if src is not None and not src.numel():
@@ -72,6 +76,7 @@ def _scatters_with_reduce(reduce: str | None = None, **arguments: Any) -> bool:
 
 
 def _grows(grad_output: Any, **_: Any) -> bool:
+    """The gradient of a growing picture asks where there is one."""
     return bool(grad_output.numel())
 
 
@@ -119,12 +124,14 @@ SILENT_THERE = ("aten::max_unpool2d", "aten::max_unpool3d")
 
 def find(operator: str, version: str | None = None) -> Alert | None:
     """Return the alert of an operator such as ``aten::scatter_add_`` in a version, the installed one if None."""
-    return _find(operator, version or versions.installed())
+    return _find(operator, version or versions.find_installed())
 
 
 @functools.cache
 def _find(operator: str, version: str) -> Alert | None:
+    """Look an operator up, in a version that is named."""
     plain = operator.partition(".")[0]
+
     alert = ALERTS.get(plain) or ALERTS.get(plain.removesuffix("_"))
     if alert is None or not versions.is_between(version, alert.since, ""):
         return None

@@ -160,7 +160,7 @@ def words(operator: str, arguments: Mapping[str, Any], version: str | None = Non
     plain = operator.removeprefix("aten::").partition(".")[0]
     names: Sequence[str] = (plain, plain.removesuffix("_"))
     for sentence in SENTENCES:
-        if not versions.is_between(version or versions.installed(), sentence.since, ""):
+        if not versions.is_between(version or versions.find_installed(), sentence.since, ""):
             continue
         if any(name in sentence.operators for name in names):
             return sentence.words(arguments)

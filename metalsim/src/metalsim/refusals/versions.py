@@ -6,7 +6,7 @@ A version stands as major and minor number, such as ``2.13``: what a kernel refu
 from __future__ import annotations
 
 
-def installed() -> str:
+def find_installed() -> str:
     """Return the version of the PyTorch that is installed, such as ``2.13.0+cpu``."""
     import torch
 

@@ -204,7 +204,7 @@ def _our_files() -> str:
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache, filled by `make` if it is missing."""
-    return building.kept(building.cache("shader") / name, make)
+    return building.fill_once(building.cache("shader") / name, make)
 
 
 # ---- compiling -------------------------------------------------------------------------------------------------------

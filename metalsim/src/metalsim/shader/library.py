@@ -85,7 +85,7 @@ class Library:
         compiler.check_processor()
         self._strided = strided
         name = f"kernels-{compiler.key(source, _fibers_asked(), given.key())}"
-        folder = compiler.kept(name, functools.partial(_compile, source, given))
+        folder = compiler.fill_once(name, functools.partial(_compile, source, given))
         self._code = folder / "kernels.cpp"
         described = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
         self._described = {kernel["name"]: kernel for kernel in described}

@@ -63,7 +63,7 @@ class Program:
         def make(folder: Path) -> None:
             compiler.compile_program(text, folder / "program", options, macros)
 
-        return compiler.kept(name, make) / "program"
+        return compiler.fill_once(name, make) / "program"
 
     def run(
         self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF

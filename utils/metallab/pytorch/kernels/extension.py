@@ -57,7 +57,7 @@ def load(name: str) -> Any:
     needs.use_compiler()
     try:
         paths.make_folder(folder.parent)
-        with building.sealed(folder):
+        with building.seal(folder):
             module = cpp_extension.load(
                 name=f"metallab_{name.replace('.', '_')}",
                 sources=[str(kernels.FOLDER / name)],
