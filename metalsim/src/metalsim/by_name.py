@@ -77,7 +77,7 @@ def offer(after_torch: Callable[[], object] | None = None) -> None:
         if after_torch is not None:
             after_torch()
 
-    preload.around_import("torch", before=arm, after=keep_quiet)
+    preload.wrap_import("torch", before=arm, after=keep_quiet)
 
 
 def is_offered() -> bool:

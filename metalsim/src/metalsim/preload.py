@@ -94,7 +94,7 @@ def after_import(module: str, do: Callable[[], object], required: bool = False) 
     sys.meta_path.insert(0, _AroundImport(module, do, required))
 
 
-def around_import(module: str, before: Callable[[], object], after: Callable[[], object]) -> None:
+def wrap_import(module: str, before: Callable[[], object], after: Callable[[], object]) -> None:
     """Call ``before`` when a module is about to be imported, and ``after`` as soon as it is.
 
     A SimulationError of ``after`` is a warning.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 Predicate = Callable[..., Mapping[str, object] | bool | None]
+DtypePredicate = Callable[["torch.dtype"], bool]
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,29 @@ NAMES = {
 }  # fmt: skip
 
 
-def refused(
+def refuse(
     operators: str,
     words: str,
     way_out: str,
     error: type[Exception] = RuntimeError,
     since: str = "",
     until: str = "",
-) -> Callable:
-    """Make a predicate a rule of these operators and of their in-place and ``out=`` forms."""
+) -> Callable[[Predicate], Predicate]:
+    """Return a decorator that makes a predicate a rule of these operators and of their in-place and ``out=`` forms.
+
+    Parameters
+    ----------
+    operators
+        Names with blanks between them, without overload; those of another library with its name.
+    words
+        What a Mac says, with fields that the predicate fills.
+    way_out
+        What to do, for people: a part of a sentence.
+    error
+        What is raised.
+    since, until
+        The first and the last version of PyTorch that says so; empty: no limit.
+    """
 
     def add(predicate: Predicate) -> Predicate:
         for operator in operators.split():
@@ -107,23 +122,42 @@ def refused(
     return add
 
 
-def by_dtype(
+def by_dtype(  # noqa: PLR0913 - each is a field of the rule, and calls name it
     operators: str,
-    refuses: Callable[[torch.dtype], bool],
+    refuses: DtypePredicate,
     words: str,
-    way_out: str = "",
+    way_out: str | None = None,
     error: type[Exception] = NotImplementedError,
     since: str = "",
     until: str = "",
 ) -> None:
-    """Make a rule about the dtype that the operator computes in, to which its arguments are promoted."""
+    """Make a rule about the dtype that the operator computes in, to which its arguments are promoted.
+
+    Parameters
+    ----------
+    operators
+        Names with blanks between them, without ``aten::`` and overload.
+    refuses
+        Tells of a dtype whether the kernel refuses it.
+    words
+        What a Mac says; ``{dtype}`` is what C++ calls the dtype.
+    way_out
+        What to do; the usual one for such dtypes if None (`USUAL_WAY_OUT`).
+    error
+        What is raised.
+    since, until
+        The first and the last version of PyTorch that says so; empty: no limit.
+    """
 
     def predicate(**arguments: Any) -> Mapping[str, object] | None:
-        dtype = _promoted(arguments)
-        return {"dtype": name(dtype)} if dtype is not None and refuses(dtype) else None
+        dtype = _find_dtype(arguments)
+        if dtype is None or not refuses(dtype):
+            return None
+        return {"dtype": name(dtype)}
 
-    usual = REAL if refuses is complex_ else WHOLE if refuses is not_whole else FLOAT
-    refused(operators, words, way_out or usual, error, since, until)(predicate)
+    if way_out is None:
+        way_out = USUAL_WAY_OUT.get(refuses, FLOAT)
+    refuse(operators, words, way_out, error, since, until)(predicate)
 
 
 def name(dtype: torch.dtype) -> str:
@@ -131,12 +165,12 @@ def name(dtype: torch.dtype) -> str:
     return NAMES.get(str(dtype).removeprefix("torch."), str(dtype))
 
 
-def _promoted(arguments: Mapping[str, Any]) -> torch.dtype | None:
+def _find_dtype(arguments: Mapping[str, Any]) -> torch.dtype | None:
+    """Return the dtype to which the first two operands are promoted; None for a call without a tensor among them."""
     import torch
 
-    operands = [
-        value for key, value in arguments.items() if key in _OPERANDS and value is not None
-    ][:2]
+    given = [value for key, value in arguments.items() if key in _OPERANDS and value is not None]
+    operands = given[:2]
     if not any(isinstance(operand, torch.Tensor) for operand in operands):
         return None
     return operands[0].dtype if len(operands) == 1 else torch.result_type(*operands)
@@ -144,15 +178,55 @@ def _promoted(arguments: Mapping[str, Any]) -> torch.dtype | None:
 
 _OPERANDS = ("self", "input", "other", "x", "n", "grad_output", "A")
 
-complex_ = lambda dtype: dtype.is_complex
-not_floating = lambda dtype: not dtype.is_floating_point
-not_a_number = lambda dtype: (
-    not (dtype.is_floating_point or dtype.is_complex) or dtype.itemsize == 1
-)  # float8 is none
-not_whole = lambda dtype: dtype.is_floating_point or dtype.is_complex
-is_ = lambda *names: lambda dtype: str(dtype).removeprefix("torch.") in names
-complex_or_bool = lambda dtype: dtype.is_complex or is_("bool")(dtype)
-not_float32 = lambda dtype: not is_("float32")(dtype)
+
+def complex_(dtype: torch.dtype) -> bool:
+    """Return whether numbers have an imaginary part."""
+    return dtype.is_complex
+
+
+def not_floating(dtype: torch.dtype) -> bool:
+    """Return whether it is another one than real floating-point numbers."""
+    return not dtype.is_floating_point
+
+
+def not_a_number(dtype: torch.dtype) -> bool:
+    """Return whether kernels do not compute with it as with floating-point numbers, real or complex; float8 is none."""
+    if dtype.itemsize == 1:
+        return True
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def not_whole(dtype: torch.dtype) -> bool:
+    """Return whether there are numbers between its numbers."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def is_(*names: str) -> DtypePredicate:
+    """Return a function that tells whether a dtype has one of these names, such as ``int64``."""
+
+    def is_one(dtype: torch.dtype) -> bool:
+        return str(dtype).removeprefix("torch.") in names
+
+    return is_one
+
+
+def complex_or_bool(dtype: torch.dtype) -> bool:
+    """Return whether numbers are complex, or bools."""
+    return dtype.is_complex or is_("bool")(dtype)
+
+
+def not_float32(dtype: torch.dtype) -> bool:
+    """Return whether it is another one than float32."""
+    return not is_("float32")(dtype)
+
+
+def not_float_or_half(dtype: torch.dtype) -> bool:
+    """Return whether it is another one than float32 and float16."""
+    return not is_("float32", "float16")(dtype)
+
+
+USUAL_WAY_OUT: Mapping[DtypePredicate, str] = {complex_: REAL, not_whole: WHOLE}
+"""What to do where a kernel refuses such dtypes, unless a rule says more; of all others `FLOAT`."""
 
 
 # ---- Activation.mm, ActivationKernel.mm, SoftMax.mm -----------------------------------------------------------------
@@ -170,7 +244,7 @@ for _kernel, _since in (("softmax", ""), ("log_softmax", "2.15")):
     _TO_FLOAT = f"{_kernel} with half to float conversion is not supported on MPS"
     _CONVERT = "convert first: x.float(), then without dtype="
 
-    refused(f"_{_kernel}", _TO_FLOAT, _CONVERT, since=_since)(
+    refuse(f"_{_kernel}", _TO_FLOAT, _CONVERT, since=_since)(
         lambda half_to_float=False, **_: half_to_float
     )
 
@@ -206,8 +280,8 @@ _BOTH_WAYS = (
 )
 
 
-def _pooled(rule: Callable[[tuple[int, int], tuple[int, int]], bool]) -> Predicate:
-    """Return a predicate made of a rule about height and width before and after."""
+def _compare_sizes(rule: Callable[[tuple[int, int], tuple[int, int]], bool]) -> Predicate:
+    """Return a predicate made of a rule about height and width before and after pooling."""
 
     def predicate(**arguments: Any) -> bool:
         after = arguments.get("output_size") or arguments["grad_output"].shape[-2:]
@@ -217,6 +291,7 @@ def _pooled(rule: Callable[[tuple[int, int], tuple[int, int]], bool]) -> Predica
 
 
 def _divides(divisors: tuple[int, int], sizes: tuple[int, int]) -> bool:
+    """Return whether height and width are multiples of two sizes."""
     return all(
         divisor and size % divisor == 0 for divisor, size in zip(divisors, sizes, strict=True)
     )
@@ -225,16 +300,19 @@ def _divides(divisors: tuple[int, int], sizes: tuple[int, int]) -> bool:
 _SHRINKS_UNEVENLY = "Adaptive pool MPS: input " + _ONE_DIVIDES.format(small="output")
 _GROWS_UNEVENLY = "Adaptive pool MPS: output " + _ONE_DIVIDES.format(small="input")
 _TWO_STEPS = "pool in two steps, one for each direction, or on the CPU"
-_one_side_grows = _pooled(lambda before, after: (before[0] - after[0]) * (before[1] - after[1]) < 0)
-refused(_ADAPTIVE, _BOTH_WAYS, _TWO_STEPS)(_one_side_grows)
-refused("adaptive_max_pool2d adaptive_max_pool2d_backward", _BOTH_WAYS, _TWO_STEPS, until="2.12")(
+_one_side_grows = _compare_sizes(
+    lambda before, after: (before[0] - after[0]) * (before[1] - after[1]) < 0
+)
+
+refuse(_ADAPTIVE, _BOTH_WAYS, _TWO_STEPS)(_one_side_grows)
+refuse("adaptive_max_pool2d adaptive_max_pool2d_backward", _BOTH_WAYS, _TWO_STEPS, until="2.12")(
     _one_side_grows
 )
-refused(_ADAPTIVE, _SHRINKS_UNEVENLY, _DIVIDE)(
-    _pooled(lambda before, after: before[0] >= after[0] and not _divides(after, before))
+refuse(_ADAPTIVE, _SHRINKS_UNEVENLY, _DIVIDE)(
+    _compare_sizes(lambda before, after: before[0] >= after[0] and not _divides(after, before))
 )
-refused(_ADAPTIVE, _GROWS_UNEVENLY, _MULTIPLE)(
-    _pooled(lambda before, after: before[0] < after[0] and not _divides(before, after))
+refuse(_ADAPTIVE, _GROWS_UNEVENLY, _MULTIPLE)(
+    _compare_sizes(lambda before, after: before[0] < after[0] and not _divides(before, after))
 )
 
 _MAX_POOL = (
@@ -259,18 +337,19 @@ _WITHOUT_DROPOUT = (
 )
 
 
-@refused(_ATTENTION, _NO_ATTENTION + "dtype {dtype}", FLOAT, NotImplementedError)
+@refuse(_ATTENTION, _NO_ATTENTION + "dtype {dtype}", FLOAT, NotImplementedError)
 def _attention_dtype(query: Any, key: Any, value: Any, **_: Any) -> Mapping[str, object] | None:
-    return next(
-        ({"dtype": name(one.dtype)} for one in (query, key, value) if not_floating(one.dtype)), None
-    )
+    for tensor in (query, key, value):
+        if not_floating(tensor.dtype):
+            return {"dtype": name(tensor.dtype)}
+    return None
 
 
 # Wherever no gradient is wanted PyTorch takes this operator for attention (transformers/attention.cpp), in 2.15 also
 # with dropout: in the Mac's library that function compares dropout_p with nothing. Before 2.13 no kernel has the words.
-refused(
-    _ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError, since="2.13"
-)(lambda dropout_p=0.0, **_: dropout_p > 0)
+refuse(_ATTENTION, _NO_ATTENTION + "dropout.", _WITHOUT_DROPOUT, NotImplementedError, since="2.13")(
+    lambda dropout_p=0.0, **_: dropout_p > 0
+)
 
 
 # ---- BinaryKernel.mm, PointwiseOps.mm, TensorCompare.mm, UnaryKernel.mm, UnaryOps.mm --------------------------------
@@ -332,15 +411,14 @@ _IN_FLOAT = (
 _SMALLER = "update to macOS 15.1 or newer, where it runs, or work in parts of at most 65536 in each dimension"
 
 
-@refused(_CONVOLUTIONS, "Convolution is supported only for Floating types", FLOAT)
+@refuse(_CONVOLUTIONS, "Convolution is supported only for Floating types", FLOAT)
 def _convolution_of_whole_numbers(input: Any = None, self: Any = None, **_: Any) -> bool:
     image = input if input is not None else self
-    return (
-        not image.dtype.is_floating_point and not image.is_complex()
-    )  # complex ones were split into real ones
+    is_complex = image.is_complex()  # those were split into real ones
+    return not image.dtype.is_floating_point and not is_complex
 
 
-@refused("convolution convolution_overrideable", _HALF_3D, _IN_FLOAT)
+@refuse("convolution convolution_overrideable", _HALF_3D, _IN_FLOAT)
 def _half_transposed_3d(input: Any, transposed: bool = False, **_: Any) -> bool:
     return (
         transposed and input.dim() == 5 and str(input.dtype) in ("torch.float16", "torch.bfloat16")
@@ -358,7 +436,7 @@ def macos() -> tuple[int, ...]:
     return tuple(map(int, version.split(".")[:2])) if version else (15, 0)
 
 
-@refused(
+@refuse(
     _CONVOLUTIONS,
     "Output channels > 65536 not supported at the MPS device. ",
     _SMALLER,
@@ -368,18 +446,19 @@ def _large_convolution(
     input: Any = None, self: Any = None, transposed: bool = False, **settings: Any
 ) -> bool:
     image = input if input is not None else self
-    sizes = tuple(image.shape) if transposed else _convolved_sizes(image, **settings)
-    return macos() < (15, 1) and all(sizes) and max(sizes) > LARGEST_BEFORE_15_1
+    sizes = tuple(image.shape) if transposed else _sizes_of_convolution(image, **settings)
+    if macos() >= (15, 1) or not all(sizes):
+        return False
+    return max(sizes) > LARGEST_BEFORE_15_1
 
 
-def _convolved_sizes(
+def _sizes_of_convolution(
     image: Any, weight: Any, stride: Any, padding: Any, dilation: Any, **_: Any
 ) -> tuple[int, ...]:
     """Return the shape of a convolution's result, also of one that no device takes."""
     kernel = weight.shape[2:]
-    settings = (
-        list(setting) * len(kernel) for setting in (stride, padding, dilation)
-    )  # one may stand for all
+    # one setting may stand for all dimensions
+    settings = (list(setting) * len(kernel) for setting in (stride, padding, dilation))
     space = zip(image.shape[2:], kernel, *settings, strict=False)
     sizes = ((n + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1 for n, k, s, p, d in space)
     return image.shape[0], weight.shape[0], *sizes
@@ -407,16 +486,16 @@ by_dtype("random_", complex_, _RANDOM, error=RuntimeError, since="2.13")
 by_dtype("bincount", is_("bool"), "bincount is not supported for Bool", INT)
 
 
-@refused("native_dropout", _DROPOUT, FLOAT, since="2.13")
+@refuse("native_dropout", _DROPOUT, FLOAT, since="2.13")
 def _dropout_of_whole_numbers(
     input: Any, train: bool | None = True, **_: Any
 ) -> Mapping[str, object] | None:
-    return (
-        {"dtype": name(input.dtype)} if train is not False and not_a_number(input.dtype) else None
-    )
+    if train is False or not not_a_number(input.dtype):
+        return None
+    return {"dtype": name(input.dtype)}
 
 
-@refused(
+@refuse(
     "logspace",
     _LOGSPACE,
     "make it in float32 and convert the result",
@@ -432,7 +511,7 @@ for _factory, _since in (("arange", ""), ("linspace", "2.14")):
     _BOOLS = f"\"{_factory}_mps\" not implemented for 'Bool'"
     _FROM_WHOLE = "make whole numbers and convert the result"
 
-    refused(_factory, _BOOLS, _FROM_WHOLE, NotImplementedError, since=_since)(
+    refuse(_factory, _BOOLS, _FROM_WHOLE, NotImplementedError, since=_since)(
         lambda out=None, dtype=None, **_: (
             str(out.dtype if out is not None else dtype) == "torch.bool"
         )
@@ -443,12 +522,11 @@ for _factory, _since in (("arange", ""), ("linspace", "2.14")):
 
 _SOME_FIRST = "transform some dimensions first and the others of the result"
 _MOST_FOUR = "MPS FFT only supports transforming up to 4 dimensions, but got {count} dimensions"
-refused("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST, since="2.14")(
+refuse("_fft_c2c _fft_r2c _fft_c2r", _MOST_FOUR, _SOME_FIRST, since="2.14")(
     lambda dim, **_: {"count": len(dim)} if len(dim) > 4 else None
 )
 
 
-not_float_or_half = lambda dtype: not is_("float32", "float16")(dtype)
 by_dtype(
     "_fft_r2c", not_float_or_half, "Only float and half dtypes are supported", error=RuntimeError
 )
@@ -468,12 +546,12 @@ by_dtype(
 )
 
 
-@refused("grid_sampler_3d", "grid_sampler_3d: Unsupported Bicubic interpolation", _OTHER_MODE)
+@refuse("grid_sampler_3d", "grid_sampler_3d: Unsupported Bicubic interpolation", _OTHER_MODE)
 def _bicubic_in_3d(interpolation_mode: int, **_: Any) -> bool:
     return interpolation_mode == BICUBIC
 
 
-refused(
+refuse(
     "grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError, since="2.13"
 )(_bicubic_in_3d)
 
@@ -499,18 +577,18 @@ HIGHEST_RANK = 16
 """Dimensions that a kernel can count (``c10::metal::max_ndim``). No tensor is made with more; a view may have more."""
 _LOWER_RANK = "reshape it to at most 16 dimensions"
 _EMBEDDING = "embedding_dense_backward_mps: indices ndim {rank} exceeds metal max_ndim {most}"
-refused("embedding_dense_backward", _EMBEDDING, _LOWER_RANK, since="2.13")(
+refuse("embedding_dense_backward", _EMBEDDING, _LOWER_RANK, since="2.13")(
     lambda indices, **_: (
         {"rank": indices.dim(), "most": HIGHEST_RANK} if indices.dim() >= HIGHEST_RANK else None
     )
 )
-refused("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors supported", _LOWER_RANK)(
+refuse("unfold_backward", "unfold_backward_mps :Only up to 16-dim tensors supported", _LOWER_RANK)(
     lambda grad_in, **_: grad_in.dim() >= HIGHEST_RANK
 )
 
 
 _NOT_FUSED = "leave fused=True out"
-refused(
+refuse(
     "_fused_adam_ _fused_adamw_ _fused_sgd_",
     "Only float, bfloat and half are supported",
     _NOT_FUSED,
@@ -529,55 +607,53 @@ _INDEX_FIRST = "index some dimensions first and the others of the result"
 for _refused, _name, _way_out in (("int64", "long", INT), ("complex64", "cfloat", REAL)):
     _NOT_REDUCED = _INDEX_REDUCE.format(_name)
     by_dtype("index_reduce", is_(_refused), _NOT_REDUCED, _way_out, RuntimeError, since="2.12")
-refused(
+refuse(
     "masked_fill", "masked_fill not supported for tensors of more than 2**32 elements", _IN_PARTS
 )(lambda self, **_: self.numel() > MANY)
-refused(
+refuse(
     "scatter_reduce", "scatter_reduce: reduce='mean' not implemented for 'Bool'", INT, since="2.13"
 )(lambda self, reduce, **_: reduce == "mean" and str(self.dtype) == "torch.bool")
-refused("scatter_reduce", "not supported for torch.int64", INT, until="2.12")(
+refuse("scatter_reduce", "not supported for torch.int64", INT, until="2.12")(
     lambda self, reduce, **_: reduce in ("amin", "amax") and str(self.dtype) == "torch.int64"
 )
 for _operators, _name in (("gather", "gather"), ("scatter scatter_add scatter_reduce", "scatter")):
     _NOT_YET = f"{_name}(): Yet not supported for complex"
     by_dtype(_operators, complex_, _NOT_YET, error=RuntimeError, until="2.11")
-refused(
+refuse(
     "gather", "sparse_grad not supported in MPS yet", "leave sparse_grad=True out", until="2.12"
 )(lambda sparse_grad=False, **_: sparse_grad)
 
 
-@refused("scatter_reduce_", _AMIN, "call .contiguous() first", since="2.13")
-def _scattered_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
+@refuse("scatter_reduce_", _AMIN, "call .contiguous() first", since="2.13")
+def _writes_into_a_view(self: Any, reduce: str, **_: Any) -> bool:
     return (
         reduce in ("amin", "amax") and str(self.dtype) == "torch.int64" and not self.is_contiguous()
     )
 
 
 # Only in place and with out=: of a result of its own empty_mps says first that it has too many dimensions.
-@refused("scatter_ scatter_add_ scatter_reduce_", "scatter" + _RANK, _LOWER_RANK, since="2.13")
+@refuse("scatter_ scatter_add_ scatter_reduce_", "scatter" + _RANK, _LOWER_RANK, since="2.13")
 def _rank_of_index(index: Any, **_: Any) -> Mapping[str, object] | None:
     return {"rank": index.dim(), "most": HIGHEST_RANK} if index.dim() > HIGHEST_RANK else None
 
 
-refused("gather", "gather" + _RANK, _LOWER_RANK, since="2.13")(
+refuse("gather", "gather" + _RANK, _LOWER_RANK, since="2.13")(
     lambda out=None, **arguments: None if out is None else _rank_of_index(**arguments)
 )
-refused("index", _INDICES, _INDEX_FIRST)(
+refuse("index", _INDICES, _INDEX_FIRST)(
     lambda indices, **_: sum(index is not None for index in indices) > HIGHEST_RANK
 )
 
 
 for _extreme in ("argmax", "argmin"):
 
-    @refused(_extreme, f"{_extreme}_out_mps: tensor rank > {{most}} is not supported", _LOWER_RANK)
+    @refuse(_extreme, f"{_extreme}_out_mps: tensor rank > {{most}} is not supported", _LOWER_RANK)
     def _extreme_of_many_dimensions(
         self: Any, dim: int | None = None, keepdim: bool = False, **_: Any
     ) -> Mapping[str, object] | None:
-        return (
-            {"most": HIGHEST_RANK}
-            if self.dim() > HIGHEST_RANK and dim is not None and not keepdim
-            else None
-        )
+        if self.dim() <= HIGHEST_RANK or dim is None or keepdim:
+            return None
+        return {"most": HIGHEST_RANK}
 
     by_dtype(
         _extreme, complex_, f"{_extreme}_out_mps: not implemented for {{dtype}}", error=RuntimeError
@@ -593,7 +669,7 @@ by_dtype("kthvalue", complex_, _KTH_IN_2_13, since="2.13", until="2.13")  # of b
 by_dtype("kthvalue", complex_or_bool, _KTH, INT, since="2.14")
 
 
-@refused("kthvalue", _LAST_FOUR, "move the dimension to one of the last four", until="2.12")
+@refuse("kthvalue", _LAST_FOUR, "move the dimension to one of the last four", until="2.12")
 def _kthvalue_of_an_early_dimension(self: Any, dim: int = -1, **_: Any) -> bool:
     return self.numel() > 0 and dim % max(self.dim(), 1) < self.dim() - 4
 
@@ -619,8 +695,8 @@ _SOLVE = (
     "solve with the identity instead, torch.linalg.solve(a, eye), or move the tensor to the CPU"
 )
 _NO_PROJECTION = "leave proj_size out and follow the LSTM by a linear layer, or run it on the CPU"
-refused("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
-refused("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
+refuse("linear", _LINEAR + "inputs", FLOAT)(lambda input, **_: not_a_number(input.dtype))
+refuse("linear", _LINEAR + "weights", FLOAT)(lambda weight, **_: not_a_number(weight.dtype))
 by_dtype(
     "linear",
     complex_,
@@ -628,13 +704,13 @@ by_dtype(
     error=RuntimeError,
     until="2.11",
 )
-refused("linear", _LINEAR + "bias", FLOAT)(
+refuse("linear", _LINEAR + "bias", FLOAT)(
     lambda bias=None, **_: bias is not None and not_a_number(bias.dtype)
 )
-refused("addr", "MPS device does not support addr for non-float input", FLOAT)(
+refuse("addr", "MPS device does not support addr for non-float input", FLOAT)(
     lambda vec1, **_: not_a_number(vec1.dtype)
 )
-refused("bmm", _HUGE, _IN_PARTS, NotImplementedError)(
+refuse("bmm", _HUGE, _IN_PARTS, NotImplementedError)(
     lambda self, mat2, **_: self.shape[-2] * mat2.shape[-1] > MANY
 )
 by_dtype(
@@ -658,7 +734,7 @@ by_dtype(
 )
 
 
-@refused(
+@refuse(
     "geqrf linalg_qr",
     "MPS QR: at most {most} dims",
     _LOWER_RANK,
@@ -680,18 +756,18 @@ by_dtype(
     RuntimeError,
     until="2.14",
 )
-refused(
+refuse(
     "linalg_lu_factor_ex linalg_lu",
     "linalg.lu_factor(): MPS doesn't allow pivot == False.",
     "leave pivot=True",
 )(lambda pivot=True, **_: not pivot)
-refused(
+refuse(
     "_linalg_svd",
     "linalg.svd: driver= is not supported on MPS.",
     "leave driver= out",
     since="2.14",
 )(lambda driver=None, **_: driver is not None)
-refused(
+refuse(
     "_lstm_mps lstm", "LSTM with projections is not currently supported with MPS.", _NO_PROJECTION
 )(
     lambda hx, **_: (
@@ -742,15 +818,13 @@ _HISTC_DTYPES = (  # what the kernel before 2.15 is not compiled for, which hist
 for _since, _until, _dtypes in _HISTC_DTYPES:
     by_dtype("histc", _dtypes, _HISTOGRAM, since=_since, until=_until)
 by_dtype("histc", complex_or_bool, "\"histc_mps\" not implemented for '{dtype}'", INT, since="2.15")
-refused(
+refuse(
     "histogram _histogramdd_from_bin_cts",
     "histogram is only supported for float32",
     FLOAT,
     since="2.12",
 )(lambda self, bins=None, **_: not hasattr(bins, "dtype") and str(self.dtype) != "torch.float32")
-refused(
-    "histogram _histogramdd_from_bin_cts", _HISTOGRAM, FLOAT, NotImplementedError, until="2.11"
-)(
+refuse("histogram _histogramdd_from_bin_cts", _HISTOGRAM, FLOAT, NotImplementedError, until="2.11")(
     lambda self, bins=None, **_: (
         {"dtype": name(self.dtype)}
         if not hasattr(bins, "dtype") and not_float32(self.dtype)
@@ -763,16 +837,17 @@ def _with_edges(dtypes: Callable[[torch.dtype], bool]) -> Predicate:
     """Return a predicate about the dtype where edges are given."""
 
     def predicate(self: Any, bins: Any, **_: Any) -> Mapping[str, object] | None:
-        with_edges = hasattr(bins, "dtype") or (
-            isinstance(bins, list | tuple) and all(hasattr(b, "dtype") for b in bins)
-        )
-        return {"dtype": name(self.dtype)} if with_edges and dtypes(self.dtype) else None
+        is_listed = isinstance(bins, list | tuple)
+        edges = bins if is_listed else [bins]
+        if not all(hasattr(each, "dtype") for each in edges) or not dtypes(self.dtype):
+            return None
+        return {"dtype": name(self.dtype)}
 
     return predicate
 
 
 for _since, _until, _dtypes in (*_HISTC_DTYPES, ("2.15", "", not_floating)):
-    refused(
+    refuse(
         "histogram _histogramdd_from_bin_tensors",
         _HISTOGRAM,
         FLOAT,
@@ -805,48 +880,88 @@ _METAL_NAMES = {
 }  # fmt: skip
 
 
-def _of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
+def _refuse_of_torchvision(kernel: str, tensors: tuple[str, ...]) -> None:
     """Add what a kernel refuses, in its order.
 
     From torchvision 0.29 on, which takes PyTorch 2.14 and later, the message begins with its place, which differs by
     build. Before, torchvision was of one version of PyTorch, which said that it finds no function.
     """
-    operator, plain = f"torchvision::{kernel}", kernel.removeprefix("_").removesuffix("_backward")
-    backward = kernel.endswith("_backward")
-    direction = "" if kernel == "nms" else "_backward" if backward else "_forward"
-    location = {"location": f"{plain}{direction}_kernel, {_FOLDER}/{plain}_kernel.mm"}
-
-    def left_on_the_cpu(tensor: str) -> Predicate:
-        elsewhere = lambda given: any(given[each].device.type != "cpu" for each in tensors)
-        return lambda **given: (
-            location if given[tensor].device.type == "cpu" and elsewhere(given) else None
-        )
-
-    def half(grad: Any, **_: Any) -> Mapping[str, object] | None:
-        return location if str(grad.dtype) == "torch.float16" else None
-
-    def without_a_shader(**given: Any) -> Mapping[str, object] | None:
-        known = str(given[tensors[0]].dtype) in ("torch.float32", "torch.float16")
-        nothing_to_do = not all(given[tensor].numel() for tensor in tensors[:2])
-        return None if known or nothing_to_do else {"location": f"{_FOLDER}/mps_stable_kernels.h"}
-
-    def without_a_function(**given: Any) -> Mapping[str, object] | None:
-        dtype = str(given[tensors[0]].dtype).removeprefix("torch.")
-        function = "deformable_im2col" if plain == "deform_conv2d" else kernel.removeprefix("_")
-        missing = f"{function}_{_METAL_NAMES.get(dtype, dtype)}"
-        return {"function": missing} if without_a_shader(**given) else None
+    operator = f"torchvision::{kernel}"
+    plain = kernel.removeprefix("_").removesuffix("_backward")
+    location = {"location": f"{_function_of(kernel)}, {_FOLDER}/{plain}_kernel.mm"}
 
     for start, since, until in (("", "", "2.13"), ("{location}, ", "2.14", "")):
         for tensor in tensors:
             words = f"{start}{tensor} must be a MPS tensor"
             moved = 'call .to("mps") on it'
-            refused(operator, words, moved, since=since, until=until)(left_on_the_cpu(tensor))
-        if backward:
+            is_left = _is_left_on_the_cpu(tensor, tensors, location)
+            refuse(operator, words, moved, since=since, until=until)(is_left)
+        if kernel.endswith("_backward"):
             words = f"{start}MPS does not support {plain} backward with float16 inputs."
-            refused(operator, words, _IN_FLOAT, since=since, until=until)(half)
-    refused(operator, _NO_FUNCTION + "{function}", _IN_FLOAT, until="2.13")(without_a_function)
-    refused(operator, _NO_SHADER, _IN_FLOAT, since="2.14")(without_a_shader)
+            refuse(operator, words, _IN_FLOAT, since=since, until=until)(_is_half(location))
+
+    words = _NO_FUNCTION + "{function}"
+    refuse(operator, words, _IN_FLOAT, until="2.13")(_lacks_function(kernel, tensors))
+    refuse(operator, _NO_SHADER, _IN_FLOAT, since="2.14")(_lacks_shader(tensors))
+
+
+def _function_of(kernel: str) -> str:
+    """Return the function in torchvision that calls a kernel, as its messages name it."""
+    plain = kernel.removeprefix("_").removesuffix("_backward")
+    if kernel == "nms":
+        return f"{plain}_kernel"
+    direction = "backward" if kernel.endswith("_backward") else "forward"
+    return f"{plain}_{direction}_kernel"
+
+
+def _is_left_on_the_cpu(
+    tensor: str, tensors: tuple[str, ...], location: Mapping[str, object]
+) -> Predicate:
+    """Return a predicate: one of the tensors is on the CPU, and another one is not."""
+
+    def predicate(**given: Any) -> Mapping[str, object] | None:
+        if given[tensor].device.type != "cpu":
+            return None
+        is_mixed = any(given[each].device.type != "cpu" for each in tensors)
+        return location if is_mixed else None
+
+    return predicate
+
+
+def _is_half(location: Mapping[str, object]) -> Predicate:
+    """Return a predicate: the gradient is in float16."""
+
+    def predicate(grad: Any, **_: Any) -> Mapping[str, object] | None:
+        return location if str(grad.dtype) == "torch.float16" else None
+
+    return predicate
+
+
+def _lacks_shader(tensors: tuple[str, ...]) -> Predicate:
+    """Return a predicate: a kernel has something to do, in another dtype than its two."""
+
+    def predicate(**given: Any) -> Mapping[str, object] | None:
+        if is_("float32", "float16")(given[tensors[0]].dtype):
+            return None
+        has_something_to_do = all(given[tensor].numel() for tensor in tensors[:2])
+        return {"location": f"{_FOLDER}/mps_stable_kernels.h"} if has_something_to_do else None
+
+    return predicate
+
+
+def _lacks_function(kernel: str, tensors: tuple[str, ...]) -> Predicate:
+    """Return a predicate like that of `_lacks_shader`, which names the function that is missing."""
+    lacks_shader = _lacks_shader(tensors)
+    is_deformed = kernel == "deform_conv2d"
+    function = "deformable_im2col" if is_deformed else kernel.removeprefix("_")
+
+    def predicate(**given: Any) -> Mapping[str, object] | None:
+        dtype = str(given[tensors[0]].dtype).removeprefix("torch.")
+        missing = {"function": f"{function}_{_METAL_NAMES.get(dtype, dtype)}"}
+        return missing if lacks_shader(**given) else None
+
+    return predicate
 
 
 for _kernel, _tensors in _TORCHVISION.items():
-    _of_torchvision(_kernel, _tensors)
+    _refuse_of_torchvision(_kernel, _tensors)
