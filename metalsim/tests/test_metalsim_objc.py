@@ -550,7 +550,7 @@ def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
     from metalsim.shader import compiler
 
     def refuse():
-        compiler._no_compiler("none")
+        raise compiler._no_compiler("none")
 
     monkeypatch.setattr(compiler, "find_compiler", refuse)
     with pytest.raises(SimulationError, match=r"Objective-C\+\+ .*pip install ziglang"):

@@ -741,7 +741,7 @@ def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     limited = lambda tool, call, timeout, order=0, **more: run(
         tool, call, timeout if order else children.LIMIT, order, **more
     )
-    findings = check._compared(types.SimpleNamespace(run=limited), call, 1.0, usual)
+    findings = check._compare_runs(types.SimpleNamespace(run=limited), call, 1.0, usual)
     assert [finding.kind for finding in findings] == ["hang"], findings
     assert "backwards" in findings[0].message
 

@@ -54,17 +54,17 @@ class Accesses:
     def place(self, line: np.void) -> Place:
         """Return which variable and byte a line of `lines` is about."""
         offset = int(line["offset"])
+        at_least = max(offset, 0)  # an access may be in front of all
+
         if line["region"] < 0:
-            begin, name = max(
-                ((b, n) for b, _, n in self.shared if b <= max(offset, 0)),
-                default=(0, "threadgroup"),
-            )
+            before = [(begin, name) for begin, _, name in self.shared if begin <= at_least]
+            begin, name = max(before, default=(0, "threadgroup"))
             return Place(None, name, offset - begin)
+
         buffers = self.regions[line["region"]]
         first = min(buffers.values())
-        begin, index = max(
-            (o - first, i) for i, o in buffers.items() if o - first <= max(offset, 0)
-        )
+        begins = ((begin - first, index) for index, begin in buffers.items())
+        begin, index = max(each for each in begins if each[0] <= at_least)
         return Place(index, f"buffer({index})", offset - begin)
 
     def source_line(self, line: np.void) -> int | None:
@@ -74,37 +74,55 @@ class Accesses:
 
 
 def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -> Accesses:
-    """Run a kernel once in a process of its own and return its accesses; `timeout` in seconds."""
-    regions, built = binding.regions(call.buffers), program.build(tool := f"accesses, {unset}")
+    """Run a kernel once in a process of its own and return its accesses.
+
+    Parameters
+    ----------
+    program, call
+        The kernel, and how it is called.
+    timeout
+        Seconds that the run may take.
+    unset
+        What a thread's variables begin with: ``pattern``, which makes NaN, or ``zero``.
+    """
+    tool = f"accesses, {unset}"
+    built = program.build(tool)
     outcome = program.run(tool, call, timeout)
-    shared = _shared(built)
-    lines = np.frombuffer(
-        outcome.record, _RECORDED, len(outcome.record) // _RECORDED.itemsize
-    ).copy()
-    lines["region"] -= bool(shared)  # threadgroup memory, where there is some, is the first span
-    if outcome.status is None:
-        faults = [KernelFault("hang", None, f"the kernel did not end within {timeout:g} s")]
-    else:
+    shared = _find_shared(built)
+
+    count = len(outcome.record) // _RECORDED.itemsize
+    lines = np.frombuffer(outcome.record, _RECORDED, count).copy()
+    if shared:
+        lines["region"] -= 1  # threadgroup memory, where there is some, is the first span
+
+    faults = [KernelFault("hang", None, f"the kernel did not end within {timeout:g} s")]
+    if outcome.status is not None:
         faults = findings_in(outcome)
+
+    regions = binding.regions(call.buffers)
     memory = {
         index: after[offset : offset + call.buffers[index].bytes]
         for region, after in zip(regions, outcome.memory, strict=False)
         for index, offset in region.buffers.items()
     }
-    first = min(faults, key=lambda fault: fault.kind != "address", default=None)
     return Accesses(
-        lines, first, memory, tuple(region.buffers for region in regions), shared, built
+        lines=lines,
+        fault=min(faults, key=lambda fault: fault.kind != "address", default=None),
+        memory=memory,
+        regions=tuple(region.buffers for region in regions),
+        shared=shared,
+        program=built,
     )
 
 
-def _shared(built: Path) -> tuple[tuple[int, int, str], ...]:
-    """Offset, bytes and name of each variable in threadgroup memory."""
+def _find_shared(built: Path) -> tuple[tuple[int, int, str], ...]:
+    """Return offset, bytes and name of each variable in threadgroup memory."""
     table = [one for one in elf.symbols(built) if one.section == "metalsim_shared" and one.bytes]
     start = min((one.address for one in table), default=0)
     return tuple(sorted((one.address - start, one.bytes, _name(one.name)) for one in table))
 
 
 def _name(symbol: str) -> str:
-    """The last part of a mangled name, such as `tile` of _ZZ6kernelPfE4tile."""
+    """Return the last part of a mangled name, such as `tile` of _ZZ6kernelPfE4tile."""
     match = re.search(r"E(\d+)([A-Za-z_]\w*)$", symbol)
     return match[2][: int(match[1])] if match else "threadgroup"

@@ -5,12 +5,14 @@ Stricter than Metal on purpose: a wrong dtype, a short buffer and an unbound one
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import functools
 import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -33,6 +35,8 @@ WORDS = {
     "s": "struct",
 }
 RAW = "r"  # bytes of which nothing more is known
+FLOATING = "fhb"
+"""The kinds whose bits no other kind can stand for."""
 _KINDS = {
     torch.float32: "f",
     torch.float16: "h",
@@ -66,11 +70,8 @@ class Buffer:
     @property
     def text(self) -> str:
         """What it holds, for messages."""
-        return (
-            f"{self.scalar_bytes}-byte {WORDS[self.kind]}"
-            if self.kind in "iu"
-            else WORDS[self.kind]
-        )
+        word = WORDS[self.kind]
+        return f"{self.scalar_bytes}-byte {word}" if self.kind in "iu" else word
 
 
 @dataclass(frozen=True)
@@ -92,33 +93,59 @@ def bind(
 ) -> Call:
     """Return the call of `kernel(*args, threads=..., group_size=..., arg_casts=...)`. Errors as PyTorch's.
 
-    `most_threads` is the kernel's limit for a group; with `strided`, tensors need not be contiguous.
+    Parameters
+    ----------
+    args
+        Tensors, numbers and lists of numbers, for buffers 0, 1, 2, ...
+    threads
+        How many in all, in up to three dimensions; None: one for each element of the first tensor.
+    group_size
+        How many in a group; None: as many as there may be.
+    arg_casts
+        What numbers become: a name of `CASTS` for all, or by index.
+    strided
+        Whether tensors need not be contiguous.
+    most_threads
+        The kernel's limit for a group.
     """
-    total, group, casts = _extent(threads), _extent(group_size), _Casts(arg_casts)
-    buffers = {}
+    total = _extent(threads)
+    group = _extent(group_size)
+    casts = _Casts(arg_casts)
+
+    buffers: dict[int, Buffer] = {}
     for index, value in enumerate(args):
         if isinstance(value, torch.Tensor):
             buffers[index] = _of_tensor(index, value, strided)
             total = [value.numel()] if total is None else total
         else:
             buffers[index] = casts.number(index, value)
+
     if total is None:
         raise RuntimeError("Number of threads is undefined or has wrong dimension")
-    if group is not None and len(group) != len(total):
+    if group is None:
+        group = _largest_group(total, most_threads)
+    _check_group(total, group, most_threads)
+    return Call(buffers, _three(total), _three(group))
+
+
+def _largest_group(total: list[int], most_threads: int) -> list[int]:
+    """Return the size of the groups where none is given: along the first dimension."""
+    if len(total) == 1:
+        return [min(total[0], most_threads)]
+    return [most_threads, *[1] * (len(total) - 1)]
+
+
+def _check_group(total: list[int], group: list[int], most_threads: int) -> None:
+    """Raise what PyTorch and Metal do for a size of groups that cannot be."""
+    if len(group) != len(total):
         raise RuntimeError(
             "Expected !group_size.has_value() || threads->size() == group_size->size() to be true, but got false. "
             f"threads has {len(total)} dimensions, group_size {len(group)}."
         )
-    if group is None:
-        group = [
-            min(total[0], most_threads) if len(total) == 1 else most_threads,
-            *[1] * (len(total) - 1),
-        ]
     if math.prod(group) > most_threads:
         raise ValueError(f"Threadgroup size exceeds {most_threads} limit")
     if 0 in group and 0 not in total:
         raise ValueError("group_size must be at least 1 in each dimension")
-    return Call(buffers, _three(total), _three(group))
 
 
 def raw(address: int | None, length: int) -> Buffer:
@@ -126,9 +153,11 @@ def raw(address: int | None, length: int) -> Buffer:
     return Buffer(address or 0, length, RAW, 1, None)
 
 
-def _extent(value: object) -> list[int] | None:
+def _extent(value: Any) -> list[int] | None:
+    """Return the numbers of `threads` or `group_size`, None for None. RuntimeError for what these cannot be."""
     if value is None:
         return None
+
     try:
         numbers = [value] if isinstance(value, int) else list(value)
     except TypeError:
@@ -136,34 +165,24 @@ def _extent(value: object) -> list[int] | None:
         raise RuntimeError(
             f"threads and group_size are an int, or up to three of them, not a {kind}"
         ) from None
+
     if not 0 < len(numbers) < 4:
         raise RuntimeError("Expected vec.size() > 0 && vec.size() < 4 to be true, but got false.")
-    if any(not isinstance(n, int) or n < 0 or n >= 2**32 for n in numbers):
+    if any(not isinstance(number, int) or not 0 <= number < 2**32 for number in numbers):
         raise RuntimeError(f"threads and group_size are counts from 0 to 2**32 - 1, not {value!r}")
     return numbers
 
 
 def _three(numbers: list[int]) -> tuple[int, int, int]:
-    return tuple([*numbers, 1, 1][:3])
+    """Return up to three numbers as three."""
+    x, y, z = [*numbers, 1, 1][:3]
+    return x, y, z
 
 
 def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
-    if tensor.dtype in (torch.float64, torch.complex128):
-        raise TypeError(
-            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
-            "Please use float32 instead."
-        )
-    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "mps"):
-        raise RuntimeError(
-            f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}"
-        )
-    if tensor.is_conj() or tensor.is_neg():
-        kind, way_out = (
-            ("conjugate", "resolve_conj()") if tensor.is_conj() else ("negative", "resolve_neg()")
-        )
-        raise RuntimeError(
-            f"argument {index} is the {kind} of what its memory holds, and a kernel sees memory: pass tensor.{way_out}"
-        )
+    """Return the buffer of a tensor. Errors, which name the argument, as PyTorch's, and for what no kernel can see."""
+    _check_tensor(index, tensor)
+
     width = tensor.element_size()
     if tensor.is_contiguous():
         length = tensor.numel() * width
@@ -174,10 +193,30 @@ def _of_tensor(index: int, tensor: torch.Tensor, strided: bool) -> Buffer:
             f"argument {index} has strides {tuple(tensor.stride())} for shape {tuple(tensor.shape)}: a kernel sees "
             "memory, not strides. Pass tensor.contiguous()"
         )
+
     kind = _KINDS.get(tensor.dtype) or ("i" if tensor.dtype.is_signed else "u")
-    return Buffer(
-        tensor.data_ptr(), length, kind, width // (2 if tensor.is_complex() else 1), tensor
-    )
+    scalar_bytes = width // 2 if tensor.is_complex() else width
+    return Buffer(tensor.data_ptr(), length, kind, scalar_bytes, tensor)
+
+
+def _check_tensor(index: int, tensor: torch.Tensor) -> None:
+    """Raise for a tensor that is not what its memory holds, or that Metal has no dtype for."""
+    if tensor.dtype in (torch.float64, torch.complex128):
+        raise TypeError(
+            "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+            "Please use float32 instead."
+        )
+    if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "mps"):
+        raise RuntimeError(
+            f"argument {index} is not a dense tensor in memory: {tensor.layout}, {tensor.device}"
+        )
+
+    if tensor.is_conj() or tensor.is_neg():
+        kind = "conjugate" if tensor.is_conj() else "negative"
+        way_out = "resolve_conj()" if tensor.is_conj() else "resolve_neg()"
+        raise RuntimeError(
+            f"argument {index} is the {kind} of what its memory holds, and a kernel sees memory: pass tensor.{way_out}"
+        )
 
 
 class _Casts:
@@ -191,26 +230,31 @@ class _Casts:
 
     def number(self, index: int, value: object) -> Buffer:
         """Return the buffer for a number, or a list of them. float is float, int is int64, unless cast."""
-        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        is_listed = isinstance(value, list | tuple)
+        values: list[Any] = [*value] if isinstance(value, list | tuple) else [value]
         if not values:
             raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
-        if isinstance(values[0], torch.Tensor):
+
+        first = values[0]
+        if isinstance(first, torch.Tensor):
             raise RuntimeError(
                 f"argument {index} is a list of tensors: argument buffers are not simulated"
             )
-        if not isinstance(values[0], (int, float)):
-            listed = isinstance(value, (list, tuple))
+        if not isinstance(first, int | float):
             raise RuntimeError(
-                "Unexpected argument types" if listed else "Unsupported argument type"
+                "Unexpected argument types" if is_listed else "Unsupported argument type"
             )
+
         name = self.by_index.get(index, self.default)
         if name and name not in CASTS:
             raise RuntimeError(f"Unsupported cast instruction {name}; known are {', '.join(CASTS)}")
-        kind = float if isinstance(values[0], float) else int
-        dtype = CASTS[name] if name else torch.float32 if kind is float else torch.int64
-        data = torch.tensor([kind(v) for v in values], dtype=dtype, device="cpu")
-        number = values[0] if len(values) == 1 and not name else None
+
+        convert = float if isinstance(first, float) else int
+        usual = torch.float32 if isinstance(first, float) else torch.int64
+        dtype = CASTS[name] if name else usual
+        data = torch.tensor([convert(each) for each in values], dtype=dtype, device="cpu")
         made = _of_tensor(index, data, strided=False)
+        number = first if len(values) == 1 and not name else None
         return Buffer(made.address, made.bytes, made.kind, made.scalar_bytes, data, number)
 
 
@@ -220,7 +264,7 @@ class _Casts:
 def check_parameters(
     kernel: str, parameters: Sequence[Parameter], buffers: dict[int, Buffer]
 ) -> None:
-    """RuntimeError for a buffer that is missing, too short, or holds something else than the kernel declares."""
+    """Raise RuntimeError for a buffer that is missing, too short, or holds something else than the kernel declares."""
     for parameter in parameters:
         index = parameter.buffer
         if index < 0:
@@ -233,28 +277,26 @@ def check_parameters(
 
 
 def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
-    want, have = chr(parameter.kind), buffer.kind
+    """Raise RuntimeError for a buffer that is too short, or holds something else than a parameter declares."""
+    want = chr(parameter.kind)
     if parameter.is_reference and buffer.bytes < parameter.bytes:
         raise RuntimeError(f"{name} has {buffer.bytes} bytes, the kernel reads {parameter.bytes}")
-    if want in "sv" or have == RAW:
+    if want in "sv" or buffer.kind == RAW:
         return
-    floating = "fhb"
-    if (want in floating or have in floating) and want != have:
+
+    is_either_floating = want in FLOATING or buffer.kind in FLOATING
+    if is_either_floating and want != buffer.kind:
         raise RuntimeError(
             f"{name} holds {buffer.text}, the kernel declares {WORDS[want]}: Metal would reinterpret the bits. "
             "Numbers: float is float, int is int64; arg_casts and float(...) change that. Tensors: .to(dtype)"
         )
-    if want in floating or parameter.scalar_bytes == buffer.scalar_bytes:
+
+    if want in FLOATING or parameter.scalar_bytes == buffer.scalar_bytes:
         return
-    if parameter.is_reference and isinstance(
-        buffer.number, int
-    ):  # the low bytes of an int64 are the number
-        bits = 8 * parameter.scalar_bytes
-        low, high = (
-            (0, 2 if want == "B" else 2**bits)
-            if want in "uB"
-            else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-        )
+
+    # the low bytes of an int64 are the number
+    if parameter.is_reference and isinstance(buffer.number, int):
+        low, high = _limits(want, parameter.scalar_bytes)
         if low <= buffer.number < high:
             return
         raise RuntimeError(
@@ -263,6 +305,16 @@ def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
     raise RuntimeError(
         f"{name} holds {buffer.text}, the kernel declares {parameter.scalar_bytes}-byte {WORDS[want]}"
     )
+
+
+def _limits(kind: str, scalar_bytes: int) -> tuple[int, int]:
+    """Return the smallest whole number of a kind, and the one above the largest."""
+    bits = 8 * scalar_bytes
+    if kind == "B":
+        return 0, 2
+    if kind == "u":
+        return 0, 2**bits
+    return -(2 ** (bits - 1)), 2 ** (bits - 1)
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -274,16 +326,21 @@ def snapshots(parameters: Sequence[Parameter], buffers: dict[int, Buffer]) -> di
     torch.compile passes a running mean as both, and each of its threads reads the old one.
     """
     read = {parameter.buffer for parameter in parameters if parameter.is_const} & buffers.keys()
-    written, copies = [buffers[index] for index in buffers.keys() - read], {}
+    written = [buffers[index] for index in buffers.keys() - read]
+
+    copies = {}
     for index in read:
         old = buffers[index]
-        if any(
-            old.address < new.address + new.bytes and new.address < old.address + old.bytes
-            for new in written
-        ):
+        if any(_overlap(old, new) for new in written):
             data = ctypes.create_string_buffer(ctypes.string_at(old.address, old.bytes), old.bytes)
             copies[index] = replace(old, address=ctypes.addressof(data), owner=data)
     return copies
+
+
+def _overlap(one: Buffer, other: Buffer) -> bool:
+    """Return whether two buffers share memory."""
+    begins_before_end = one.address < other.address + other.bytes
+    return begins_before_end and other.address < one.address + one.bytes
 
 
 @dataclass(frozen=True)
@@ -299,16 +356,17 @@ class Region:
         """Bytes from a multiple of 64 to where it begins: a copy keeps it, for vectors that need alignment."""
         return self.address % 64
 
-    def read(self) -> bytes:
-        """What is in it."""
+    def read(self) -> builtins.bytes:
+        """Return what is in it."""
         return ctypes.string_at(self.address, self.bytes)
 
 
 def regions(buffers: dict[int, Buffer]) -> list[Region]:
-    """The buffers' memory, overlapping ones together."""
+    """Return the buffers' memory, overlapping ones together."""
     spans = sorted(
         (buffer.address, buffer.address + buffer.bytes, index) for index, buffer in buffers.items()
     )
+
     groups: list[list[tuple[int, int, int]]] = []
     end = -1
     for span in spans:
@@ -317,13 +375,15 @@ def regions(buffers: dict[int, Buffer]) -> list[Region]:
         else:
             groups.append([span])
         end = max(end, span[1])
-    made = []
-    for group in groups:
-        begin, stop = group[0][0], max(span[1] for span in group)
-        made.append(
-            Region(begin, stop - begin, {index: address - begin for address, _, index in group})
-        )
-    return made
+
+    return [_join(group) for group in groups]
+
+
+def _join(spans: list[tuple[int, int, int]]) -> Region:
+    """Return the region of buffers that overlap: begin, end and index of each, the first one first."""
+    begin = spans[0][0]
+    end = max(span[1] for span in spans)
+    return Region(begin, end - begin, {index: address - begin for address, _, index in spans})
 
 
 # Bytes of address space around a copy that cannot be touched: as far as a 32-bit index of 16 bytes reaches, and where
@@ -344,18 +404,22 @@ class Guarded:
 
     def __init__(self, region: Region) -> None:
         self.region = region
-        inner = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE) * _PAGE
+        pages = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE)
+        inner = pages * _PAGE
+
         self._base, before, self._all = _reserve(inner)
         self._end = self._base + before + inner
         if _libc().mprotect(self._base + before, inner, mmap.PROT_READ | mmap.PROT_WRITE):
             self.free()
             raise MemoryError(f"no memory for a copy of {region.bytes} bytes")
+
         self.address = self._base + before + _ZONE + region.skew
         for begin, length in self._zones():
             ctypes.memset(begin, 0xFF, length)
         ctypes.memmove(self.address, region.address, region.bytes)
 
     def _zones(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return where the zones before and behind the copy begin, and how many bytes they have."""
         end = self.address + self.region.bytes
         return (self.address - _ZONE, _ZONE), (end, self._end - end)
 
@@ -369,10 +433,11 @@ class Guarded:
                 f"{kernel}: wrote outside of {numbers}, {self.region.bytes} bytes long. Nothing was kept of it; "
                 f"{kernel}.check(...) with the same arguments names the line"
             )
+
         ctypes.memmove(self.region.address, self.address, self.region.bytes)
 
     def free(self) -> None:
-        """Gives the copy's memory back."""
+        """Give the copy's memory back."""
         global _vacated
         _libc().munmap(self._base, self._all)
         _vacated = self._base
@@ -380,8 +445,10 @@ class Guarded:
 
 @functools.lru_cache
 def _libc() -> ctypes.CDLL:
+    """Return the C library, which knows the types of the three functions for address space."""
     library = ctypes.CDLL(None, use_errno=True)
     size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+
     library.mmap.restype = pointer
     library.mmap.argtypes = (pointer, size, number, number, number, ctypes.c_long)
     library.mprotect.argtypes = (pointer, size, number)
@@ -391,29 +458,27 @@ def _libc() -> ctypes.CDLL:
 
 def _reserve(inner: int) -> tuple[int, int, int]:
     """Reserve address space; return its begin, the bytes before the inner part, and all bytes."""
-    private, anonymous, no_reserve = (
-        mmap.MAP_PRIVATE,
-        mmap.MAP_ANONYMOUS,
-        getattr(mmap, "MAP_NORESERVE", 0),
-    )
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+
     for before, after in _AROUND:
         length = before + inner + after
-        address = _libc().mmap(_vacated, length, 0, private | anonymous | no_reserve, -1, 0)
+        address = _libc().mmap(_vacated, length, 0, flags, -1, 0)
         if address not in (None, ctypes.c_void_p(-1).value):
             return address, before, length
+
     raise MemoryError(
         f"no address space for a guarded copy ({length >> 20} MiB); is there a limit (ulimit -v)?"
     )
 
 
 def pointers(addresses: dict[int, int]) -> ctypes.Array:
-    """void*[64] for the run time."""
+    """Return addresses by index as the run time takes them: void*[64]."""
     made = (ctypes.c_void_p * 64)()
     for index, address in addresses.items():
         made[index] = address
     return made
 
 
-def shifted(region: Region, address: int) -> dict[int, int]:
-    """Addresses of a region's buffers when the region begins at an address."""
+def place(region: Region, address: int) -> dict[int, int]:
+    """Return the addresses of a region's buffers when the region begins at an address."""
     return {index: address + offset for index, offset in region.buffers.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from metalsim.shader import binding, compiler
 from metalsim.shader.program import Outcome, Program
@@ -16,6 +17,8 @@ TOOLS = {
     "race": "races, and accesses outside of buffers",
 }
 _DIFFERENCES = ("thread order", "uninitialised memory")  # of two runs that should give the same
+ENDED_BY_HOOKS = 66
+"""The exit status of a run that the watched accesses ended; what they say is a finding, the status is none."""
 # what a sanitizer writes -> kind of finding
 _KINDS = (
     (r"AddressSanitizer: (?!FPE)([\w-]+)", "address"),
@@ -59,48 +62,85 @@ class Report:
         return not self.findings
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.kernel}: {'nothing found' if self.ok else f'{len(self.findings)} found'}; ran {', '.join(self.ran)}"
-        ]
+        found = "nothing found" if self.ok else f"{len(self.findings)} found"
+        lines = [f"{self.kernel}: {found}; ran {', '.join(self.ran)}"]
         lines += [f"  {finding}" for finding in self.findings]
         lines += [f"  seen with it: {effect}" for effect in self.effects]
-        return "\n".join([*lines, *(f"  skipped: {reason}" for reason in self.skipped)])
+        lines += [f"  skipped: {reason}" for reason in self.skipped]
+        return "\n".join(lines)
 
     __repr__ = __str__
 
 
 def check(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
-    """Every run of a kernel that may show something wrong with it; `timeout` in seconds for each.
+    """Run a kernel in every way that may show something wrong with it, and report what did.
 
-    ValueError for a timeout that is not above 0.
+    Parameters
+    ----------
+    kernel
+        Its name, for the report.
+    program, call
+        The kernel, and how it is called. The buffers keep their values.
+    timeout
+        Seconds for each run.
+
+    Raises
+    ------
+    ValueError
+        For a timeout that is not above 0.
     """
     if not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
     if 0 in call.threads:
         return Report(kernel, (), (), ("everything: there are no threads",))
+
     usual = program.run("plain", call, timeout)
     if usual.status is None:
-        return _without_end(kernel, program, call, timeout)
-    findings, ran, skipped = _sanitized(program, call, timeout)
-    blamed = {None, *(finding.line for finding in findings)} if findings else set()
-    races, effects = any(finding.kind == "race" for finding in findings), []
-    for fault in _compared(program, call, timeout, usual):
-        if races and fault.kind in _DIFFERENCES:
+        return _report_hang(kernel, program, call, timeout)
+
+    sanitized = _run_sanitizers(program, call, timeout)
+    differing = _compare_runs(program, call, timeout, usual)
+    findings, effects = _merge(sanitized.findings, differing)
+    return Report(
+        kernel=kernel,
+        findings=tuple(dict.fromkeys(findings)),
+        ran=(*sanitized.ran, "thread orders", "garbage in threadgroup memory"),
+        skipped=tuple(sanitized.skipped),
+        effects=tuple(effects),
+    )
+
+
+def _merge(
+    found: Sequence[KernelFault], differing: Sequence[KernelFault]
+) -> tuple[list[KernelFault], list[str]]:
+    """Return all findings, and the differences between runs that are effects of a race and no findings."""
+    findings = list(found)
+    effects: list[str] = []
+    has_race = any(finding.kind == "race" for finding in found)
+
+    # a crash says nothing new where a sanitizer has named its line, or where it has no line of its own
+    blamed: set[int | None] = {finding.line for finding in found}
+    if found:
+        blamed.add(None)
+
+    for fault in differing:
+        if has_race and fault.kind in _DIFFERENCES:
             effects.append(fault.message)
         elif fault.kind != "crash" or fault.line not in blamed:
             findings.append(fault)
-    ran += ("thread orders", "garbage in threadgroup memory")
-    return Report(kernel, tuple(dict.fromkeys(findings)), ran, skipped, tuple(effects))
+    return findings, effects
 
 
-def _without_end(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
-    """The report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame."""
-    findings, ran = [_hang(timeout)], ("a plain run",)
-    skipped = ("races, thread orders, garbage: there is no result to compare",)
+def _report_hang(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
+    """Report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame."""
+    findings = [_hang(timeout)]
+    ran = ("a plain run",)
+    skipped: tuple[str, ...] = ("races, thread orders, garbage: there is no result to compare",)
+
     if missing := compiler.find_compiler().missing_sanitizers:
-        return Report(
-            kernel, tuple(findings), ran, (f"address and undefined behaviour: {missing}", *skipped)
-        )
+        skipped = (f"address and undefined behaviour: {missing}", *skipped)
+        return Report(kernel, tuple(findings), ran, skipped)
+
     outcome = program.run("address", call, timeout)
     if outcome.status is not None:
         findings += findings_in(outcome)
@@ -110,129 +150,143 @@ def _without_end(kernel: str, program: Program, call: binding.Call, timeout: flo
 
 
 def _hang(timeout: float, how: str = "") -> KernelFault:
+    """Return the finding for a kernel that did not end."""
     why = "it loops for ever, or waits for a thread that runs after it; pass a larger timeout if it is only slow"
     return KernelFault("hang", None, f"the kernel did not end within {timeout:g} s{how}: {why}")
 
 
-def _sanitized(
-    program: Program, call: binding.Call, timeout: float
-) -> tuple[list[KernelFault], tuple[str, ...], tuple[str, ...]]:
-    """(findings, what ran, what was skipped) of the sanitizers."""
-    findings, ran, skipped = [], (), ()
+@dataclass
+class _Sanitized:
+    """What came of the runs with sanitizers."""
+
+    findings: list[KernelFault] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def _run_sanitizers(program: Program, call: binding.Call, timeout: float) -> _Sanitized:
+    """Run the kernel with each tool of `TOOLS` that there is."""
+    result = _Sanitized()
     for tool, name in TOOLS.items():
         if tool == "address" and (missing := compiler.find_compiler().missing_sanitizers):
-            skipped += (f"{name}: {missing}",)
+            result.skipped.append(f"{name}: {missing}")
             continue
+
         outcome = program.run(tool, call, timeout)
         if outcome.status is None:  # slow, and no hang: it ended without them
-            skipped += (
-                f"{name}: not done within {timeout:g} s; pass a larger timeout or fewer threads",
-            )
+            too_slow = f"not done within {timeout:g} s; pass a larger timeout or fewer threads"
+            result.skipped.append(f"{name}: {too_slow}")
             continue
-        seen = {finding.line for finding in findings}
-        findings += [
-            found
-            for found in findings_in(outcome)
-            if found.kind == "race" or found.line not in seen
+
+        # of a line that another tool has named, only a race is news
+        seen = {finding.line for finding in result.findings}
+        result.findings += [
+            finding
+            for finding in findings_in(outcome)
+            if finding.kind == "race" or finding.line not in seen
         ]
-        ran += (name,)
-    return findings, ran, skipped
+        result.ran.append(name)
+    return result
 
 
-def _compared(
+def _compare_runs(
     program: Program, call: binding.Call, timeout: float, usual: Outcome
 ) -> list[KernelFault]:
-    """Findings of plain runs that should all give the same as the usual one."""
+    """Return what is wrong with plain runs that should all give the same as the usual one, one of each kind."""
     if faults := findings_in(usual):
         return faults
-    findings = []
+
+    findings: list[KernelFault] = []
     for order, words in ORDERS.items():
         when = f" when threads run {words}"
-        findings += _other(
-            "thread order",
-            when,
-            call,
-            usual,
-            program.run("plain", call, timeout, order=order),
-            timeout,
-        )
+        again = program.run("plain", call, timeout, order=order)
+        findings += _compare("thread order", when, call, usual, again, timeout)
+
     for garbage, words in GARBAGE.items():
         when = f" when threadgroup memory that nobody wrote, or an absent lane, holds {words}"
         again = program.run("plain", call, timeout, garbage=garbage)
-        findings += _other("uninitialised memory", when, call, usual, again, timeout)
+        findings += _compare("uninitialised memory", when, call, usual, again, timeout)
+
     first_of_kind = {finding.kind: finding for finding in reversed(findings)}
     return [*first_of_kind.values()]
 
 
-def _other(
+def _compare(
     kind: str, when: str, call: binding.Call, usual: Outcome, again: Outcome, timeout: float
 ) -> list[KernelFault]:
-    """What is wrong with a run that should give the same as the usual one."""
+    """Return what is wrong with a run that should give the same as the usual one."""
     if again.status is None:
         return [_hang(timeout, when)]
-    text = f"{_buffers(call, usual, again)} other values{when}"
-    return findings_in(again) or _difference(kind, text, usual, again)
+    if faults := findings_in(again):
+        return faults
+    if again.memory == usual.memory:
+        return []
+    return [KernelFault(kind, None, f"{_name_buffers(call, usual, again)} other values{when}")]
 
 
-def _difference(kind: str, text: str, usual: Outcome, again: Outcome) -> list[KernelFault]:
-    return [] if again.memory == usual.memory else [KernelFault(kind, None, text)]
-
-
-def _buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
-    """Names of the buffers that differ between two runs, with a verb."""
+def _name_buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
+    """Return the names of the buffers that differ between two runs, with a verb."""
     if len(again.memory) != len(usual.memory):
         return "the buffers have"
+
+    regions = binding.regions(call.buffers)
     names = [
         f"buffer({index})"
-        for region, a, b in zip(
-            binding.regions(call.buffers), usual.memory, again.memory, strict=True
-        )
+        for region, before, after in zip(regions, usual.memory, again.memory, strict=True)
         for index in region.buffers
-        if a != b
+        if before != after
     ]
     return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
 
 
 def findings_in(outcome: Outcome) -> list[KernelFault]:
-    """What is wrong according to one run that ended."""
-    if findings := _watched(outcome.standard_error):
+    """Return what is wrong according to one run that ended."""
+    said = outcome.standard_error
+    if findings := _read_accesses(said):
         return findings
-    if match := re.search(r"METALSIM (\S+):(\d+) (.*)", outcome.standard_error):
-        kind = "crash" if "barrier" not in match[3] else "barrier"
+    if match := re.search(r"METALSIM (\S+):(\d+) (.*)", said):
+        kind = "barrier" if "barrier" in match[3] else "crash"
         return [KernelFault(kind, int(match[2]) or None, match[3])]
+
+    if findings := _read_sanitizers(said):
+        return findings
+    if outcome.status in (0, ENDED_BY_HOOKS):
+        return []
+    return [KernelFault("crash", None, f"exit status {outcome.status}: {said[-300:]}")]
+
+
+def _read_sanitizers(text: str) -> list[KernelFault]:
+    """Return what the sanitizers of address and undefined behaviour say, each report once."""
     findings = []
-    for part in re.split(
-        r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", outcome.standard_error
-    ):
+    reports = re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", text)
+    for report in reports:
         for pattern, kind in _KINDS:
-            if match := re.search(pattern, part):
-                line = re.search(r"program_source:(\d+)", part)
-                findings.append(
-                    KernelFault(kind, int(line[1]) if line else None, _message(match[1], part))
-                )
-                break
-    if not findings and outcome.status not in (0, 66):
-        findings.append(
-            KernelFault(
-                "crash", None, f"exit status {outcome.status}: {outcome.standard_error[-300:]}"
-            )
-        )
+            match = re.search(pattern, report)
+            if match is None:
+                continue
+
+            line = re.search(r"program_source:(\d+)", report)
+            number = int(line[1]) if line else None
+            findings.append(KernelFault(kind, number, _shorten(match[1], report)))
+            break
     return list(dict.fromkeys(findings))
 
 
-def _watched(text: str) -> list[KernelFault]:
-    """What runtime/hooks.h says of accesses; of a race between two lines, the first report."""
-    findings = {}
+def _read_accesses(text: str) -> list[KernelFault]:
+    """Return what runtime/hooks.h says of accesses; of a race between two lines, the first report."""
+    findings: dict[frozenset[str], KernelFault] = {}
     pattern = r"METALSIM \S+:(\d+) METALSIM \S+:(\d+) (race|address): (.*)"
     for line, other, kind, what in re.findall(pattern, text):
-        with_line = f"data race: {what}, unordered with the access in line {other}"
-        found = KernelFault(kind, int(line) or None, with_line if kind == "race" else what)
-        findings.setdefault(frozenset((line, other)), found)
+        message = what
+        if kind == "race":
+            message = f"data race: {what}, unordered with the access in line {other}"
+        fault = KernelFault(kind, int(line) or None, message)
+        findings.setdefault(frozenset((line, other)), fault)
     return [*findings.values()]
 
 
-def _message(what: str, report: str) -> str:
-    """A sanitizer's report in a line."""
+def _shorten(what: str, report: str) -> str:
+    """Return a sanitizer's report in a line."""
     access = re.search(r"\b(READ|WRITE|Read|Write) of size (\d+)", report)
     if not access:
         return what

@@ -32,6 +32,7 @@ from metalsim.shader import source as msl
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = HERE / "runtime"
+INCLUDE = RUNTIME / "include"
 OLDEST_CLANG, NEWEST_CLANG = 19, 30
 MOST_SECONDS = 120  # for one run of the compiler
 
@@ -100,48 +101,61 @@ class Compiler:
         return () if self.kind == "clang" else ("-mcpu=baseline",)
 
     def tool(self, name: str) -> str | None:
-        """Return a program of the same LLVM, such as llvm-symbolizer."""
-        beside = Path(os.path.realpath(shutil.which(self.command[0]) or self.command[0])).with_name(
-            name
-        )
+        """Return a program of the same LLVM, such as llvm-symbolizer; None where there is none."""
+        called = self.command[0]
+        clang = Path(os.path.realpath(shutil.which(called) or called))
+        beside = clang.with_name(name)
         return str(beside) if beside.exists() else shutil.which(name)
 
 
 def find_compiler() -> Compiler:
-    """Return the compiler; METALSIM_CXX names another one, `zig` the ziglang package. NoCompiler if there is none."""
+    """Return the compiler for shaders.
+
+    The variable METALSIM_CXX names another one: the command of a clang, or `zig` for the ziglang package. NoCompiler if
+    there is none.
+    """
     return _find_compiler(os.environ.get("METALSIM_CXX", ""), os.environ.get("PATH", ""))
 
 
 @functools.lru_cache
 def _find_compiler(asked: str, _path: str) -> Compiler:
+    """Find the compiler; `asked` is the variable's value, `_path` where programs are looked for."""
     if sys.platform != "linux":
         raise NoCompiler(
             "shaders are simulated on Linux only; on a Mac torch.mps.compile_shader runs them for real"
         )
-    if asked and asked != "zig":
-        return _clang(shlex.split(asked)) or _no_compiler(
-            f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer."
-        )
-    if not asked:
-        names = [f"clang++-{version}" for version in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
-        for name in (*names, "clang++"):
-            if shutil.which(name) and (compiler := _clang([name])):
-                return compiler
+
+    if asked == "zig":
+        return _find_zig()
+    if asked:
+        compiler = _clang(shlex.split(asked))
+        if compiler is None:
+            raise _no_compiler(f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer.")
+        return compiler
+
+    names = [f"clang++-{version}" for version in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
+    for name in (*names, "clang++"):
+        if shutil.which(name) and (compiler := _clang([name])):
+            return compiler
+    return _find_zig()
+
+
+def _find_zig() -> Compiler:
+    """Return the compiler in the package ziglang."""
     package = importlib.util.find_spec("ziglang")
-    if package is None:
-        _no_compiler("There is no compiler for Metal shaders.")
+    if package is None or package.origin is None:
+        raise _no_compiler("There is no compiler for Metal shaders.")
     command = (str(Path(package.origin).with_name("zig")), "c++")
     return Compiler(command, "zig", "ziglang " + importlib.metadata.version("ziglang"))
 
 
 def check_processor() -> None:
-    """SimulationError on an x86 processor without the instructions that kernels are compiled to."""
+    """Raise SimulationError on an x86 processor without the instructions that kernels are compiled to."""
     capabilities = torch.cpu.get_capabilities()
-    lacking = (
-        [name for name in V3 if not capabilities.get(name)]
-        if capabilities.get("architecture") == "x86_64"
-        else []
-    )
+    if capabilities.get("architecture") != "x86_64":
+        return
+
+    lacking = [name for name in V3 if not capabilities.get(name)]
     if lacking:
         raise SimulationError(
             "Metal shaders are compiled for x86 processors with AVX2 and FMA (x86-64-v3: Intel since Haswell, AMD "
@@ -149,26 +163,30 @@ def check_processor() -> None:
         )
 
 
-def _no_compiler(reason: str) -> Compiler:
-    raise NoCompiler(
+def _no_compiler(reason: str) -> NoCompiler:
+    """Return the error for a machine without a compiler, with what to install."""
+    return NoCompiler(
         f"{reason} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer "
         f"(Debian, Ubuntu: clang-{OLDEST_CLANG} libclang-rt-{OLDEST_CLANG}-dev), which also checks kernels for races."
     )
 
 
 def _clang(command: list[str]) -> Compiler | None:
-    """Return the compiler of a command, if it is a clang that is new enough."""
+    """Return the compiler of a command; None if it is no clang that is new enough."""
     path = shutil.which(command[0])
     if path is None:
         return None
+
     printed = _output([*command, "--version"])
     version = re.search(r"clang version (\d+)", printed)
     if not version or int(version[1]) < OLDEST_CLANG:
         return None
+
     return Compiler(tuple(command), "clang", printed.splitlines()[0] + " ".join(command[1:]))
 
 
 def _output(command: list[str]) -> str:
+    """Return what a command prints; nothing if it cannot be run."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=120
@@ -183,6 +201,7 @@ def _output(command: list[str]) -> str:
 def key(*parts: str) -> str:
     """Return the name of a result: a hash of everything that goes into it."""
     compiler = find_compiler()
+
     fixed = (
         torch.__version__,
         compiler.kind,
@@ -202,7 +221,7 @@ def _our_files() -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def kept(name: str, make: Callable[[Path], None]) -> Path:
+def fill_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache, filled by `make` if it is missing."""
     return building.fill_once(building.cache("shader") / name, make)
 
@@ -212,24 +231,28 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
 
 def preprocess(source: str) -> str:
     """Return MSL with its includes, among them PyTorch's c10/metal, and macros expanded, with line markers."""
-    include = _torch_include()
-    folders = [f"-I{RUNTIME / 'include'}", f"-I{include}"]
-    compiler = find_compiler()
+    torch_include = _torch_include()
     command = [
-        *compiler.command,
-        *compiler.options,
-        *LANGUAGE,
-        "-nostdinc",
+        *_clang_command(),
         "-E",
-        *folders,
+        f"-I{INCLUDE}",
+        f"-I{torch_include}",
         *MACROS,
         "-",
     ]
-    result = _run(command, input=f'# 1 "{msl.PROGRAM}"\n{source}\n')
-    return result.replace(f"{include}{os.sep}", "")
+    result = _run(command, given=f'# 1 "{msl.PROGRAM}"\n{source}\n')
+    return result.replace(f"{torch_include}{os.sep}", "")
+
+
+def _clang_command() -> list[str]:
+    """Return how the compiler is called for MSL, before what is to be done and with which files."""
+    compiler = find_compiler()
+    return [*compiler.command, *compiler.options, *LANGUAGE, "-nostdinc"]
 
 
 _LIBRARY = ("-O2", "-shared")
+WATCHED = "-fsanitize=thread"
+"""The option for calls before each access, which rt.cpp answers."""
 _PROGRAM = ("-g1", "-fno-omit-frame-pointer", "-pie")
 
 
@@ -241,7 +264,18 @@ def compile_library(code: str, to: Path) -> None:
 def compile_program(
     code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]
 ) -> None:
-    """Compile a program for kernel.check(). Options may ask for a sanitizer; `run_time` are rt.cpp's macros for it.
+    """Compile a program for kernel.check().
+
+    Parameters
+    ----------
+    code
+        C++ that stands for MSL.
+    to
+        The program's file.
+    options
+        More options of the compiler; they may ask for a sanitizer.
+    run_time
+        Macros of rt.cpp.
 
     The calls of ``-fsanitize=thread`` are answered by rt.cpp: it is an option of compiling only, which every clang has.
     """
@@ -250,94 +284,79 @@ def compile_program(
 
 
 def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
-    compiler = find_compiler()
-    text = to.with_suffix(".cpp")
-    text.write_text(code, encoding="utf-8")
-    command = [
-        *compiler.command,
-        *compiler.options,
-        *LANGUAGE,
-        "-nostdinc",
-        f"-I{RUNTIME / 'include'}",
-        *CODE,
-    ]
-    no_library = [] if any("-fsanitize" in option for option in options) else ["-nostdlib++"]
-    if (
-        compiler.kind == "zig"
-    ):  # it would first compile its run-time library, for seconds; kernels call nothing of it
-        no_library.append("-rtlib=none")
-    text = [str(text)]
-    if "-fsanitize=thread" in options:
-        _run(
-            [
-                *command,
-                *options,
-                "-fno-sanitize=undefined",
-                "-c",
-                *text,
-                "-o",
-                str(to.with_suffix(".o")),
-            ]
-        )
+    """Compile C++ that stands for MSL, and link it with the run time."""
+    source = to.with_suffix(".cpp")
+    source.write_text(code, encoding="utf-8")
+
+    command = [*_clang_command(), f"-I{INCLUDE}", *CODE]
+    inputs = [str(source)]
+    libraries = []
+    if not any("-fsanitize" in option for option in options):
+        libraries.append("-nostdlib++")
+    if find_compiler().kind == "zig":
+        # it would first compile its run-time library, for seconds; kernels call nothing of it
+        libraries.append("-rtlib=none")
+
+    if WATCHED in options:
+        compiled = str(to.with_suffix(".o"))
+        _run([*command, *options, "-fno-sanitize=undefined", "-c", *inputs, "-o", compiled])
+
+        # the run time answers the calls, so nothing of the sanitizer's is linked
         options = tuple(option for option in options if not option.startswith("-fsanitize"))
-        text, no_library = ["-x", "none", str(to.with_suffix(".o"))], ["-nostdlib++", *no_library]
-    command += [*options, *text]
-    _run(
-        [
-            *command,
-            "-x",
-            "none",
-            str(_run_time(run_time)),
-            *no_library,
-            "-lm",
-            "-lpthread",
-            "-o",
-            str(to),
-        ]
-    )
+        inputs = ["-x", "none", compiled]
+        libraries.insert(0, "-nostdlib++")
+
+    run_time_objects = ["-x", "none", str(_build_run_time(run_time))]
+    libraries += ["-lm", "-lpthread"]
+    _run([*command, *options, *inputs, *run_time_objects, *libraries, "-o", str(to)])
 
 
-def _run_time(macros: tuple[str, ...]) -> Path:
-    """Compile rt.cpp, one object file for all kernels."""
+def _build_run_time(macros: tuple[str, ...]) -> Path:
+    """Return rt.cpp compiled, one object file for all kernels."""
+    compiler = find_compiler()
 
     def make(folder: Path) -> None:
-        rt = str(RUNTIME / "rt.cpp")
-        compiler = find_compiler()
-        command = [
-            *compiler.command,
-            *compiler.options,
-            *RUN_TIME_CODE,
-            *macros,
-            f"-I{RUNTIME / 'include'}",
-            "-c",
-            rt,
-        ]
-        _run([*command, "-o", str(folder / "rt.o")])
+        command = [*compiler.command, *compiler.options, *RUN_TIME_CODE, *macros, f"-I{INCLUDE}"]
+        _run([*command, "-c", str(RUNTIME / "rt.cpp"), "-o", str(folder / "rt.o")])
 
-    return kept(f"rt-{key(*macros)}", make) / "rt.o"
+    return fill_once(f"rt-{key(*macros)}", make) / "rt.o"
 
 
-def _run(command: list[str], input: str = "") -> str:
-    """Run the compiler and return its output. SyntaxError with file and line for its complaints about the source."""
+def _run(command: list[str], given: str = "") -> str:
+    """Run the compiler and return its output. SyntaxError with file and line for its complaints about the source.
+
+    Parameters
+    ----------
+    command
+        The compiler and all its arguments.
+    given
+        What it reads from its standard input.
+    """
     # in a folder of ours: a quoted #include must find nothing by chance; a driver's children end with it
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     running = subprocess.Popen(
-        command, **streams, text=True, cwd=RUNTIME / "include", start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=INCLUDE,
+        start_new_session=True,
     )
     try:
-        output, complaints = running.communicate(input, timeout=MOST_SECONDS)
+        output, complaints = running.communicate(given, timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
         raise RuntimeError(
             f"compiling takes longer than {MOST_SECONDS} s: split it into several libraries"
         ) from None
+
     if running.returncode == 0:
         return output
-    errors = (
-        _what_concerns_the_source(complaints)
-        or f"{command[0]} failed with status {running.returncode}"
-    )
+
+    errors = _what_concerns_the_source(complaints)
+    if not errors:
+        errors = f"{command[0]} failed with status {running.returncode}"
     location = re.search(rf"\b({msl.PROGRAM}|c10/\S+):(\d+):(\d+): ", errors)
     if not location:
         raise RuntimeError(f"the compiler for shaders failed:\n{errors}")
@@ -346,15 +365,15 @@ def _run(command: list[str], input: str = "") -> str:
 
 def _what_concerns_the_source(errors: str) -> str:
     """Return the compiler's messages without notes on our headers and without folders of this machine."""
-    errors = errors.replace(f"{RUNTIME / 'include'}{os.sep}", "").replace(
-        f"{_torch_include()}{os.sep}", ""
-    )
+    for folder in (INCLUDE, _torch_include()):
+        errors = errors.replace(f"{folder}{os.sep}", "")
     errors = re.sub(r"^In file included from .*\n(?: +from .*\n)*", "", errors, flags=re.M)
-    blocks = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", errors, flags=re.M)
-    return "".join(
-        block for block in blocks if not re.match(r"metalsim/[^:]*:\d+:\d+: note", block)
-    ).strip()
+
+    messages = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", errors, flags=re.M)
+    note = re.compile(r"metalsim/[^:]*:\d+:\d+: note")
+    return "".join(message for message in messages if not note.match(message)).strip()
 
 
 def _torch_include() -> Path:
+    """Return the folder with PyTorch's headers."""
     return Path(torch.__file__).parent / "include"

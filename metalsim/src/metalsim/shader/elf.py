@@ -5,11 +5,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-_SECTION = struct.Struct(
-    "<IIQQQQIIQQ"
-)  # name, type, flags, address, offset, size, link, info, alignment, entry size
-_SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
+# name, type, flags, address, offset, size, link, info, alignment, entry size
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+# name, info, other, section, value, size
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SYMBOL_TABLE = 2
+"""The type of the section that has the symbols: SHT_SYMTAB."""
 
 
 @dataclass(frozen=True)
@@ -22,23 +25,41 @@ class Symbol:
     bytes: int
 
 
+class _Section(NamedTuple):
+    """A part of the file, as its header describes it."""
+
+    name: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
 def symbols(path: Path) -> list[Symbol]:
-    """All symbols of a 64-bit little-endian ELF file; empty when it was stripped."""
+    """Return all symbols of a 64-bit little-endian ELF file; none when it was stripped. ValueError for another file."""
     data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{path.name} is not a 64-bit ELF file")
-    begin, size, count, names = (
-        *struct.unpack_from("<Q", data, 0x28),
-        *struct.unpack_from("<HHH", data, 0x3A),
-    )
-    sections = [_SECTION.unpack_from(data, begin + i * size) for i in range(count)]
-    section_names = [_text(data, sections[names][4] + section[0]) for section in sections]
+
+    (begin,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+    sections = [
+        _Section(*_SECTION.unpack_from(data, begin + index * size)) for index in range(count)
+    ]
+    section_names = [_text(data, sections[names].offset + section.name) for section in sections]
+
     entries = []
     for section in sections:
-        if section[1] != 2:  # SHT_SYMTAB
+        if section.type != _SYMBOL_TABLE:
             continue
-        strings = sections[section[6]][4]
-        for offset in range(section[4], section[4] + section[5], _SYMBOL.size):
+
+        strings = sections[section.link].offset
+        for offset in range(section.offset, section.offset + section.size, _SYMBOL.size):
             name, _, _, where, value, length = _SYMBOL.unpack_from(data, offset)
             section_name = section_names[where] if where < count else ""
             entries.append(Symbol(_text(data, strings + name), section_name, value, length))
@@ -46,4 +67,5 @@ def symbols(path: Path) -> list[Symbol]:
 
 
 def _text(data: bytes, begin: int) -> str:
+    """Return the text that begins at a position, and ends with a zero."""
     return data[begin : data.index(b"\0", begin)].decode(errors="replace")

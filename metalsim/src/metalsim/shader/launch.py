@@ -83,32 +83,38 @@ _ENTRY = (
 
 
 def launch_code(kernels: tuple[Kernel, ...], threadgroup: Mapping[int, int]) -> str:
-    """C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are.
+    """Return C++ with the table metalsim_kernels: how to call each kernel for a thread, and what its parameters are.
 
     ``threadgroup`` has the bytes of threadgroup memory that is a parameter.
     """
-    parts = []
-    for i, kernel in enumerate(kernels):
-        arguments, parameters = _arguments(kernel, i)
-        call = _memory(kernel, i, threadgroup) + _CALL.format(
-            i=i,
-            expression=kernel.expression,
-            arguments=", ".join(arguments),
-            parameters=", ".join(parameters) or _NO_BUFFER,
-        )
-        # errors in these lines are errors of the declaration
-        parts += [f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in call.splitlines()]
+    calls = [_call(kernel, number, threadgroup) for number, kernel in enumerate(kernels)]
     entries = [
         _ENTRY.format(
-            i=i, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression
+            i=number, name=kernel.name, count=len(kernel.parameters), expression=kernel.expression
         )
-        for i, kernel in enumerate(kernels)
+        for number, kernel in enumerate(kernels)
     ]
+
     table = ", ".join(entries) or "{nullptr, nullptr, nullptr, nullptr, 0, nullptr}"
     end = f'extern "C" {{ MetalsimKernel metalsim_kernels[] = {{{table}}}; extern const int metalsim_kernel_count; '
     return (
-        f'{"".join(parts)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
+        f'{"".join(calls)}# 1 "launch"\n{end}const int metalsim_kernel_count = {len(kernels)}; }}\n'
     )
+
+
+def _call(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
+    """Return C++ that calls a kernel; what is wrong in its lines is wrong in the declaration, so they say its line."""
+    arguments, parameters = _arguments(kernel, number)
+    memory = _memory(kernel, number, threadgroup)
+    call = _CALL.format(
+        i=number,
+        expression=kernel.expression,
+        arguments=", ".join(arguments),
+        parameters=", ".join(parameters) or _NO_BUFFER,
+    )
+
+    lines = (memory + call).splitlines()
+    return "".join(f'# {kernel.line} "{kernel.file}"\n{line}\n' for line in lines)
 
 
 def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
@@ -126,7 +132,7 @@ def lengths(kernel: Kernel, threadgroup: Mapping[int, int]) -> dict[int, int]:
 
 
 def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
-    """C++ that declares the memory of a kernel's threadgroup parameters."""
+    """Return C++ that declares the memory of a kernel's threadgroup parameters."""
     return "".join(
         f"METALSIM_SHARED __attribute__((aligned(16))) char metalsim_threadgroup_{number}_{index}[{size}];\n"
         for index, size in lengths(kernel, threadgroup).items()
@@ -134,32 +140,36 @@ def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
 
 
 def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]]:
-    """C++ for a kernel's arguments, and for the description of its parameters."""
-    arguments, parameters, following = [], [], "0"
+    """Return C++ for a kernel's arguments, and for the description of its parameters."""
+    arguments: list[str] = []
+    parameters: list[str] = []
+    following = "0"  # the index of the next buffer that names none
+
     for number, parameter in enumerate(kernel.parameters):
         kind = f"typename F::template at<{number}>"
+        described = _NO_BUFFER
+
         if parameter.attribute in SUPPLIED:
-            arguments.append(f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})")
-            parameters.append(_NO_BUFFER)
+            argument = f"metalsim::supply<{kind}>({SUPPLIED[parameter.attribute]})"
+        elif parameter.attribute == "threadgroup":
+            memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
+            argument = f"metalsim::in_threadgroup<{kind}>({memory})"
         elif parameter.attribute in (None, "buffer"):
             index = f"({parameter.argument})" if parameter.attribute else following
             following = f"{index} + 1"
             there = f"({parameter.condition or 'true'})"
-            arguments.append(
-                f"metalsim::argument<{kind}>::get({there} ? t->buffers : metalsim::absent, {index})"
-            )
-            parameters.append(
-                f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}"
-            )
-        elif parameter.attribute == "threadgroup":
-            memory = f"metalsim_threadgroup_{kernel_number}_{int(parameter.argument or 0)}"
-            arguments.append(f"metalsim::in_threadgroup<{kind}>({memory})")
-            parameters.append(_NO_BUFFER)
+            buffers = f"{there} ? t->buffers : metalsim::absent"
+            argument = f"metalsim::argument<{kind}>::get({buffers}, {index})"
+            described = f"{there} ? metalsim::argument<{kind}>::describe({index}) : {_NO_BUFFER}"
         else:
             raise _error(kernel, f"the attribute [[{parameter.attribute}]] is not simulated")
+
+        arguments.append(argument)
+        parameters.append(described)
     return arguments, parameters
 
 
 def _error(kernel: Kernel, message: str) -> SyntaxError:
+    """Return the error for a kernel, with the line of its declaration."""
     location = (kernel.file, kernel.line, 1, None)
     return SyntaxError(f"{kernel.file}:{kernel.line}: error: {kernel.name}: {message}", location)

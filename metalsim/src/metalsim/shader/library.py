@@ -8,10 +8,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from types import MappingProxyType
+from typing import Literal, NoReturn
 
 import torch
 
@@ -47,6 +48,8 @@ def compile_shader(
 
     Parameters
     ----------
+    source
+        In the Metal Shading Language.
     strided
         Tensors need not be contiguous: for generated code.
     constants
@@ -57,9 +60,21 @@ def compile_shader(
     kernels
         Names of the kernels to compile; by default all.
 
-    Raises SyntaxError with the line for source that does not compile or is not simulated; ValueError for unknown
-    constants or kernels and for a length that is not a multiple of 16; compiler.NoCompiler; SimulationError on an x86
-    processor without AVX2 and FMA. LIMITS.md says what acceptance here does not prove.
+    Returns
+    -------
+    Library
+        Its kernels are its attributes. LIMITS.md says what it does not prove that they compile.
+
+    Raises
+    ------
+    SyntaxError
+        With the line, for source that does not compile or is not simulated.
+    ValueError
+        For unknown constants or kernels, and for a length that is not a multiple of 16.
+    NoCompiler
+        Where there is no compiler for shaders.
+    SimulationError
+        On an x86 processor without AVX2 and FMA.
     """
     if not isinstance(source, str):
         raise TypeError(f"the source of a Metal library is text, not {type(source).__name__}")
@@ -70,10 +85,10 @@ def compile_shader(
             )
     if isinstance(kernels, str):
         raise TypeError(f"kernels is a collection of names, not one: kernels=[{kernels!r}]")
+
     given = msl.Given(constants, threadgroup, kernels)
-    return Library(
-        source.removeprefix("\ufeff"), strided, given
-    )  # some editors write it before the text
+    text = source.removeprefix("\ufeff")  # some editors write it before the text
+    return Library(text, strided, given)
 
 
 class Library:
@@ -83,24 +98,27 @@ class Library:
         self, source: str, strided: bool = False, given: msl.Given = _NOTHING_GIVEN
     ) -> None:
         compiler.check_processor()
-        self._strided = strided
+
         name = f"kernels-{compiler.key(source, _fibers_asked(), given.key())}"
         folder = compiler.fill_once(name, functools.partial(_compile, source, given))
-        self._code = folder / "kernels.cpp"
         described = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
+
+        self._strided = strided
+        self._code = folder / "kernels.cpp"
         self._described = {kernel["name"]: kernel for kernel in described}
         self._numbers = {kernel["name"]: number for number, kernel in enumerate(described)}
         self._binary = folder / "kernels.so"
         self._runtime = _load(self._binary)
 
     def __getattr__(self, name: str) -> Kernel:
-        if name.startswith("__") or name not in self.__dict__.get("_numbers", ()):
-            if "_numbers" not in self.__dict__:  # being made, by copy for instance
-                raise AttributeError(name)
+        if "_numbers" not in self.__dict__:  # being made, by copy for instance
+            raise AttributeError(name)
+        if name.startswith("__") or name not in self._numbers:
             there = ", ".join(self._numbers) or "none"
             raise UnknownKernel(
                 f"Failed to create function state object for: {name}. The library has {there}"
             )
+
         kernel = Kernel(self, name)
         self.__dict__[name] = kernel
         return kernel
@@ -115,33 +133,39 @@ class Library:
 
     @functools.cached_property
     def _shared_bytes(self) -> dict[int, int]:
-        """Bytes of threadgroup memory by kernel number, from the library's symbols."""
+        """Return the bytes of threadgroup memory by kernel number, from the library's symbols."""
         table = elf.symbols(self._binary)
         variables = [
             symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes
         ]
-        names = {
+        functions = {
             symbol.address: symbol.name
             for symbol in table
             if symbol.name.startswith("_Z") and symbol.bytes
         }
-        base = ctypes.addressof(ctypes.c_char.in_dll(self._runtime, "metalsim_run")) - next(
-            symbol.address for symbol in table if symbol.name == "metalsim_run"
-        )
+
+        # where the library was loaded: one symbol's address in memory, less that in the file
+        loaded = ctypes.addressof(ctypes.c_char.in_dll(self._runtime, "metalsim_run"))
+        in_file = next(symbol.address for symbol in table if symbol.name == "metalsim_run")
+        base = loaded - in_file
+
         sizes = {}
         for number in self._numbers.values():
-            function = self._runtime.metalsim_kernel(number).contents.function
-            inside = f"_Z{names.get(function - base, '_Z?')[1:]}E"
-            parameters = re.compile(
-                rf"_ZL\d+metalsim_threadgroup_{number}_\d+$"
-            )  # their length is the host's
-            own = (
-                one
-                for one in variables
-                if one.name.startswith(inside) or parameters.match(one.name)
-            )
-            sizes[number] = sum(variable.bytes for variable in own)
+            address = self._runtime.metalsim_kernel(number).contents.function - base
+            is_own = _variables_of(functions.get(address, "_Z?"), number)
+            sizes[number] = sum(symbol.bytes for symbol in variables if is_own(symbol.name))
         return sizes
+
+
+def _variables_of(function: str, number: int) -> Callable[[str], bool]:
+    """Return what tells whether a mangled name is that of a kernel's variable or threadgroup parameter."""
+    inside = f"_Z{function[1:]}E"
+    parameter = re.compile(rf"_ZL\d+metalsim_threadgroup_{number}_\d+$")
+
+    def is_own(name: str) -> bool:
+        return name.startswith(inside) or parameter.match(name) is not None
+
+    return is_own
 
 
 class Kernel:
@@ -155,10 +179,14 @@ class Kernel:
         self.max_threads_per_threadgroup = library._described[name]["most_threads"]
         self._number = library._numbers[name]
         described = library._runtime.metalsim_kernel(self._number).contents
-        self._parameters = [described.parameters[i] for i in range(described.parameter_count)]
-        if (most := max((p.buffer for p in self._parameters), default=0)) >= binding.MOST_BUFFERS:
+        self._parameters = [
+            described.parameters[index] for index in range(described.parameter_count)
+        ]
+
+        last = max((parameter.buffer for parameter in self._parameters), default=0)
+        if last >= binding.MOST_BUFFERS:
             raise RuntimeError(
-                f"{name}: buffer({most}) does not exist, Metal has buffers 0 to {binding.MOST_BUFFERS - 1}"
+                f"{name}: buffer({last}) does not exist, Metal has buffers 0 to {binding.MOST_BUFFERS - 1}"
             )
         if (shared := self.static_thread_group_memory_length) > MOST_SHARED_BYTES:
             raise RuntimeError(
@@ -168,7 +196,7 @@ class Kernel:
 
     @property
     def static_thread_group_memory_length(self) -> int:
-        """Bytes of threadgroup memory, with its parameters."""
+        """Return the bytes of threadgroup memory, with its parameters."""
         return self._library._shared_bytes[self._number]
 
     def __call__(
@@ -179,20 +207,37 @@ class Kernel:
         arg_casts: str | dict[int, str] | None = None,
         error_buf_idx: int | None = None,
     ) -> None:
-        """Run the kernel over `threads` threads.
+        """Run the kernel.
 
-        Arguments bind to buffers 0, 1, ... in order: contiguous tensors, float (as float), int (as int64), lists of
-        them. `threads` is by default the first tensor's number of elements; `group_size` all of them, 1024 at most.
-        `arg_casts` is fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}. `error_buf_idx` is the buffer
-        for TORCH_REPORT_ERROR.
+        Parameters
+        ----------
+        args
+            For buffers 0, 1, ... in order: contiguous tensors, float (as float), int (as int64), lists of them.
+        threads
+            How many, in up to three dimensions; by default the first tensor's number of elements.
+        group_size
+            How many in a group; by default all of them, 1024 at most.
+        arg_casts
+            What numbers become: fp16, bf16, int32, int16, int8 or uint8, or {index: one of them}.
+        error_buf_idx
+            The buffer for TORCH_REPORT_ERROR.
 
-        Raises as PyTorch does, and RuntimeError for what Metal accepts silently: a wrong dtype, an unbound or short
-        buffer, writing outside of a buffer, a barrier that not every thread reaches.
+        Raises
+        ------
+        RuntimeError, ValueError, TypeError
+            As PyTorch does.
+        RuntimeError
+            For what Metal accepts silently: a wrong dtype, an unbound or short buffer, writing outside of a buffer, a
+            barrier that not every thread reaches.
         """
         errors = None
+        added: dict[int, binding.Buffer] = {}
         if error_buf_idx is not None:
             errors = torch.zeros(4 + _ERRORS * _ERROR_BYTES, dtype=torch.uint8, device="cpu")
-        call = self._bind(args, threads, group_size, arg_casts, error_buf_idx, errors)
+            memory = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
+            added[error_buf_idx] = memory
+
+        call = self._bind(args, threads, group_size, arg_casts, added)
         if 0 not in call.threads:
             self._run(call)
         if errors is not None:
@@ -219,35 +264,46 @@ class Kernel:
         """Run the kernel many times in other processes, and report its faults.
 
         Under the address and undefined-behaviour sanitizers, watched for races, in several orders of its threads and
-        over several kinds of garbage in threadgroup memory. The arguments keep their values. `timeout` is in seconds,
-        for each run.
+        over several kinds of garbage in threadgroup memory.
+
+        Parameters
+        ----------
+        args, threads, group_size, arg_casts
+            As for a call. The arguments keep their values.
+        timeout
+            Seconds for each run.
         """
-        return check(
-            self.name, self._program(), self._bind(args, threads, group_size, arg_casts), timeout
-        )
+        call = self._bind(args, threads, group_size, arg_casts)
+        return check(self.name, self._program(), call, timeout)
 
     def accesses(
         self,
         *args: object,
-        threads=None,
-        group_size=None,
-        arg_casts=None,
+        threads: int | tuple[int, ...] | None = None,
+        group_size: int | tuple[int, ...] | None = None,
+        arg_casts: str | dict[int, str] | None = None,
         timeout: float = 120.0,
-        unset="pattern",
+        unset: Literal["pattern", "zero"] = "pattern",
     ) -> Accesses:
         """Run the kernel once in another process, as `check` does, and return which thread read and wrote what.
 
-        The arguments keep their values; `Accesses.memory` has what the run made of them. A thread's variables begin
-        with NaN, or where ``unset="zero"`` with 0: if the two differ, one is read before it is set.
+        Parameters
+        ----------
+        args, threads, group_size, arg_casts
+            As for a call. The arguments keep their values; `Accesses.memory` has what the run made of them.
+        timeout
+            Seconds.
+        unset
+            What a thread's variables begin with: ``pattern``, which makes NaN, or ``zero``. If the two differ, one is
+            read before it is set.
         """
-        return accesses(
-            self._program(), self._bind(args, threads, group_size, arg_casts), timeout, unset
-        )
+        call = self._bind(args, threads, group_size, arg_casts)
+        return accesses(self._program(), call, timeout, unset)
 
     def _program(self) -> Program:
-        return Program(
-            self._library._code, self._number, self._library._described[self.name]["meets"]
-        )
+        """Return the kernel as a program of its own."""
+        meets = self._library._described[self.name]["meets"]
+        return Program(self._library._code, self._number, meets)
 
     def _bind(
         self,
@@ -255,30 +311,31 @@ class Kernel:
         threads: object,
         group_size: object,
         arg_casts: object,
-        error_index: int | None = None,
-        errors: torch.Tensor | None = None,
+        added: Mapping[int, binding.Buffer] = MappingProxyType({}),
     ) -> binding.Call:
+        """Return the call of the kernel with these arguments, and with buffers that are no arguments."""
         most = self.max_threads_per_threadgroup
         call = binding.bind(args, threads, group_size, arg_casts, self._library._strided, most)
-        if error_index is not None:
-            call.buffers[error_index] = binding.Buffer(
-                errors.data_ptr(), errors.numel(), "u", 1, errors
-            )
+        call.buffers.update(added)
         binding.check_parameters(self.name, self._parameters, call.buffers)
         if self._library._strided:
             call.buffers.update(binding.snapshots(self._parameters, call.buffers))
         return call
 
     def _run(self, call: binding.Call) -> None:
-        addresses, guarded = {}, []
+        """Run a call on guarded copies of its memory, and copy the results back."""
+        addresses: dict[int, int] = {}
+        guarded: list[binding.Guarded] = []
         try:
             for region in binding.regions(call.buffers):
                 address = region.address
                 if region.bytes <= _LARGEST_GUARDED:
                     guarded.append(binding.Guarded(region))
                     address = guarded[-1].address
-                addresses |= binding.shifted(region, address)
+                addresses |= binding.place(region, address)
+
             self._launch(call, addresses)
+
             for copy in guarded:
                 copy.take_back(self.name)
         finally:
@@ -286,9 +343,13 @@ class Kernel:
                 copy.free()
 
     def _launch(self, call: binding.Call, addresses: dict[int, int]) -> None:
+        """Have the run time execute all threads. RuntimeError for what a kernel may not do, and after Ctrl-C."""
         work.note()
-        runtime, meets = self._library._runtime, self._library._described[self.name]["meets"]
-        grid, group = ((ctypes.c_uint32 * 3)(*extent) for extent in (call.threads, call.group_size))
+        runtime = self._library._runtime
+        meets = self._library._described[self.name]["meets"]
+        grid = (ctypes.c_uint32 * 3)(*call.threads)
+        group = (ctypes.c_uint32 * 3)(*call.group_size)
+
         with _one_at_a_time:
             try:
                 runtime.metalsim_watch()  # as it returns, Python raises for a Ctrl-C that came before
@@ -298,14 +359,15 @@ class Kernel:
             finally:
                 runtime.metalsim_unwatch()
             message = runtime.metalsim_error().decode() if failed else ""
-        if failed:
-            if (
-                message == _INTERRUPTED
-            ):  # the run time passed SIGINT on: Python's own handler raises where it may
-                raise RuntimeError(f"{self.name}: {message}")
-            raise RuntimeError(
-                f"{self.name}: {message}. {self.name}.check(...) with the same arguments names the line"
-            )
+
+        if not failed:
+            return
+        if message == _INTERRUPTED:
+            # the run time passed SIGINT on: Python's own handler raises where it may
+            raise RuntimeError(f"{self.name}: {message}")
+        raise RuntimeError(
+            f"{self.name}: {message}. {self.name}.check(...) with the same arguments names the line"
+        )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -333,6 +395,7 @@ class _Described(ctypes.Structure):
 
 
 def _fibers_asked() -> str:
+    """Return what METALSIM_FIBERS says: 1 has all kernels run as those whose threads meet."""
     return os.environ.get("METALSIM_FIBERS", "")
 
 
@@ -341,14 +404,16 @@ def _compile(source: str, given: msl.Given, folder: Path) -> None:
     translation = msl.translate(compiler.preprocess(source), given)
     (folder / "kernels.cpp").write_text(translation.code, encoding="utf-8")
     compiler.compile_library(translation.code, folder / "kernels.so")
-    kernels = [
-        asdict(kernel) | ({"meets": True} if _fibers_asked() == "1" else {})
-        for kernel in translation.kernels
-    ]
+
+    kernels = [asdict(kernel) for kernel in translation.kernels]
+    if _fibers_asked() == "1":
+        for kernel in kernels:
+            kernel["meets"] = True
     (folder / "kernels.json").write_text(json.dumps(kernels), encoding="utf-8")
 
 
 def _load(binary: Path) -> ctypes.CDLL:
+    """Load a compiled library, with the types of what it returns."""
     runtime = ctypes.CDLL(str(binary))
     runtime.metalsim_error.restype = ctypes.c_char_p
     runtime.metalsim_kernel.restype = ctypes.POINTER(_Described)
@@ -360,6 +425,7 @@ def _raise_reported(data: bytes) -> None:
     count = int.from_bytes(data[:4], "little")
     if not count:
         return
+
     first = {
         name: data[4 + at :][:size].split(b"\0")[0].decode() for name, at, size in _ERROR_PARTS
     }

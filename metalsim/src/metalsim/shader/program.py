@@ -19,7 +19,7 @@ _HOOKED = (  # without sinking an access stays before the `if` that it was writt
     ),
     ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
 )
-TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runtime/hooks.h answers the calls
+TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "plain": ((), ("-DMETALSIM_MAIN",)),
     "address": (
         ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
@@ -31,6 +31,7 @@ TOOLS = {  # name -> (options of the compiler, macros of rt.cpp); of "race" runt
         for unset in ("pattern", "zero")
     },
 }
+"""By name, the options of the compiler, and the macros of rt.cpp; of "race" runtime/hooks.h answers the calls."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Program:
     meets: bool
 
     def build(self, tool: str) -> Path:
-        """The program for a tool of TOOLS, from the cache where it is there."""
+        """Return the program for a tool of `TOOLS`, from the cache where it is there."""
         text = self.code.read_text(encoding="utf-8")
         options, macros = TOOLS[tool]
         name = f"program-{tool}-{compiler.key(text, *options, *macros)}"
@@ -68,14 +69,34 @@ class Program:
     def run(
         self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF
     ) -> Outcome:
-        """One run. `order` of threads: 0 as numbered, 1 backwards, others shuffled. `garbage`: byte in fresh memory."""
+        """Run the kernel once, in a process of its own.
+
+        Parameters
+        ----------
+        tool
+            Of `TOOLS`.
+        call
+            The buffers, which keep their values, and the threads.
+        timeout
+            Seconds.
+        order
+            Of the threads: 0 as numbered, 1 backwards, others shuffled.
+        garbage
+            The byte that fresh memory is full of.
+        """
         program = self.build(tool)
         memory = binding.regions(call.buffers)
-        with tempfile.TemporaryDirectory() as folder:
-            record = Path(folder) / "record"
-            fibers = self.meets or TOOLS[tool][1] == _HOOKED[1]
-            job = self._job(Path(folder), memory, call, f"{int(fibers)} {order} {garbage}")
-            command = [program, job, *([record] if tool.startswith("accesses") else [])]
+        _, macros = TOOLS[tool]
+        has_fibers = self.meets or macros == _HOOKED[1]
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            record = folder / "record"
+            job = self._write_job(folder, memory, call, f"{int(has_fibers)} {order} {garbage}")
+            command = [program, job]
+            if tool.startswith("accesses"):
+                command.append(record)
+
             try:
                 result = subprocess.run(
                     command,
@@ -87,36 +108,43 @@ class Program:
                 )
             except subprocess.TimeoutExpired:
                 return Outcome(None, "", ())
+
             after = [
-                (Path(folder) / f"region{i}").read_bytes()[region.skew :]
-                for i, region in enumerate(memory)
+                (folder / f"region{number}").read_bytes()[region.skew :]
+                for number, region in enumerate(memory)
             ]
             lines = record.read_bytes() if record.exists() else b""
+
         return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after), lines)
 
-    def _job(
+    def _write_job(
         self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str
     ) -> Path:
+        """Write what the program reads: a file for each region of memory, and one that names them and the call."""
         lines = [
             f"{self.number} {how}",
             " ".join(map(str, call.threads)),
             " ".join(map(str, call.group_size)),
+            str(len(memory)),
         ]
-        lines.append(str(len(memory)))
-        offsets = []
-        for i, region in enumerate(memory):
-            path = folder / f"region{i}"
+        offsets: list[str] = []
+
+        for number, region in enumerate(memory):
+            path = folder / f"region{number}"
             path.write_bytes(b"\xff" * region.skew + region.read())
             lines.append(f"{region.bytes + region.skew} {path}")
             offsets += [
-                f"{index} {i} {region.skew + offset}" for index, offset in region.buffers.items()
+                f"{index} {number} {region.skew + offset}"
+                for index, offset in region.buffers.items()
             ]
+
         job = folder / "job"
         job.write_text("\n".join([*lines, *offsets]) + "\n", encoding="utf-8")
         return job
 
 
 def _environment() -> dict[str, str]:
+    """Return this process's environment, with what the sanitizers are to be told."""
     symbolizer = _symbolizer()
     shown = f":external_symbolizer_path={symbolizer}" if symbolizer else ":symbolize=0"
     return os.environ | {
@@ -127,11 +155,12 @@ def _environment() -> dict[str, str]:
 
 @functools.lru_cache
 def _symbolizer() -> str | None:
+    """Return the program of the same LLVM that tells lines; None without one."""
     return compiler.find_compiler().tool("llvm-symbolizer")
 
 
 def with_lines(text: str, program: Path) -> str:
-    """What the run time said, with each `METALSIM 0x1234` turned into `METALSIM program_source:12`."""
+    """Return what the run time said, with each `METALSIM 0x1234` turned into `METALSIM program_source:12`."""
 
     def name(frame: re.Match) -> str:
         return f"METALSIM {source_line(program, frame[1])} "
@@ -143,17 +172,18 @@ def source_line(program: Path, address: str) -> str:
     """Return ``program_source:12`` for a hexadecimal address in a program; ``?:0`` if it is not known."""
     if int(address, 16) == 0:
         return "?:0"
+
     symbolizer = _symbolizer()
-    command = (
-        [symbolizer, "--inlines", f"--obj={program}"]
-        if symbolizer
-        else ["addr2line", "-i", "-e", str(program)]
-    )
+    command = ["addr2line", "-i", "-e", str(program)]
+    if symbolizer is not None:
+        command = [symbolizer, "--inlines", f"--obj={program}"]
+
     try:
         output = subprocess.run(
             [*command, address], capture_output=True, text=True, check=False, timeout=60
         ).stdout
     except OSError:
         return "?:0"  # neither symbolizer nor addr2line
+
     line = re.search(r"(program_source:\d+)", output)
     return line[1] if line else "?:0"
