@@ -29,10 +29,8 @@ class PipelineLimits(ctypes.Structure):
     _fields_ = (("most_threads", ctypes.c_uint64), ("threadgroup_bytes", ctypes.c_uint64))
 
 
-_NUMBER, _SAID = (
-    ctypes.c_int64,
-    ctypes.c_void_p,
-)  # a library or pipeline; where to say what went wrong
+_NUMBER = ctypes.c_int64  # of a library or pipeline
+_SAID = ctypes.c_void_p  # where to say what went wrong
 _THREE = ctypes.POINTER(ctypes.c_uint32 * 3)
 _LIBRARY = ctypes.CFUNCTYPE(_NUMBER, ctypes.c_char_p, _SAID)
 _PIPELINE = ctypes.CFUNCTYPE(
@@ -55,16 +53,20 @@ class Bridge:
     def __init__(self, connect: Callable[[int], None]) -> None:
         """Build if needed, load, and ``connect`` the device with the address of the run time's stream."""
         self.tools = toolchain.find()
-        self.path: Path = toolchain.built_runtime(self.tools)
+        self.path: Path = toolchain.build_runtime(self.tools)
         self._made: list[Any] = [None]  # libraries and pipelines by their number; 0 is none
         self._table = Shaders(
-            _LIBRARY(self._library), _PIPELINE(self._pipeline), _LAUNCH(self._launch)
+            _LIBRARY(self._make_library),
+            _PIPELINE(self._make_pipeline),
+            _LAUNCH(self._launch),
         )
+
         self._runtime = ctypes.CDLL(str(self.path))
         self._runtime.metalsim_connect.restype = ctypes.c_void_p
         connect(self._runtime.metalsim_connect(ctypes.byref(self._table)))
 
-    def _library(self, source: bytes, answer: int) -> int:
+    def _make_library(self, source: bytes, answer: int) -> int:
+        """Compile a source, and return the library's number; the answer is the names of its kernels."""
         from metalsim import shader
 
         def make() -> int:
@@ -72,9 +74,11 @@ class Bridge:
             _say(answer, "\n".join(dir(library)))
             return self._keep(library)
 
-        return _answered(make, answer)
+        return _answer(make, answer)
 
-    def _pipeline(self, library: int, name: bytes, limits: Any, answer: int) -> int:
+    def _make_pipeline(self, library: int, name: bytes, limits: Any, answer: int) -> int:
+        """Return the number of a kernel of a library, and fill in its limits."""
+
         def make() -> int:
             kernel = getattr(self._made[library], name.decode())
             limits[0] = PipelineLimits(
@@ -82,27 +86,31 @@ class Bridge:
             )
             return self._keep(kernel)
 
-        return _answered(make, answer)
+        return _answer(make, answer)
 
     def _launch(
         self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, answer: int
     ) -> int:
+        """Run a kernel with what is bound to it, and return its number."""
         from metalsim.shader import binding
 
         def make() -> int:
-            bound = {a.index: binding.raw(a.address, a.bytes) for a in arguments[:count]}
+            bound = {
+                each.index: binding.raw(each.address, each.bytes) for each in arguments[:count]
+            }
             self._made[pipeline].launch(bound, tuple(threads[0]), tuple(group_size[0]))
             return pipeline
 
-        return _answered(make, answer)
+        return _answer(make, answer)
 
     def _keep(self, made: Any) -> int:
+        """Keep a library or a pipeline, and return its number."""
         self._made.append(made)
         return len(self._made) - 1
 
 
-def _answered(make: Callable[[], int], answer: int) -> int:
-    """What a function makes; an exception becomes text, since it cannot pass through C."""
+def _answer(make: Callable[[], int], answer: int) -> int:
+    """Return what a function makes; an exception becomes text, since it cannot pass through C."""
     try:
         return make()
     except SyntaxError as error:  # what Apple's compiler would say
@@ -113,5 +121,6 @@ def _answered(make: Callable[[], int], answer: int) -> int:
 
 
 def _say(answer: int, text: str) -> None:
+    """Write a text to where the other side reads it."""
     data = text.encode()[: SAID_BYTES - 1] + b"\0"
     ctypes.memmove(answer, data, len(data))

@@ -15,6 +15,17 @@ from metalsim.errors import SimulationError
 
 HERE = Path(__file__).resolve().parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
+LIBRARY = "libmetalsim_objc.so"
+LANGUAGE = (
+    *("-fblocks", "-fobjc-runtime=gcc", "-fconstant-string-class=NSConstantString"),
+    *(
+        "-fno-objc-exceptions",
+        "-Werror=objc-method-access",
+        "-fno-sanitize=undefined",
+        "-nostdinc++",
+    ),
+)
+"""Options for Objective-C++ with this run time, and without the compiler's own C++ library."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +43,14 @@ class Toolchain:
 
         @try is an error too: this run time's exceptions and those of C++ cannot pass through the same functions.
         """
-        language = ["-fblocks", "-fobjc-runtime=gcc", "-fconstant-string-class=NSConstantString"]
-        language += [
-            "-fno-objc-exceptions",
-            "-Werror=objc-method-access",
-            "-fno-sanitize=undefined",
-            "-nostdinc++",
-        ]
-        done = subprocess.run(
-            [self.gxx, "-x", "c++", "-E", "-v", "/dev/null"], capture_output=True, text=True
-        )
-        folders = re.findall(r"^ (/.*/c\+\+/.*)$", done.stderr, re.M)
-        library = [f"-I{shlex.quote(folder)}" for folder in folders]
-        return [*language, *library, f"-I{shlex.quote(str(INCLUDE))}"]
+        ask = [self.gxx, "-x", "c++", "-E", "-v", "/dev/null"]
+        told = subprocess.run(ask, capture_output=True, text=True).stderr
+        folders = [*re.findall(r"^ (/.*/c\+\+/.*)$", told, re.M), str(INCLUDE)]
+        return [*LANGUAGE, *(f"-I{shlex.quote(folder)}" for folder in folders)]
 
 
 def find() -> Toolchain:
-    """The tools of this machine; SimulationError with what to install."""
+    """Return the tools of this machine. SimulationError with what to install."""
     from metalsim.shader import compiler
 
     try:
@@ -57,55 +59,43 @@ def find() -> Toolchain:
         raise SimulationError(
             f"Objective-C++ (.mm) needs the compiler for shaders. {missing}"
         ) from None
+
     path, version = building.compiler()
-    any_processor = (
-        ("-march=x86_64",) if clang.kind == "zig" else ()
-    )  # else it compiles for this very one
-    return Toolchain((*clang.command, *any_processor), path, f"{clang.identity}, {version}")
+    command = list(clang.command)
+    if clang.kind == "zig":
+        command.append("-march=x86_64")  # else it compiles for this very processor
+    return Toolchain(tuple(command), path, f"{clang.identity}, {version}")
 
 
-def built_runtime(tools: Toolchain) -> Path:
-    """Foundation and Metal as a shared library, built if it is not there."""
+def build_runtime(tools: Toolchain) -> Path:
+    """Return Foundation and Metal as a shared library, built if it is not there."""
     headers = [*RUNTIME.glob("*.h"), *INCLUDE.rglob("*.h"), building.SOURCES / "metal.h"]
-    objective = [
-        RUNTIME / "foundation.mm",
-        RUNTIME / "metal.mm",
-    ]  # in the order in which they are loaded
+    # in the order in which they are loaded
+    objective = [RUNTIME / "foundation.mm", RUNTIME / "metal.mm"]
     plain = [RUNTIME / "classes.cpp", RUNTIME / "blocks.cpp"]
-    name = (
-        f"objc-{building.key(tools.identity, *tools.cflags, files=[*objective, *plain, *headers])}"
-    )
+    key = building.key(tools.identity, *tools.cflags, files=[*objective, *plain, *headers])
 
     def build(folder: Path) -> None:
         options = [
-            "-std=c++20",
-            "-O1",
-            "-fPIC",
+            *("-std=c++20", "-O1", "-fPIC"),
             f"-I{building.SOURCES}",
             f"-ffile-prefix-map={HERE}=metalsim/objc",
         ]
+        flags = [*options, *shlex.split(" ".join(tools.cflags))]
+        objects = []
         for source in objective:
-            flags = shlex.split(" ".join(tools.cflags))
-            _run(
-                [
-                    *tools.compiler,
-                    *options,
-                    *flags,
-                    "-c",
-                    str(source),
-                    "-o",
-                    f"{folder / source.stem}.o",
-                ],
-                tools,
-            )
-        objects = [f"{folder / source.stem}.o" for source in objective]
-        library = str(folder / "libmetalsim_objc.so")
+            compiled = str(folder / f"{source.stem}.o")
+            _run([*tools.compiler, *flags, "-c", str(source), "-o", compiled], tools)
+            objects.append(compiled)
+
+        library = str(folder / LIBRARY)
         _run([tools.gxx, *options, "-shared", *objects, *map(str, plain), "-o", library], tools)
 
-    return building.build_once(name, "libmetalsim_objc.so", build)
+    return building.build_once(f"objc-{key}", LIBRARY, build)
 
 
 def _run(command: Sequence[str], tools: Toolchain) -> None:
+    """Run one of the tools. SimulationError with what it said if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SimulationError(

@@ -27,7 +27,7 @@ spelling and brackets are counted:
   name stands, also in a template that nobody uses.
 - Types are not known. A pointer without an address space is noticed if it is one to a number, a vector or a template's
   type, not if it is one to a structure. Which functions meet at a barrier is told by their names
-  (`meeting_functions`), which is too often rather than too seldom.
+  (`find_meeting_functions`), which is too often rather than too seldom.
 
 A mistake of these kinds rarely passes silently: text that was cut in the wrong place is no C++ any more and does not
 compile, and a barrier that was not expected ends the run with an error. The tests run each kernel for its numbers, so
@@ -40,7 +40,7 @@ import bisect
 import difflib
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from metalsim.shader.launch import Kernel, Parameter, launch_code
@@ -104,17 +104,11 @@ class Given:
     """Names of the kernels to compile; None stands for all."""
 
     def key(self) -> str:
-        """What of it goes into the name of a result."""
-        chosen = None if self.kernels is None else sorted(self.kernels)
-        return repr(
-            [
-                *(
-                    sorted(map(repr, (each or {}).items()))
-                    for each in (self.constants, self.threadgroup)
-                ),
-                chosen,
-            ]
-        )
+        """Return what of it goes into the name of a result."""
+        constants = sorted(map(repr, (self.constants or {}).items()))
+        threadgroup = sorted(map(repr, (self.threadgroup or {}).items()))
+        kernels = None if self.kernels is None else sorted(self.kernels)
+        return repr([constants, threadgroup, kernels])
 
 
 @dataclass(frozen=True)
@@ -126,19 +120,33 @@ class Translation:
 
 
 def translate(preprocessed: str, given: Given) -> Translation:
-    """C++ for a preprocessed Metal source (with `# line "file"` markers). SyntaxError for what is not simulated.
+    """Return C++ for a preprocessed Metal source.
 
-    ValueError for a function constant or a kernel that the source does not have.
+    Parameters
+    ----------
+    preprocessed
+        The source with ``# line "file"`` markers.
+    given
+        What a Metal host sets beside it.
+
+    Raises
+    ------
+    SyntaxError
+        For what is not simulated, with its line.
+    ValueError
+        For a function constant or a kernel that the source does not have.
     """
     refuse_what_is_not_simulated(preprocessed, given)
     check_address_spaces(preprocessed)
+
     text = set_constants(preprocessed, given.constants or {})
     if given.kernels is not None:
         text = choose_kernels(text, given.kernels)
-    text = single_precision_literals(text)
+    text = make_literals_single(text)
     text = drop_equal_specialisations(drop_equal_overloads(drop_address_space_twins(text)))
     text = define_constants_of_classes(text)
-    kernels = find_kernels(text)
+
+    kernels = find_kernels(text)  # before their attributes go
     text = mark_threadgroup_variables(strip_attributes(text))
     launch = launch_code(kernels, given.threadgroup or {})
     return Translation(f'#include <metalsim/metal.h>\n{text}\n# 1 "launch"\n{launch}', kernels)
@@ -148,23 +156,26 @@ def translate(preprocessed: str, given: Given) -> Translation:
 
 
 @functools.lru_cache(maxsize=2)
-def _line_markers(text: str) -> list[re.Match]:
+def _line_markers(text: str) -> list[re.Match[str]]:
+    """Return the lines that say which line of which file follows."""
     return list(_LINE_MARKER.finditer(text))
 
 
-def where(text: str, position: int) -> tuple[str, int]:
-    """File and line of a position in preprocessed text."""
+def locate(text: str, position: int) -> tuple[str, int]:
+    """Return file and line of a position in preprocessed text."""
     markers = _line_markers(text)
     before = bisect.bisect_left(markers, position, key=re.Match.start)
     if not before:
         return PROGRAM, text.count("\n", 0, position) + 1
+
     last = markers[before - 1]
     return last[2], int(last[1]) + text.count("\n", last.end(), position) - 1
 
 
-def error(text: str, position: int, message: str) -> SyntaxError:
-    """A SyntaxError that names file and line of a position in preprocessed text."""
-    file, line = where(text, position)
+def make_error(text: str, position: int, message: str) -> SyntaxError:
+    """Return a SyntaxError that names file and line of a position in preprocessed text."""
+    file, line = locate(text, position)
+
     begin = text.rfind("\n", 0, position) + 1
     code = text[begin : text.find("\n", position)]
     shown = f"{file}:{line}:{position - begin + 1}: error: {message}\n{code}"
@@ -172,17 +183,18 @@ def error(text: str, position: int, message: str) -> SyntaxError:
 
 
 def refuse_what_is_not_simulated(text: str, given: Given) -> None:
-    """SyntaxError for the parts of Metal that have no counterpart here."""
+    """Raise SyntaxError for the parts of Metal that have no counterpart here."""
     not_given = [
         (pattern, what) for name, pattern, what in _NOT_GIVEN if getattr(given, name) is None
     ]
     for pattern, what in (*_NOT_SIMULATED, *not_given):
         if match := re.search(pattern, text):
-            raise error(text, match.start(), f"{what} not simulated")
+            raise make_error(text, match.start(), f"{what} not simulated")
+
     if "metalsim_standard_library" in text:
         return
     if match := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
-        raise error(
+        raise make_error(
             text,
             match.start(),
             "use of undeclared identifier 'metal': #include <metal_stdlib> is missing",
@@ -197,22 +209,21 @@ _SPACES = r"\b(?:device|constant|threadgroup|thread|ray_data|object_data)\b"
 
 
 def check_address_spaces(text: str) -> None:
-    """SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
-    types = sorted(set(re.findall(r"\b(?:typename|class)\s+(\w+)", text)), key=len, reverse=True)
-    declarator = re.compile(
-        rf"(?<![\w.])(?:{'|'.join([_SCALAR, *types])})\s*(?:const\s*)?[*&](?![&=])"
-    )
+    """Raise SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
+    of_templates = set(re.findall(r"\b(?:typename|class)\s+(\w+)", text))
+    types = "|".join([_SCALAR, *sorted(of_templates, key=len, reverse=True)])
+    declarator = re.compile(rf"(?<![\w.])(?:{types})\s*(?:const\s*)?[*&](?![&=])")
+
     for match in declarator.finditer(text):
-        begin = max(text.rfind(c, 0, match.start()) for c in ";{}(,<") + 1
-        if re.search(_SPACES, text[begin : match.end()]) or re.match(
-            rf"\s*{_SPACES}", text[match.end() :][:20]
-        ):
-            continue
-        raise error(
-            text,
-            match.start(),
-            f"pointer or reference type must have explicit address space qualifier: '{match[0]}'",
-        )
+        begin = max(text.rfind(character, 0, match.start()) for character in ";{}(,<") + 1
+        is_before = re.search(_SPACES, text[begin : match.end()])
+        is_behind = re.match(rf"\s*{_SPACES}", text[match.end() :][:20])
+        if not is_before and not is_behind:
+            raise make_error(
+                text,
+                match.start(),
+                f"pointer or reference type must have explicit address space qualifier: '{match[0]}'",
+            )
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
@@ -224,7 +235,7 @@ _CONSTANT = re.compile(
 
 
 def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
-    """Function constants become constants of the program, by name or by index.
+    """Make function constants, which are given by name or by index, constants of the program.
 
     One without a value is 0 if the source asks whether it is defined, and else a SyntaxError: Metal makes no kernel
     that uses one. ValueError for a name or an index that the source does not have.
@@ -234,6 +245,7 @@ def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
     if unknown := [key for key in constants if key not in known]:
         there = ", ".join(f"{name} ({match[3]})" for name, match in declared.items()) or "none"
         raise ValueError(f"the source has no function constant {unknown[0]!r}; it has {there}")
+
     for name, match in declared.items():
         value = constants.get(name, constants.get(int(match[3])))
         asked = rf"\bis_function_constant_defined\s*\(\s*{name}\s*\)"
@@ -241,7 +253,8 @@ def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
             message = (
                 f"function constant {name} has no value: constants={{{name!r}: ...}} gives one"
             )
-            raise error(text, text.index(match[0]), message)
+            raise make_error(text, text.index(match[0]), message)
+
         text = re.sub(asked, "true" if value is not None else "false", text)
         set_to = f"static constexpr constant {match[1]} {name} = {match[1]}({_literal(value)});"
         text = text.replace(match[0], set_to + "\n" * match[0].count("\n"), 1)
@@ -249,7 +262,7 @@ def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
 
 
 def _literal(value: object) -> str:
-    """A value of Python in Metal; nothing for None."""
+    """Return a value of Python in Metal; nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -263,8 +276,8 @@ def _literal(value: object) -> str:
     )
 
 
-def single_precision_literals(text: str) -> str:
-    """`1.5` becomes `1.5f`: Metal has no double. (clang's own option for it is lost inside templates.)"""
+def make_literals_single(text: str) -> str:
+    """Make `1.5` `1.5f`: Metal has no double, and clang's own option for that is lost inside templates."""
     decimal = r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+"
     hexadecimal = r"0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d+"
     literal = rf'("(?:[^"\\\n]|\\.)*")|(?<![\w.])({decimal}|{hexadecimal})(?![\w.])'
@@ -276,37 +289,50 @@ def drop_address_space_twins(text: str) -> str:
 
     The words expand to nothing here, and the twins would be one function defined twice.
     """
-    twin = re.compile(r"\)\s*(?:const\s+)?(threadgroup|device|constant)\b(?:\s+const)?\s*(?=[:{=])")
-    kept, position, seen, ends = [], 0, set(), {}
-    for match in twin.finditer(text):
+    kept: list[str] = []
+    position = 0
+    seen: set[tuple[int, str, str]] = set()
+    ends: dict[int, int] = {}
+
+    for match in _TWIN.finditer(text):
         if match.start() < position:
             continue
+
         begin = _declaration(text, match.start())
         block = _block_around(text, begin)
         if block not in ends:
             ends[block] = _closing(text, block, "{", "}") if block >= 0 else len(text)
-        head = r"\s*".join(
-            map(re.escape, re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1]))
-        )
+
+        words = re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1])
+        head = r"\s*".join(map(re.escape, words))
         const = r"\s*const" if re.search(r"\bconst\b", match[0]) else ""
         of_thread = re.compile(rf"{head}(?:\s*thread)?{const}(?:\s*thread)?\s*[:{{=]")
+
         if (block, head, const) in seen or of_thread.search(text, max(block, 0), ends[block]):
-            end = (
-                text.find(";", match.end()) + 1
-                if text[match.end()] == "="
-                else _end_of_body(text, match.end())
-            )
+            end = _end_of_function(text, match.end())
             kept += [text[position:begin], _lines_only(text[begin:end])]
         else:
             seen.add((block, head, const))
             kept.append(text[position : match.start(1)])
             end = match.end(1)
         position = end
+
     return "".join(kept) + text[position:]
 
 
+_TWIN = re.compile(r"\)\s*(?:const\s+)?(threadgroup|device|constant)\b(?:\s+const)?\s*(?=[:{=])")
+"""The end of a member function's head that names the address space of *this."""
+
+
+def _end_of_function(text: str, position: int) -> int:
+    """Return the position behind a function whose head ends at a position: ``= default;``, or a body."""
+    if text[position] == "=":
+        return text.find(";", position) + 1
+    return _end_of_body(text, position)
+
+
 def _block_around(text: str, position: int) -> int:
-    """Position of the brace that opens the block that a position is in; -1 outside of all."""
+    """Return the position of the brace that opens the block that a position is in; -1 outside of all."""
     depth = 1
     while depth:
         opening, closing = text.rfind("{", 0, position), text.rfind("}", 0, position)
@@ -318,27 +344,27 @@ def _block_around(text: str, position: int) -> int:
 
 
 def define_constants_of_classes(text: str) -> str:
-    """`static constexpr` members become inline: C++14 wants their definition where one is bound to a reference."""
+    """Make `static constexpr` members inline: C++14 wants their definition where one is bound to a reference."""
     member = re.compile(
         r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)"
     )
     defined = set(re.findall(r"\bconstexpr\b[^;(){}=]*::\s*(\w+)\s*(?:\[[^;{}=]*\]\s*)*;", text))
 
-    def define(match: re.Match) -> str:
+    def define(match: re.Match[str]) -> str:
         block = _block_around(text, match.start())
-        if match[1] in defined:
+        if match[1] in defined or block < 0:
             return match[0]
-        head = text[_declaration(text, block) : block] if block >= 0 else ""
-        of_class = re.search(
-            r"\b(?:struct|class|union)\b[^()]*$", head
-        )  # not template <class T> of a function
-        return f"{match[0]}inline " if of_class else match[0]
+
+        head = text[_declaration(text, block) : block]
+        # not template <class T> of a function
+        is_class = re.search(r"\b(?:struct|class|union)\b[^()]*$", head)
+        return f"{match[0]}inline " if is_class else match[0]
 
     return member.sub(define, text)
 
 
 def _end_of_body(text: str, position: int) -> int:
-    """Position behind the body of a function whose head ends at a position."""
+    """Return the position behind the body of a function whose head ends at a position."""
     brace = text.find("{", position)
     while True:  # past member initialisers such as a{0}
         end = _closing(text, brace, "{", "}") + 1
@@ -352,16 +378,16 @@ def drop_equal_overloads(text: str) -> str:
 
     Where their bodies differ they stay, and the compiler refuses them.
     """
-    seen, spans = set(), []
+    seen: set[tuple[int, str]] = set()
+    spans: list[tuple[int, int]] = []
+
     for function in _functions(text):
-        words = re.sub(
-            r"\bconstant\b", "const", _LINE_MARKER.sub("", text[function.begin : function.end])
-        )
-        words = re.sub(r"\b(?:device|threadgroup|thread)\b", "", words)
-        key = (
-            function.scope,
-            re.sub(r"\s+", "", re.sub(r"\bconst(?:\s+const)+\b", "const", words)),
-        )
+        written = _LINE_MARKER.sub("", text[function.begin : function.end])
+        words = re.sub(r"\bconstant\b", "const", written)
+        words = _without_spaces(words)
+        words = re.sub(r"\bconst(?:\s+const)+\b", "const", words)
+
+        key = (function.scope, re.sub(r"\s+", "", words))
         if key in seen and not re.search(r"\bkernel\b", words):
             spans.append((function.begin, function.end))
         seen.add(key)
@@ -371,28 +397,35 @@ def drop_equal_overloads(text: str) -> str:
 def drop_equal_specialisations(text: str) -> str:
     """Drop all but the first of specialisations that are equal but for address spaces (`pointer<device T*>`)."""
     head = re.compile(r"\btemplate\s*<[^<>;{}]*>\s*(?:struct|class)\s+\w+\s*<[^;{}]*>\s*(?=\{)")
-    seen, spans = set(), []
+    seen: set[str] = set()
+    spans: list[tuple[int, int]] = []
+
     for match in head.finditer(text):
         end = _closing(text, match.end(), "{", "}") + 1
-        words = re.sub(
-            r"\b(?:device|threadgroup|thread)\b",
-            "",
-            _LINE_MARKER.sub("", text[match.start() : end]),
-        )
+        words = _without_spaces(_LINE_MARKER.sub("", text[match.start() : end]))
         key = re.sub(r"\s+", "", words)
+
         if key in seen:
             spans.append((match.start(), end))
         seen.add(key)
     return _without(text, spans)
 
 
+def _without_spaces(text: str) -> str:
+    """Return a text without the words for the address spaces that can be written."""
+    return re.sub(r"\b(?:device|threadgroup|thread)\b", "", text)
+
+
 def _without(text: str, spans: Sequence[tuple[int, int]]) -> str:
     """Blank parts of a text, keeping their lines; a part inside another one is skipped."""
-    kept, position = [], 0
+    kept: list[str] = []
+    position = 0
     for begin, end in spans:
-        if begin >= position:
-            kept += [text[position:begin], _lines_only(text[begin:end])]
-            position = end
+        if begin < position:
+            continue
+        kept += [text[position:begin], _lines_only(text[begin:end])]
+        position = end
+
     return "".join(kept) + text[position:]
 
 
@@ -411,18 +444,20 @@ def strip_attributes(text: str) -> str:
 
 
 def mark_threadgroup_variables(text: str) -> str:
-    """`threadgroup float sums[32];` inside a function becomes static memory in a section of its own."""
+    """Make `threadgroup float sums[32];` inside a function static memory in a section of its own."""
     declaration = re.compile(
         r"((?:^|[;{}])\s*(?:#[^\n]*\n\s*)*(?:alignas\s*\([^)]*\)\s*)?)"
         r"\bthreadgroup\s+([^;{}]*?)(?:=\s*\{((?:[^;{}]|\{[^;{}]*\})*)\}\s*)?;",
         re.S,
     )
 
-    def mark(match: re.Match) -> str:
+    def mark(match: re.Match[str]) -> str:
         name = match[2].split("[")[0].split("=")[0]
-        pointer_or_function = re.search(r"[*&(]", name)
+        is_pointer_or_function = re.search(r"[*&(]", name)
+        if is_pointer_or_function:
+            return match[0]
         lines = "\n" * (match[3] or "").count("\n")  # first values are dropped
-        return match[0] if pointer_or_function else f"{match[1]}METALSIM_SHARED {match[2]}{lines};"
+        return f"{match[1]}METALSIM_SHARED {match[2]}{lines};"
 
     for _ in range(2):  # neighbours share the semicolon between them
         text = declaration.sub(mark, text)
@@ -441,29 +476,27 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
 
     An instantiation of a template is named by its host_name.
     """
-    kept, position, known = [], 0, set()
-    for word in _KERNEL.finditer(text):
-        begin = _declaration(text, word.start())
-        head = _LINE_MARKER.sub("", text[begin : word.end()])
-        expression = _decltype_instantiation(text, word.end())
-        declared = None if expression else _declared(text, word.end())
-        if re.search(r"\btemplate\s*<", head) or not (expression or declared):
+    kept: list[str] = []
+    position = 0
+    known: set[str] = set()
+
+    for written in _find_written(text):
+        if written.is_template:
             continue
-        between, name = (
-            (declared.between, declared.name) if declared else ("", expression.split("<")[0])
-        )
-        name = _host_name(head + between) or name
+        name = written.host_name or written.name
         known.add(name)
         if name in names:
             continue
-        if re.search(r"\btemplate\b", head):
-            begin += re.search(r"\btemplate\b", text[begin : word.end()]).start()
-            end = text.find(";", word.end()) + 1
+
+        if written.template is not None:
+            begin = written.template
+            end = text.find(";", written.end) + 1
             kept += [text[position:begin], _lines_only(text[begin:end])]
         else:  # may be called by others; nothing is made of it if not
-            end = word.end()
-            kept += [text[position : word.start()], "static"]
+            end = written.end
+            kept += [text[position : written.begin], "static"]
         position = end
+
     if unknown := [name for name in names if name not in known]:
         near = difflib.get_close_matches(unknown[0], known, 3) or sorted(known)[:3]
         raise ValueError(
@@ -473,72 +506,125 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
 
 
 def find_kernels(text: str) -> tuple[Kernel, ...]:
-    """Kernels that the host can call: functions, and explicit instantiations of templates."""
-    patterns: dict[str, tuple[tuple[Parameter, ...], int]] = {}  # what is written at the definition
-    found_kernels = []
-    for word in _KERNEL.finditer(text):
-        head = _head(text, word.start()) + word[0]
-        if expression := _decltype_instantiation(text, word.end()):
-            base = expression.split("<")[0]
-            found_kernels.append(
-                (word.start(), _host_name(head), base, expression, None, _most_threads(head))
-            )
-            continue
-        declared = _declared(text, word.end())
-        if declared is None:
-            continue
-        name, parameters = declared.name, declared.parameters
-        host, most = _host_name(head + declared.between), _most_threads(head + declared.between)
-        if re.search(r"\btemplate\b(?!\s*<)", head):
-            found_kernels.append(
-                (word.start(), host, name, declared.instantiation(), parameters, most)
-            )
-        else:
-            patterns[_last(name)] = parameters, most
-            if not re.search(r"\btemplate\s*<", head):
-                found_kernels.append((word.start(), host, name, name, parameters, most))
-    meeting = meeting_functions(text)
+    """Return the kernels that the host can call: functions, and explicit instantiations of templates."""
+    written = list(_find_written(text))
+    definitions = {_last(each.name): each for each in written if not each.is_instantiation}
+    meeting = find_meeting_functions(text)
+
     kernels = []
-    for position, host, base, expression, parameters, most in found_kernels:
-        pattern, most_of_all = patterns.get(_last(base), (None, MOST_THREADS))
-        written_at_definition = parameters is None or not any(p.attribute for p in parameters)
-        parameters = pattern if pattern is not None and written_at_definition else parameters
-        most = min(most, most_of_all)
-        if parameters is not None:
-            meets = _last(base) in meeting
-            kernels.append(
-                Kernel(host or base, expression, parameters, meets, most, *where(text, position))
-            )
+    for each in written:
+        if each.is_template and not each.is_instantiation:
+            continue
+
+        definition = definitions.get(_last(each.name))
+        parameters = each.parameters
+        if definition is not None and not any(one.attribute for one in parameters or ()):
+            parameters = definition.parameters  # an instantiation need not repeat the attributes
+        if parameters is None:  # an instantiation of what is defined nowhere
+            continue
+
+        most_threads = each.most_threads
+        if definition is not None:
+            most_threads = min(most_threads, definition.most_threads)
+
+        file, line = locate(text, each.begin)
+        kernel = Kernel(
+            name=each.host_name or each.name,
+            expression=each.expression,
+            parameters=parameters,
+            meets=_last(each.name) in meeting,
+            most_threads=most_threads,
+            file=file,
+            line=line,
+        )
+        kernels.append(kernel)
     return tuple(kernels)
 
 
-def _head(text: str, position: int) -> str:
-    """The declaration's text before a position, without line markers."""
-    return _LINE_MARKER.sub("", text[_declaration(text, position) : position])
+@dataclass(frozen=True)
+class _Written:
+    """One place where the word ``kernel`` declares something: a function, a template, or what is made of one."""
+
+    begin: int
+    """Of the word, and where it ends."""
+    end: int
+    name: str
+    """Of the function, without template arguments."""
+    host_name: str | None
+    expression: str
+    """C++ for the function that is meant."""
+    parameters: tuple[Parameter, ...] | None
+    """None where only the function's name is written: ``decltype(f<A>) f<A>``."""
+    most_threads: int
+    is_template: bool
+    """Whether ``template <...>`` stands in front of it."""
+    is_instantiation: bool
+    """Whether it makes a kernel of a template that is written elsewhere."""
+    template: int | None
+    """Where the word ``template`` stands in front of it, if it does."""
+
+
+def _find_written(text: str) -> Iterator[_Written]:
+    """Yield what the word ``kernel``, or the attribute, declares, in the order of the text."""
+    for word in _KERNEL.finditer(text):
+        begin = _declaration(text, word.start())
+        head = _LINE_MARKER.sub("", text[begin : word.end()])
+        template = re.search(r"\btemplate\b", text[begin : word.end()])
+
+        is_instantiation = re.search(r"\btemplate\b(?!\s*<)", head) is not None
+        parameters = None
+        if expression := _decltype_instantiation(text, word.end()):
+            name = expression.split("<")[0]
+            is_instantiation = True
+        elif declared := _read_declaration(text, word.end()):
+            head += declared.between
+            name = declared.name
+            parameters = declared.parameters
+            expression = declared.instantiation() if is_instantiation else name
+        else:
+            continue
+
+        yield _Written(
+            begin=word.start(),
+            end=word.end(),
+            name=name,
+            host_name=_host_name(head),
+            expression=expression,
+            parameters=parameters,
+            most_threads=_most_threads(head),
+            is_template=re.search(r"\btemplate\s*<", head) is not None,
+            is_instantiation=is_instantiation,
+            template=begin + template.start() if template else None,
+        )
 
 
 def _declaration(text: str, position: int) -> int:
-    """Where the declaration begins that a position is in."""
+    """Return where the declaration begins that a position is in."""
     begin = text.rfind(";", 0, position) + 1
     return max(begin, *(text.rfind(brace, begin, position) + 1 for brace in "{}"))
 
 
 def _last(name: str) -> str:
+    """Return a name without its namespaces."""
     return name.split("::")[-1].strip()
 
 
 def _host_name(head: str) -> str | None:
+    """Return the name that a declaration has for the host, if it gives one; texts behind each other are one text."""
     names = re.findall(r'host_name\s*\(\s*((?:"[^"]*"\s*)+)\)', head)
-    return "".join(re.findall(r'"([^"]*)"', names[-1])) if names else None
+    if not names:
+        return None
+    return "".join(re.findall(r'"([^"]*)"', names[-1]))
 
 
 def _most_threads(head: str) -> int:
+    """Return how many threads a declaration allows in a group."""
     match = re.search(r"max_total_threads_per_threadgroup\s*\(\s*(\d+)\s*\)", head)
     return min(int(match[1]), MOST_THREADS) if match else MOST_THREADS
 
 
 def _decltype_instantiation(text: str, position: int) -> str | None:
-    """template [[host_name("x")]] [[kernel]] decltype(f<A>) f<A>; gives f<A>."""
+    """Return f<A> of ``template [[host_name("x")]] [[kernel]] decltype(f<A>) f<A>;``, None for another one."""
     match = re.compile(r"\s*decltype\s*\(").match(text, position)
     if not match:
         return None
@@ -556,94 +642,121 @@ class _Declared:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
+        """What stands between the parentheses, one by one."""
         return tuple(_parameter(one) for one in _split(self.inside))
 
     def instantiation(self) -> str:
-        """C++ for what an explicit instantiation makes: its types say which, where it has no template arguments."""
+        """Return C++ for what an explicit instantiation makes.
+
+        Where it has no template arguments, the types of its parameters say which it is.
+        """
         if self.template_arguments:
             return self.name + self.template_arguments
-        plain = re.sub(
-            r"\s+", " ", re.sub(r"\[\[.*?\]\]", "", _LINE_MARKER.sub("", self.inside), flags=re.S)
-        )
-        return f"(*static_cast<void (*)({plain})>(&{self.name}))"
+
+        types = _LINE_MARKER.sub("", self.inside)
+        types = re.sub(r"\[\[.*?\]\]", "", types, flags=re.S)
+        types = re.sub(r"\s+", " ", types)
+        return f"(*static_cast<void (*)({types})>(&{self.name}))"
 
 
-def _declared(text: str, position: int) -> _Declared | None:
-    """The kernel that is declared at a position."""
+def _read_declaration(text: str, position: int) -> _Declared | None:
+    """Return the kernel that is declared at a position; None if none is."""
     start = re.compile(
         rf"\s*{_ATTRIBUTE}*(?:static\s+|inline\s+)*void\s+{_ATTRIBUTE}*([\w:\s]+?)\s*([<(])"
     )
     match = start.match(text, position)
     if not match:
         return None
-    opening, template_arguments = match.end() - 1, ""
+
+    opening = match.end() - 1
+    template_arguments = ""
     if match[2] == "<":
         end = _closing(text, opening, "<", ">") + 1
         template_arguments = text[opening:end]
         opening = text.find("(", end)
         if opening < 0 or text[end:opening].strip():
             return None
-    inside = text[opening + 1 : _closing(text, opening)]
+
     return _Declared(
-        re.sub(r"\s+", "", match[1]), template_arguments, inside, text[position : match.start(1)]
+        name=re.sub(r"\s+", "", match[1]),
+        template_arguments=template_arguments,
+        inside=text[opening + 1 : _closing(text, opening)],
+        between=text[position : match.start(1)],
     )
 
 
 def _parameter(text: str) -> Parameter:
-    attributes = {}
+    """Return the parameter of a declaration, by its first attribute."""
+    attributes: dict[str, str | None] = {}
     for inside in re.findall(r"\[\[(.*?)\]\]", text, re.S):
         for attribute in _split(inside):
             if match := re.match(r"\s*(\w+)\s*(?:\((.*)\))?\s*$", attribute, re.S):
                 attributes.setdefault(match[1], match[2])
-    condition = attributes.pop("function_constant", "")
-    return Parameter(*next(iter(attributes.items()), (None, None)), condition)
+
+    condition = attributes.pop("function_constant", None) or ""
+    first, argument = next(iter(attributes.items()), (None, None))
+    return Parameter(first, argument, condition)
 
 
 def _split(text: str) -> list[str]:
-    """Parts between the commas that stand in no bracket."""
-    parts, depth, current = [], 0, ""
+    """Return the parts between the commas that stand in no bracket."""
+    parts: list[str] = []
+    depth = 0
+    current = ""
+
     for character in text:
-        depth += (character in "([{<") - (character in ")]}>")
+        if character in "([{<":
+            depth += 1
+        elif character in ")]}>":
+            depth -= 1
         if character == "," and depth == 0:
             parts.append(current)
             current = ""
         else:
             current += character
+
     return [*parts, current] if current.strip() else parts
 
 
 def _closing(text: str, opening: int, left: str = "(", right: str = ")") -> int:
-    """Position of the bracket that closes the one at a position."""
+    """Return the position of the bracket that closes the one at a position. SyntaxError without one."""
     depth = 0
     for position in range(opening, len(text)):
-        depth += (text[position] == left) - (text[position] == right)
+        character = text[position]
+        if character == left:
+            depth += 1
+        elif character == right:
+            depth -= 1
         if depth == 0:
             return position
-    raise error(text, opening, f"no '{right}' closes this '{left}'")
+
+    raise make_error(text, opening, f"no '{right}' closes this '{left}'")
 
 
-def meeting_functions(text: str) -> set[str]:
-    """Names of functions whose threads may meet: they reach a barrier or a SIMD-group function, by name.
+def find_meeting_functions(text: str) -> set[str]:
+    """Return the names of functions whose threads may meet: they reach a barrier or a SIMD-group function, by name.
 
     By name is too often rather than too seldom: any word in the body counts as a call. The price of a name too many is
     speed; one too few is an error at run time, not a wrong result.
     """
-    bodies = [
-        (function.names, text[function.brace : function.end]) for function in _functions(text)
-    ]
-    words = [
-        (names, set(re.findall(r"\w+", body)), bool(_MEETING.search(body)))
-        for names, body in bodies
-    ]
     reached: set[str] = set()
+    others: list[tuple[frozenset[str], set[str]]] = []  # names, and the words in the body
+    for function in _functions(text):
+        body = text[function.brace : function.end]
+        if _MEETING.search(body):
+            reached |= function.names
+        else:
+            others.append((function.names, set(re.findall(r"\w+", body))))
+
     before = -1
-    while before != len(reached):
+    while before != len(reached):  # who calls one of these is one as well
         before = len(reached)
-        for names, called, meets in words:
-            if meets or called & reached:
+        for names, called in others:
+            if called & reached:
                 reached |= names
+
     if any(name.startswith("operator") for name in reached):  # called without its name
-        reached |= {name for names, _, _ in words for name in names}
+        reached = reached.union(*(names for names, _ in others))
     return reached
 
 
@@ -659,25 +772,37 @@ class _Function:
 
 
 def _functions(text: str) -> list[_Function]:
-    """Functions and member functions; what is inside a function is not looked at."""
-    found_functions, start, position, scope, scopes = [], 0, 0, 0, [0]
+    """Return functions and member functions; what is inside a function is not looked at."""
+    functions: list[_Function] = []
+    start = 0  # of what stands in front of a brace
+    position = 0
+    scopes = [0]  # numbers of the blocks that are open
+    scope = 0
+
     while match := _BREAK.search(text, position):
         position = match.end()
-        head = _LINE_MARKER.sub("", text[start : match.start()]) if match[0] == "{" else ""
-        names = (
-            frozenset(re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head))
-            - _NOT_NAMES
-        )
-        if names and not re.match(r"\s*(?:namespace|extern)\b", head):
+        names = frozenset[str]()
+        if match[0] == "{":
+            names = _names_in_head(_LINE_MARKER.sub("", text[start : match.start()]))
+
+        if names:
             position = _closing(text, match.start(), "{", "}") + 1
-            found_functions.append(_Function(names, start, match.start(), position, scopes[-1]))
+            functions.append(_Function(names, start, match.start(), position, scopes[-1]))
         elif match[0] == "{":
             scope += 1
             scopes.append(scope)
         elif match[0] == "}" and len(scopes) > 1:
             scopes.pop()
         start = position
-    return found_functions
+    return functions
+
+
+def _names_in_head(head: str) -> frozenset[str]:
+    """Return the names in front of parentheses, of which one is the function's; none for another block."""
+    if re.match(r"\s*(?:namespace|extern)\b", head):
+        return frozenset()
+    names = re.findall(r"(\w+|operator\s*\S{1,2})\s*(?:<[^<>()]*>\s*)?\(", head)
+    return frozenset(names) - _NOT_NAMES
 
 
 _BREAK = re.compile(r"[;{}]")
