@@ -441,7 +441,7 @@ import sys
 
 def test_x():
     assert "torch" not in sys.modules
-    assert not sys.modules["metalsim"].armed()
+    assert not sys.modules["metalsim"].is_armed()
 """
 
 
