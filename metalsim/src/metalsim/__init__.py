@@ -26,7 +26,14 @@ from metalsim.planting import FAULTS, PlantedFault, list_planted, plant
 from metalsim.preload import arm, is_armed
 from metalsim.pretending import PRETENCES, list_pretended, pretend
 
+# what these were called at first: programs that begin with metalsim may ask by these names
+armed = is_armed
+installed = is_installed
+planted = list_planted
+pretended = list_pretended
+
 __all__ = [
-    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "count_work", "counters",
-    "install", "install_with_torch", "is_armed", "is_installed", "list_planted", "list_pretended", "plant", "pretend",
+    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "count_work",
+    "counters", "install", "install_with_torch", "installed", "is_armed", "is_installed", "list_planted",
+    "list_pretended", "plant", "planted", "pretend", "pretended",
 ]  # fmt: skip
