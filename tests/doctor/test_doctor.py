@@ -300,7 +300,7 @@ class Named(dict):
 def test_tensors_are_found_however_deep_they_lie():
     one, two, three = (torch.full((1,), float(n)) for n in range(3))
     value = Named(a=Slotted([one]), b=functools.partial(torch.add, two, other=three))
-    moved = copies.mapped(lambda t: t + 10, value)
+    moved = copies.map_tensors(lambda t: t + 10, value)
     assert type(moved) is Named
     assert (moved["a"].inner[0].item(), moved["b"]().item()) == (10, 23)
     assert (one.item(), len(copies.tensors_in(value))) == (0, 3)
@@ -406,6 +406,56 @@ def test_what_ran_is_not_said_to_fail():
         subject_of(layers(a=nn.Linear(4, 4), b=Unforeseen()), torch.randn(4, 4)), LIMITS
     )
     assert (answer.status, answer.trouble) == ("incomplete", Trouble.CONTRADICTED), answer
+
+
+class Drawing(nn.Module):
+    """Asks for a generator on its device: where there is no Mac, nobody can tell it that it is on one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        drawn = torch.rand(4, generator=torch.Generator(x.device), device=x.device)
+        return self.layer(x) + drawn
+
+
+class DrawingInTraining(Drawing):
+    def forward(self, x):
+        return super().forward(x) if self.training else self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "status", "trouble"),
+    [(Drawing, "skipped", None), (DrawingInTraining, "incomplete", Trouble.PARTLY_KNOWN)],
+    ids=["always", "in training"],
+)
+def test_a_model_that_cannot_be_followed_is_not_said_to_run(make, status, trouble, monkeypatch):
+    monkeypatch.setattr(support, "apple_gpu", lambda: None)
+    answer = support.answer(subject_of(make(), torch.ones(2, 4)), LIMITS)
+    assert (answer.status, answer.trouble) == (status, trouble)
+    assert "Not known: " in answer.sentence
+
+
+class Packing(nn.Module):
+    """Counts the lengths of sequences on the GPU, and packs them there."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        lengths = (x[..., 0] > -1).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.lstm(packed)[0].data
+
+
+@on_simulated
+def test_lengths_on_the_gpu_are_named_with_what_to_write():
+    answer = support.answer(subject_of(Packing(), torch.ones(2, 3, 4)), LIMITS)
+    assert (answer.status, answer.trouble) == ("failed", None)
+    row = answer.evidence[0].table.rows[0]
+    assert (row[0], row[-1]) == ("aten::_pack_padded_sequence", "give it lengths.cpu()")
 
 
 class Padded(nn.TransformerEncoder):

@@ -17,7 +17,7 @@ from torch import nn
 
 from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
-from metallab.pytorch.coverage import mps_coverage
+from metallab.pytorch.coverage import mps_coverage, report
 from metalsim.operators import status
 
 # Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
@@ -147,13 +147,14 @@ def test_attention_is_one_operator_on_mps_without_gradients():
 class PackedLSTM(nn.Module):
     """An LSTM over texts of several lengths."""
 
-    def __init__(self):
+    def __init__(self, lengths=lambda x: torch.tensor([3, 2])):
         super().__init__()
-        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.lstm, self.lengths = nn.LSTM(4, 4, batch_first=True), lengths
 
     def forward(self, x):
-        lengths = torch.tensor([3, 2])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, self.lengths(x), batch_first=True, enforce_sorted=False
+        )
         return self.lstm(packed)[0].data
 
 
@@ -206,9 +207,9 @@ def test_float64_is_reported_only_where_it_is_made():
     assert places(covered) == made
     assert all(each.line.startswith("tests/pytorch/test_coverage.py:") for each in covered.problems)
     kept = torch.ones(2, dtype=torch.float64)
-    on_the_cpu = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept, torch.ones(2))
+    on_the_cpu = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept.to(x.device), torch.ones(2))
     assert on_the_cpu.traced_on == "cpu"
-    assert places(on_the_cpu) == [("aten::mul.Tensor", "compute it in torch.float32")]
+    assert places(on_the_cpu) == [("aten::_to_copy", "write .to(torch.float32)")]
     (given,) = mps_coverage(
         lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device), torch.ones(2).double()
     ).problems
@@ -556,11 +557,133 @@ def test_what_fails_on_mps_is_found_on_the_cpu(function, kind):
 def test_a_no_of_a_trace_on_the_cpu_says_what_it_does_not_see():
     covered = mps_coverage(of_rows(lambda y: torch.mode(y).values), torch.randn(4, 4))
     assert not covered.runs
-    assert coverage.UNSEEN in covered.answer
+    assert report.WITH_THESE_NUMBERS in covered.answer
 
 
-def test_where_no_device_can_be_followed_the_trace_is_as_before():
-    def draw(y):
-        return y + torch.rand(4, generator=torch.Generator(y.device))
+def draw(y):
+    """Where there is no Mac, a generator on mps raises, so that the model cannot be told that it is on one."""
+    return y + torch.rand(4, generator=torch.Generator(y.device))
 
-    assert mps_coverage(of_rows(draw), torch.randn(4, 4)).runs
+
+def test_where_no_device_can_be_followed_there_is_no_yes():
+    covered = mps_coverage(of_rows(draw), torch.randn(4, 4))
+    assert (covered.runs, covered.is_sure) == (True, False)
+    assert covered.answer.startswith("Not known: ")
+    assert "getNewGenerator" in covered.not_followed
+
+
+def test_what_is_found_without_following_is_a_no():
+    covered = mps_coverage(of_rows(lambda y: torch.mode(draw(y)).values), torch.randn(4, 4))
+    assert covered.answer.startswith("No: mode has no MPS kernel")
+
+
+OUTSIDE = torch.ones(4)
+OUTER_LAYER = nn.Linear(4, 4)
+
+MIXED = {
+    "arange": lambda model, y: y * torch.arange(4),
+    "a plain attribute": lambda model, y: y + model.kept,
+    "in a list": lambda model, y: y + model.listed[0],
+    "of Python's module": lambda model, y: y + OUTSIDE,
+    "a layer of Python's module": lambda model, y: OUTER_LAYER(y),
+    "from a number": lambda model, y: y * torch.tensor([y.sum().item()]),
+    "type": lambda model, y: y + y.type(torch.FloatTensor),
+    "type of another": lambda model, y: y + torch.ones(4).type_as(OUTSIDE),
+    "a mask": lambda model, y: y.masked_fill(torch.ones(4, dtype=torch.bool), 0),
+    "a mask of attention": lambda model, y: nn.functional.scaled_dot_product_attention(
+        y[None, None], y[None, None], y[None, None], torch.ones(4, 4).tril().bool()
+    ),
+    "a state": lambda model, y: model.lstm(y[None], (torch.zeros(1, 1, 4), torch.zeros(1, 1, 4)))[
+        0
+    ],
+}
+"""Each raises on the simulated GPU, too."""
+
+SOUND = {
+    "an index": lambda model, y: y[:, torch.arange(2)],
+    "a number": lambda model, y: y + torch.arange(4).sum(),
+    "copied": lambda model, y: y + model.kept.to(y.device),
+    "copied into": lambda model, y: y.clone().copy_(torch.ones(4)),
+    "type of it": lambda model, y: y + torch.arange(4).type_as(y),
+    "all on the CPU": lambda model, y: y.type(torch.FloatTensor) + torch.arange(4),
+    "by a context": lambda model, y: y + _make_on(y.device),
+}
+"""Each runs on the simulated GPU, too."""
+
+
+def _make_on(device):
+    with device:
+        return torch.arange(4)
+
+
+class Keeps(nn.Module):
+    """Keeps tensors that `nn.Module.to` does not move; where it needs numbers it is traced on the CPU."""
+
+    def __init__(self, function, needs_numbers):
+        super().__init__()
+        self.function, self.needs_numbers = function, needs_numbers
+        self.kept, self.listed = torch.ones(4), [torch.ones(4)]
+        self.layer, self.lstm = nn.Linear(4, 4), nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.function(self, y[y.sum(-1) > -100] if self.needs_numbers else y)
+
+
+NUMBERS = pytest.mark.parametrize("needs_numbers", [True, False], ids=["cpu", "meta"])
+
+
+@NUMBERS
+@pytest.mark.parametrize("function", MIXED.values(), ids=MIXED)
+def test_a_tensor_that_is_left_on_the_cpu_is_found_wherever_it_is_traced(function, needs_numbers):
+    covered = mps_coverage(Keeps(function, needs_numbers), torch.randn(4, 4))
+    assert not covered.runs
+    assert covered.problems[0].kind == "on the CPU"
+
+
+@NUMBERS
+@pytest.mark.parametrize("function", SOUND.values(), ids=SOUND)
+def test_what_may_stay_on_the_cpu_is_no_problem(function, needs_numbers):
+    covered = mps_coverage(Keeps(function, needs_numbers), torch.randn(4, 4))
+    assert covered.answer.startswith("Yes: ")
+    assert covered.is_sure
+
+
+# ---- packed sequences, whose lengths are read on the CPU ----------------------------------------------------------
+
+
+def _count(y):
+    return (y[..., 0] > -100).sum(1)
+
+
+LENGTHS = {
+    "a list": (lambda y: [3, 2], True),
+    "a tensor on the CPU": (lambda y: torch.tensor([3, 2]), True),
+    "counted and copied": (lambda y: _count(y).cpu(), True),
+    "made on the GPU": (lambda y: torch.tensor([3, 2], device=y.device), False),
+    "counted on the GPU": (_count, False),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize(("lengths", "runs"), LENGTHS.values(), ids=LENGTHS)
+def test_lengths_of_a_packed_sequence_have_to_be_on_the_cpu(lengths, runs, training):
+    covered = mps_coverage(PackedLSTM(lengths), torch.randn(2, 3, 4), training=training)
+    assert (covered.runs, covered.is_sure) == (runs, True), covered.answer
+    assert [problem.kind for problem in covered.problems] == ([] if runs else ["on the GPU"])
+
+
+@NUMBERS
+@pytest.mark.parametrize("make", [nn.GRU, nn.LSTM])
+def test_a_packed_sequence_comes_back_with_its_lengths_on_the_cpu(make, needs_numbers):
+    recurrent = make(4, 4, batch_first=True)
+
+    def unpack(layer, x):
+        x = x[x.sum((1, 2)) > -100] if needs_numbers else x
+        packed = nn.utils.rnn.pack_padded_sequence(x, [3, 2], batch_first=True)
+        padded, lengths = nn.utils.rnn.pad_packed_sequence(layer(packed)[0], batch_first=True)
+        assert lengths.device.type == "cpu"
+        return padded[torch.arange(2), lengths - 1]
+
+    covered = mps_coverage(unpack, recurrent, torch.randn(2, 3, 4))
+    assert covered.answer.startswith("Yes: ")

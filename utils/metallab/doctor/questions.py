@@ -90,6 +90,10 @@ SUPPORT = Question(
             "it runs on an Apple GPU, though the tables of operators say otherwise",
             "look in answer {number} at what they name",
         ),
+        Trouble.PARTLY_KNOWN: Problem(
+            "whether all of it runs on an Apple GPU is not known",
+            "read in answer {number} what cannot be predicted, and try the model on a Mac",
+        ),
         Trouble.UNEXPLAINED: Problem(
             "it raises on an Apple GPU, though its operators run there",
             "look at the line in answer {number}, and run again: a fault may come and go",

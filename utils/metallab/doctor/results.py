@@ -78,6 +78,8 @@ class Trouble(StrEnum):
     """An operator is wrong, and no short program shows it."""
     CONTRADICTED = "contradicted"
     """The model runs on an Apple GPU, and the tables of operators say that it does not."""
+    PARTLY_KNOWN = "partly known"
+    """There is no Apple GPU, and of inference or of training nothing can be predicted."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class TaskSupport:
     may_leave_gpu: bool = False
     """Operators fall back, or are not PyTorch's own."""
     summary: str = ""
-    """What `metallab.pytorch.coverage` found; empty if nothing can be predicted."""
+    """What `metallab.pytorch.coverage` found; empty if it found nothing."""
     error: str = ""
     """Why nothing can be predicted."""
 
@@ -146,6 +148,8 @@ class Obstacle(StrEnum):
     UNKNOWN = "unknown"
     ON_CPU = "on the CPU"
     """It meets a tensor there."""
+    ON_GPU = "on the GPU"
+    """It meets a tensor there that has to be on the CPU: the lengths of sequences that are packed."""
     FLOAT64 = "float64"
     """It makes that."""
     COMPLEX128 = "complex128"
@@ -181,7 +185,11 @@ class SupportResult:
     @property
     def trouble(self) -> Trouble | None:
         """What the status does not say."""
-        if self.trial is None or not self.trial.is_surprising:
+        if self.trial is None:
+            is_partly_known = 0 < len(self.predicted) < len(self.tasks)
+            runs_as_far_as_known = all(task.runs for task in self.predicted)
+            return Trouble.PARTLY_KNOWN if is_partly_known and runs_as_far_as_known else None
+        if not self.trial.is_surprising:
             return None
         return Trouble.CONTRADICTED if self.trial.raised is None else Trouble.UNEXPLAINED
 

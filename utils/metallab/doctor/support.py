@@ -26,7 +26,7 @@ from metallab.doctor.results import (
 from metallab.doctor.worker import apple_gpu
 from metallab.outcomes import Status
 from metallab.pytorch import coverage
-from metallab.pytorch.copies import copied
+from metallab.pytorch.copies import copy_model
 from metallab.pytorch.dispatch import BACKWARD, Raised, explain
 from metallab.pytorch.model import ModelUnderTest
 
@@ -45,8 +45,8 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[SupportResult]:
     -------
     Answer
         ``failed`` if the trial, or without one the tables, say that it does not run, ``incomplete`` if they differ,
-        some of it may leave the GPU, or only the trial could say, ``skipped`` if nothing can be predicted and there is
-        no Apple GPU to try it on.
+        some of it may leave the GPU, only the trial could say, or without one inference or training cannot be
+        predicted, ``skipped`` if nothing can be predicted and there is no Apple GPU to try it on.
     """
     del limits
     predictions = list(_predict_tasks(subject))
@@ -78,7 +78,7 @@ def _status(result: SupportResult) -> Status:
         return "skipped"
     if result.trial is not None and result.trial.raised is not None:
         return "failed"
-    if result.trouble is Trouble.CONTRADICTED:
+    if result.trouble in (Trouble.CONTRADICTED, Trouble.PARTLY_KNOWN):
         return "incomplete"
     if not all(task.runs for task in result.predicted):
         return "failed"
@@ -107,7 +107,7 @@ def _predict_tasks(
         except coverage.TraceFailed as error:
             return error
 
-    yield "inference", predict(copied(subject.model).eval())
+    yield "inference", predict(copy_model(subject.model).eval())
     if subject.can_train:
         # The loss is an argument, since `mps_coverage` does not move tensors that a function has in a closure. With a
         # blank in its name it cannot be taken for an input of the model, whose names are identifiers.
@@ -125,6 +125,8 @@ def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed
         why = units.first_line(found) if cause is None else str(explain(cause))
         return TaskSupport(task, runs=None, error=why)
 
+    if found.runs and not found.is_sure:
+        return TaskSupport(task, runs=None, summary=found.answer)
     return TaskSupport(
         task,
         found.runs,
@@ -138,15 +140,16 @@ def _try_model(
 ) -> Trial:
     """Run the model on an Apple GPU, and return whether it ran, and whether the tables had said so.
 
-    Nothing is surprising where the tables said nothing: then ``covered`` is empty.
+    Nothing is surprising where the tables said nothing: then ``covered`` is empty, or holds what they are not sure of.
     """
     raised = try_on(on, subject)
-    was_predicted_to_run = all(each.runs for each in covered)
+    predicted = [each for each in covered if each.is_sure or not each.runs]
+    was_predicted_to_run = all(each.runs for each in predicted)
     has_run = raised is None
     return Trial(
         is_simulated=on.simulated,
         raised=None if raised is None else str(raised),
-        is_surprising=bool(covered) and has_run != was_predicted_to_run,
+        is_surprising=bool(predicted) and has_run != was_predicted_to_run,
     )
 
 

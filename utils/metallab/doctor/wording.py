@@ -108,6 +108,7 @@ PHRASES = {
     "ran": "On {where} it ran{surprise}.",
     "raised": "On {where} it raised{surprise}: {error}.",
     "obstacle: on the CPU": "raises: a tensor is on the CPU",
+    "obstacle: on the GPU": "raises: a tensor is on the GPU that has to be on the CPU",
     "obstacle: makes": "raises: makes {kind}",
     "own code": "in PyTorch's own code",
     # is it right
@@ -308,7 +309,7 @@ def _describe_support(result: SupportResult) -> list[str]:
 def task_support(support: TaskSupport) -> str:
     """Return what the tables say of a task."""
     task = PHRASES[support.task]
-    if support.runs is None:
+    if support.runs is None and not support.summary:
         return PHRASES["no prediction"].format(task=task, error=support.error)
     return PHRASES["prediction"].format(task=task, summary=support.summary)
 
@@ -327,6 +328,8 @@ def obstacle(operator: UnsupportedOperator) -> str:
     kind = operator.obstacle
     if kind is Obstacle.ON_CPU:
         return PHRASES["obstacle: on the CPU"]
+    if kind is Obstacle.ON_GPU:
+        return PHRASES["obstacle: on the GPU"]
     if kind in (Obstacle.FLOAT64, Obstacle.COMPLEX128, Obstacle.ARRAY):
         return PHRASES["obstacle: makes"].format(kind=kind)
     return kind

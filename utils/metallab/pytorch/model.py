@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from metallab.pytorch.copies import copied, mapped, tensors_in
+from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.divergence import backward, mean_square
 from metallab.pytorch.errors import NotAModel
@@ -56,7 +56,7 @@ class ModelUnderTest:
 
     def with_inputs(self, change: Callable[[Tensor], Tensor]) -> ModelUnderTest:
         """Return the same model with each tensor among the inputs changed."""
-        inputs, named = mapped(change, (self.inputs, self.named))
+        inputs, named = map_tensors(change, (self.inputs, self.named))
         return replace(self, inputs=inputs, named=named)
 
     def with_batch(self, rows: int) -> ModelUnderTest:
@@ -79,12 +79,12 @@ class ModelUnderTest:
         A loss that holds the model, for example to add a penalty on its weights, holds the copy then.
         """
         copies: dict[int, Any] = {}  # by identity of what was copied, as `copy.deepcopy` keeps them
-        model = copied(self.model, copies)
+        model = copy_model(self.model, copies)
 
         def find_copy(module: nn.Module) -> nn.Module:
             return copies.get(id(module), module)
 
-        loss = mapped(lambda tensor: tensor, self.loss, find_copy)
+        loss = map_tensors(lambda tensor: tensor, self.loss, find_copy)
         return replace(self, model=model, loss=loss)
 
     def to(self, device: torch.device | str) -> ModelUnderTest:
@@ -101,14 +101,14 @@ class ModelUnderTest:
         ] = {}  # shared, so that the model is copied once, also where the loss holds it
 
         def change_module(module: nn.Module) -> nn.Module:
-            return copied(module, copies)._apply(change)
+            return copy_model(module, copies)._apply(change)
 
         def change_tensor(tensor: Tensor) -> Tensor:
             # else an input that requires a gradient would become a result of this change, which has a graph and no
             # `.grad`, and cannot be copied again
             return change(tensor.detach()).requires_grad_(tensor.requires_grad)
 
-        model, loss, inputs, named = mapped(
+        model, loss, inputs, named = map_tensors(
             change_tensor, (self.model, self.loss, self.inputs, self.named), change_module
         )
         return replace(self, model=model, loss=loss, inputs=inputs, named=named)
@@ -239,8 +239,8 @@ def _count_rows(outputs: Any) -> list[int]:
 def _all_tensors(value: Any) -> list[Tensor]:
     """Return the tensors in a value, however deep they lie, those of modules included.
 
-    `mapped` goes through a value to copy it. The copy is not used: both functions hand back what they are given, and
-    remember its tensors.
+    `map_tensors` goes through a value to copy it. The copy is not used: both functions hand back what they are given,
+    and remember its tensors.
     """
     tensors: list[Tensor] = []
 
@@ -252,7 +252,7 @@ def _all_tensors(value: Any) -> list[Tensor]:
         tensors.extend((*module.parameters(), *module.buffers()))
         return module
 
-    mapped(remember, value, remember_weights)
+    map_tensors(remember, value, remember_weights)
     return tensors
 
 
@@ -260,7 +260,7 @@ def _all_tensors(value: Any) -> list[Tensor]:
 
 
 def _open_closure(loss: Loss) -> Loss:
-    """Return a loss function in whose closure `mapped` finds tensors, such as targets.
+    """Return a loss function in whose closure `map_tensors` finds tensors, such as targets.
 
     It goes through the arguments of a `functools.partial`, so the contents of the closure become arguments. A loss
     without a closure is returned as it is.
@@ -354,8 +354,8 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     model, inputs, loss = _split_result(result, factory)
     plain, named = _split_inputs(inputs)
     # The closure of a loss is opened for `cast`, which changes its tensors, such as targets, with the model's. Modules
-    # in it stay as they are, since `mapped` leaves them alone.
-    loss, plain, named = mapped(
+    # in it stay as they are, since `map_tensors` leaves them alone.
+    loss, plain, named = map_tensors(
         _detach_if_result, (_open_closure(loss or mean_square), plain, named)
     )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metallab import units
-from metallab.pytorch.copies import copied, mapped, tensors_in
+from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.divergence.report import LayerError
@@ -94,19 +94,21 @@ class TrainingRun:
         with enter_gradients(mode.gradients):
             output = self._output(model, inputs)
         if mode.has_gradients:
-            loss = mapped(_detach_on_cpu, self.loss, lambda module: copied(module).to("cpu"))
+            loss = map_tensors(
+                _detach_on_cpu, self.loss, lambda module: copy_model(module).to("cpu")
+            )
             backward(loss(output))
 
     def _model_on(self, device: Any, mode: RunMode) -> nn.Module:
         """Return a copy of the model on a device, in training or in evaluation mode."""
-        model = copied(self.model).to(device)
+        model = copy_model(self.model).to(device)
         if model.training != mode.is_training:  # parts of it may have a mode of their own
             model.train(mode.is_training)
         return model
 
     def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
         """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
-        model = copied(self.model).to("cpu")
+        model = copy_model(self.model).to("cpu")
         inputs = self._inputs_on("cpu", to_float64 if in_float64 else None)
         if in_float64:
             for tensor in (*model.parameters(), *model.buffers()):
@@ -125,7 +127,7 @@ class TrainingRun:
                 there = change(there)
             return there.requires_grad_(tensor.requires_grad)
 
-        return mapped(move, self.inputs)
+        return map_tensors(move, self.inputs)
 
     def _value(self, model: nn.Module, inputs: Any) -> Tensor:
         """Return the loss of a copy of the model."""

@@ -1,0 +1,427 @@
+"""Counts the operators that a model calls, and notes what each call would do on a Mac."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from metallab import units
+from metallab.pytorch.coverage.report import How, Problem, Use
+from metallab.pytorch.coverage.whereabouts import AS_ON_A_MAC, Whereabouts, list_tensors
+from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, watching
+from metallab.pytorch.placement import Place
+from metalsim import operators, refusals
+
+# Functions that are one operator on MPS, with one for the backward pass, and fall into pieces elsewhere: LSTM in
+# aten/src/ATen/native/RNN.cpp; linear has a kernel of its own beside the composite in native_functions.yaml.
+WHOLE_ON_MPS = {
+    "lstm": ("aten::_lstm_mps", "aten::lstm_mps_backward"),
+    "linear": ("aten::linear", "aten::linear_backward"),
+}
+# Attention is one operator where nothing needs a gradient (transformers/attention.cpp).
+ATTENTION = "scaled_dot_product_attention"
+ATTENTION_TAKES = ("query", "key", "value", "attn_mask", "dropout_p")
+ATTENTION_ON_MPS = "aten::_scaled_dot_product_attention_math_for_mps"
+
+NARROWER = {"float64": "float32", "complex128": "complex64"}
+"""The dtypes that MPS does not have, each with the one to take in its place."""
+
+AS_ARRAYS = ("numpy", "__array__")
+READ_AS_NUMBERS = (*AS_ARRAYS, "tolist")
+
+PACK = "aten::_pack_padded_sequence"
+TAKES_FROM_THE_CPU = (PACK, "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence")
+"""Operators on the GPU with an argument that lies on the CPU: the lengths of sequences, or the sizes of batches."""
+
+LEFT_ON_THE_CPU = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
+NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
+
+ENTRY = "trace_on"
+"""The function that calls the model; lines further out are not the model's."""
+
+
+class Ended(BaseException):
+    """Ends a trace; not an `Exception`, which a model may catch.
+
+    Parameters
+    ----------
+    message
+        Says of the model what it does: ``item asks for numbers``.
+    problem
+        What would raise on a Mac at this point, if anything.
+    """
+
+    def __init__(self, message: str, problem: Problem | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+class Recorder:
+    """Counts operators by the module that calls them; what is one operator on MPS counts as one.
+
+    Parameters
+    ----------
+    device
+        Where the trace computes: ``meta`` or ``cpu``.
+    training
+        Whether there will be a backward pass.
+    is_followed
+        Whether it is noted, on the CPU, where each tensor would lie.
+    """
+
+    def __init__(self, device: str, training: bool, is_followed: bool = True) -> None:
+        self.device = device
+        self.training = training
+        self.whereabouts = Whereabouts(device, is_followed)
+        self.modules = CallingModules()
+        self.calls: dict[str, collections.Counter[str]] = {}
+        """How often each module called an operator."""
+        self.ended_by: BaseException | None = None
+        """What ended the trace, since a model may catch it."""
+        self._problems: dict[Problem, dict[str, None]] = {}
+        """Each with the modules in which it was met; a dict keeps the order."""
+        self._outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
+        self._lines: dict[str, dict[str, None]] = {}
+        self._is_inside_a_whole = False
+        """True while a function runs that is one operator on MPS."""
+        self._has_zeros = False
+        """True if tensors came to the CPU from the meta device: they have zeros for numbers."""
+
+    # ---- what was found
+
+    def summarize(self, operator: str) -> Use:
+        """Return what was recorded of an operator; one call that is refused or leaves the GPU decides."""
+        modules, outcome = self.calls[operator], self._outcomes.get(operator)
+        status: How = operators.status(operator)
+        reason = way_out = ""
+        if isinstance(outcome, refusals.Refusal) and status in ("native", "composite"):
+            status, reason, way_out = "refused", outcome.words, outcome.way_out
+        elif isinstance(outcome, refusals.Detour):
+            status, reason = "falls back", outcome.reason
+
+        return Use(
+            operator,
+            status,
+            calls=sum(modules.values()),
+            modules=tuple(modules),
+            reason=reason,
+            way_out=way_out,
+            lines=tuple(self._lines.get(operator, ())),
+        )
+
+    def list_problems(self, held: list[Problem]) -> list[Problem]:
+        """Return the problems, those that the model holds first.
+
+        Parameters
+        ----------
+        held
+            Problems of parameters, buffers and inputs. What follows from their dtypes is not told again.
+        """
+        found = [replace(each, modules=tuple(modules)) for each, modules in self._problems.items()]
+        # a backward pass meets what the forward pass has kept
+        found = [each for each in found if each.line] or found
+        if held:
+            found = [each for each in found if each.kind not in NARROWER]
+        return held + found
+
+    def report(self, problem: Problem) -> None:
+        """Note a problem and its module."""
+        self._problems.setdefault(problem, {})[self._module] = None
+
+    @property
+    def _module(self) -> str:
+        """The innermost module that runs, by its place in the model."""
+        return below_root(self.modules.innermost())
+
+    # ---- while the model runs
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Watch the dispatcher, and the functions that fall into pieces above it."""
+        recorder = self
+
+        def see(operator: Any, args: Any, kwargs: Any) -> Any:
+            # in here a device is what it is
+            with recorder._watching(), torch._C.DisableTorchFunction():
+                if operator._can_decompose():  # whole only in inference mode
+                    with dispatcher:
+                        pieces = operator.decompose(*args, **kwargs)
+                    if pieces is not NotImplemented:
+                        return pieces
+                return recorder._compute(operator, args, kwargs)
+
+        class Functions(TorchFunctionMode):
+            def __torch_function__(
+                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                with recorder._watching():
+                    if function in AS_ON_A_MAC:
+                        is_there = recorder.whereabouts.find(*args) is Place.GPU
+                        return AS_ON_A_MAC[function] if is_there else function(*args)
+                    return recorder.whereabouts.call(recorder._call, function, args, kwargs or {})
+
+        dispatcher = watching(see)
+        # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
+        attention = nn.functional.scaled_dot_product_attention
+        nn.functional.scaled_dot_product_attention = functools.partial(self._call, attention)
+        try:
+            with self.modules, Functions(), dispatcher:
+                yield
+        finally:
+            nn.functional.scaled_dot_product_attention = attention
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Note errors around operators and functions: one of the meta device must not change the model's way.
+
+        Except AttributeError, by which code asks what a tensor has.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.device != "meta" or isinstance(error, AttributeError):
+                raise
+            self.ended_by = Ended(units.first_line(error))
+            raise self.ended_by from error
+        except BaseException as error:
+            self.ended_by = error
+            raise
+
+    # ---- functions, above the dispatcher
+
+    def _call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Call a function; count it if it is one operator on MPS."""
+        name = getattr(function, "__name__", "")
+        if name in READ_AS_NUMBERS:
+            self._judge_reading(name, args[0])
+
+        is_on_the_cpu = self.whereabouts.find_any((args, kwargs)) is Place.CPU
+        if self._is_inside_a_whole or is_on_the_cpu:
+            return function(*args, **kwargs)
+        if name == ATTENTION:
+            return self._call_attention(function, args, kwargs)
+        if name in WHOLE_ON_MPS and not _is_packed_lstm(name, args):
+            return self._call_whole_on_mps(name, function, args, kwargs)
+        return function(*args, **kwargs)
+
+    def _judge_reading(self, name: str, tensor: Tensor) -> None:
+        """Report a tensor on the GPU that is taken for an array; end a trace in which a tensor has no numbers."""
+        array = Problem("array", *NO_ARRAY, line=_find_calling_line())
+        is_array = name in AS_ARRAYS
+        if is_array and self.whereabouts.is_noted and self.whereabouts.find(tensor) is Place.GPU:
+            self.report(array)
+
+        if self._has_zeros or tensor.is_meta:
+            is_on_the_gpu = is_array and tensor.is_meta
+            raise Ended(f"{name} asks for numbers", array if is_on_the_gpu else None)
+
+    def _call_attention(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
+        # in its pieces a mask on the CPU meets numbers that were made for it, whose place nobody names
+        if self.whereabouts.is_noted and self._is_split(given):
+            self._report_left_on_the_cpu(f"aten::{ATTENTION}")
+
+        queries_keys_values = [given[name] for name in ATTENTION_TAKES[:3]]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in queries_keys_values):
+            return function(*args, **kwargs)
+
+        self._note(ATTENTION_ON_MPS, (), given)
+        return self._run_whole(function, args, kwargs)
+
+    def _call_whole_on_mps(self, name: str, function: Callable, args: Any, kwargs: Any) -> Any:
+        forward, backward = WHOLE_ON_MPS[name]
+        self._note(forward, args, kwargs)
+        if self.training:
+            return self._run_whole_with_gradient(backward, function, args, kwargs)
+        return self._run_whole(function, args, kwargs)
+
+    def _run_whole(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        """Call a function without counting its operators."""
+        self._is_inside_a_whole = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_inside_a_whole = False
+
+    def _run_whole_with_gradient(
+        self, backward_operator: str, function: Callable, args: Any, kwargs: Any
+    ) -> Any:
+        """Call a function whose backward pass is one operator, too; its gradients have the right shapes only."""
+        recorder = self
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+
+        class Whole(torch.autograd.Function):
+            @staticmethod
+            def forward(context: Any, *tensors: Tensor) -> Any:
+                context.save_for_backward(*tensors)
+                given = iter(tensors)
+                filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                return recorder._run_whole(function, *pytree.tree_unflatten(filled, structure))
+
+            @staticmethod
+            def backward(context: Any, *_gradients: Tensor) -> Any:
+                recorder._note(backward_operator)
+                return recorder._run_whole(_make_zeros, (context.saved_tensors,), {})
+
+        return Whole.apply(*list_tensors(leaves))
+
+    # ---- operators, at the dispatcher
+
+    def _compute(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Compute an operator; note it, and what would go wrong with it on MPS."""
+        name = operator.name() if "." in operator.name() else f"{operator.name()}.default"
+        where = f" in {self._module}" if self._module else ""
+        given = (args, kwargs)
+        require_dense(given, f"meet {name}{where}")
+
+        self._judge_lengths(operator, args)
+        args, kwargs = self._gather(operator, args, kwargs)
+        result = self._call_operator(operator, args, kwargs)
+        self.whereabouts.place_results(operator, (args, kwargs), result)
+        if self.whereabouts.find_any((args, kwargs, result)) is not Place.CPU:
+            self._note(name, args, kwargs)
+
+        require_dense(result, f"are made by {name}{where}")
+        self._judge_dtypes(operator, given, result)
+        return result
+
+    def _note(
+        self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac."""
+        if self._is_inside_a_whole:
+            return
+
+        self.calls.setdefault(operator, collections.Counter())[self._module] += 1
+        if line := _find_calling_line():
+            self._lines.setdefault(operator, {})[line] = None
+
+        outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
+        if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self._outcomes):
+            self._outcomes[operator] = outcome
+
+    def _call_operator(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
+        is_copy = operator == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
+        if self.device == "meta" and is_copy and args[0].is_meta:
+            self._has_zeros = True
+            return torch.zeros_like(args[0], dtype=kwargs.get("dtype"), device="cpu")
+
+        depends_on_numbers = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        is_on_the_cpu = self.whereabouts.find_any(args) is Place.CPU
+        if self._has_zeros and is_on_the_cpu and depends_on_numbers & set(operator.tags):
+            raise Ended(f"{operator.name()} asks for numbers")
+        return operator(*args, **kwargs)
+
+    # ---- what would raise
+
+    def _gather(self, operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Report tensors that were left on the CPU, which raise on MPS, and move them for a trace on meta."""
+        name = operator.name()
+        is_exempt = "copy" in name or name in TAKES_FROM_THE_CPU
+        if is_exempt or not self._is_split((args, kwargs)):
+            return args, kwargs
+
+        # x[indices] moves indices from the CPU
+        pairs = zip(operator._schema.arguments, args, strict=False)
+        not_moved = [each for known, each in pairs if str(known.type) != "List[Optional[Tensor]]"]
+        if Place.CPU in self._find_places((not_moved, kwargs)):
+            self._report_left_on_the_cpu(name)
+
+        if self.device == "cpu":
+            return args, kwargs
+        return pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
+
+    def _report_left_on_the_cpu(self, operator: str) -> None:
+        text = f"a tensor stays on the CPU where {operator} meets it"
+        line = _find_calling_line()
+        self.report(Problem("on the CPU", text, LEFT_ON_THE_CPU, operator, line))
+
+    def _is_split(self, values: Any) -> bool:
+        """Return True if some tensors lie on the GPU and others on the CPU."""
+        return self._find_places(values) >= {Place.GPU, Place.CPU}
+
+    def _find_places(self, values: Any) -> set[Place | None]:
+        """Return where tensors lie; those without dimensions MPS takes from the CPU like a number of Python."""
+        return {self.whereabouts.find(leaf) for leaf in list_tensors(values) if leaf.dim() > 0}
+
+    def _judge_lengths(self, operator: Any, args: Any) -> None:
+        """Report the lengths of sequences that are to be packed and lie on the GPU: they are read on the CPU."""
+        if operator.name() == PACK and self.whereabouts.find(args[1]) is Place.GPU:
+            text = "pack_padded_sequence wants its lengths on the CPU, and they lie on the GPU"
+            line = _find_calling_line()
+            self.report(Problem("on the GPU", text, "give it lengths.cpu()", PACK, line))
+
+    def _judge_dtypes(self, operator: Any, given: Any, result: Any) -> None:
+        """Report dtypes that MPS does not have; what follows from such a tensor is not reported again."""
+        is_known = any(problem.kind in NARROWER for problem in self._problems)
+        if is_known and self._find_wide_dtypes(given):
+            return
+
+        for dtype in self._find_wide_dtypes(result):
+            text = f"MPS has no {dtype}, which {operator.name()} makes"
+            way_out = _find_way_out(dtype, operator)
+            line = _find_calling_line()
+            self.report(Problem(dtype, text, way_out, operator.name(), line))
+
+    def _find_wide_dtypes(self, values: Any) -> list[Any]:
+        """Return the dtypes of tensors on the GPU that MPS does not have, each once."""
+        on_gpu = [leaf for leaf in list_tensors(values) if self.whereabouts.find(leaf) != Place.CPU]
+        dtypes = dict.fromkeys(units.dtype_name(tensor.dtype) for tensor in on_gpu)
+        return [dtype for dtype in dtypes if dtype in NARROWER]
+
+
+def require_dense(values: Any, where: str) -> None:
+    """End the trace if there is a sparse or nested tensor, whose kernels are not known.
+
+    Parameters
+    ----------
+    values
+        Tensors, as deep as PyTorch's pytree goes.
+    where
+        The end of ``sparse tensors, which ...``.
+    """
+    for leaf in list_tensors(values):
+        if leaf.is_nested or leaf.layout is not torch.strided:
+            kind = "nested" if leaf.is_nested else "sparse"
+            problem = f"computes with {kind} tensors, which {where}, and coverage knows kernels of dense ones alone"
+            raise Ended(f"{problem}: try it on a Mac, or make them dense")
+
+
+def _is_packed_lstm(name: str, args: Sequence[Any]) -> bool:
+    """Return True for an LSTM over a packed sequence, which MPS computes step by step, as a CPU does (RNN.cpp).
+
+    Its second argument are the sizes of the batches, a tensor; of any other LSTM it is the state, a pair of tensors.
+    """
+    return name == "lstm" and len(args) > 1 and isinstance(args[1], Tensor)
+
+
+def _make_zeros(tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return zeros in the shape of each tensor, None for those that have no gradient."""
+    return tuple(torch.zeros_like(t) if t.is_floating_point() else None for t in tensors)
+
+
+def _find_calling_line() -> str:
+    return calling_line(until=ENTRY)
+
+
+def _find_way_out(dtype: str, operator: Any) -> str:
+    """Return how to avoid a dtype that MPS does not have."""
+    name = operator.name().partition("::")[2].partition(".")[0]
+    narrower = f"torch.{NARROWER[dtype]}"
+    if name == "_to_copy":
+        return f"write .to({narrower})"
+
+    takes_dtype = any(argument.name == "dtype" for argument in operator._schema.arguments)
+    if hasattr(torch, name) and takes_dtype:
+        return f"write torch.{name}(..., dtype={narrower})"
+    return f"compute it in {narrower}"

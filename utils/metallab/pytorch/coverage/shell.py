@@ -1,0 +1,54 @@
+"""``metallab coverage package.module:factory``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage
+from metallab.pytorch.errors import NotAModel
+from metallab.pytorch.model import load_model
+
+
+def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """Run ``metallab coverage package.module:factory``, and return its exit code.
+
+    Parameters
+    ----------
+    parser
+        Without arguments yet.
+    arguments
+        What stands behind the command's name.
+
+    Returns
+    -------
+    int
+        0 if the model runs on MPS; 1 if not; 2 if that is not known: the factory makes no model, its operators cannot
+        be listed, or it cannot be followed where its tensors lie.
+
+    Raises
+    ------
+    SystemExit
+        With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
+    """
+    parser.add_argument(
+        "factory",
+        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+    )
+    parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
+    given = parser.parse_args(arguments)
+
+    try:
+        subject = load_model(given.factory)
+        coverage = mps_coverage(
+            subject.model, *subject.inputs, training=given.training, **subject.named
+        )
+    except (NotAModel, TraceFailed) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+    print(coverage)
+    if not coverage.runs:
+        return 1
+    return 0 if coverage.is_sure else 2

@@ -1,0 +1,200 @@
+"""Runs a model once, on the meta device or on the CPU, and says what it would do on MPS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from metallab import units
+from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
+from metallab.pytorch.coverage.recorder import NARROWER, Ended, Recorder, require_dense
+from metallab.pytorch.coverage.report import WORST_FIRST, Coverage, Problem, ProblemKind, shorten
+from metallab.pytorch.dispatch import explain
+
+
+class TraceFailed(RuntimeError):
+    """The model could not be run with these inputs, neither on the meta device nor on the CPU."""
+
+
+def mps_coverage(
+    model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any
+) -> Coverage:
+    """Predict which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS with what it is given.
+
+    Parameters
+    ----------
+    model
+        An `nn.Module`, traced as a copy, or a function of tensors and modules; a module that the function has in a
+        closure is neither seen nor copied.
+    inputs, named
+        What it is called with, on any device.
+    training
+        Trace the backward pass of the summed outputs as well.
+
+    Returns
+    -------
+    Coverage
+        Its ``answer`` is a line; ``uses`` has the operators, ``problems`` what raises despite a kernel. ``is_sure`` is
+        False for a model that could not be followed where its tensors would lie.
+
+    Raises
+    ------
+    TraceFailed
+        If the model does not run, or computes with sparse or nested tensors, whose kernels are others.
+    """
+    recorder, not_followed = _trace(model, inputs, named, training)
+
+    uses = [recorder.summarize(operator) for operator in recorder.calls]
+    uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
+    problems = recorder.list_problems(_find_held_wide_dtypes(model, inputs, named))
+    return Coverage(_name(model), tuple(uses), recorder.device, tuple(problems), not_followed)
+
+
+def _name(model: Callable[..., Any]) -> str:
+    if isinstance(model, nn.Module):
+        return type(model).__name__
+    return getattr(model, "__name__", str(model))
+
+
+def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[Recorder, str]:
+    """Return the first trace that succeeds, and why tensors could not be followed in it; empty if they were.
+
+    On the meta device nothing is computed, so it is tried first. On the CPU the model is told that its device is mps,
+    which some code cannot bear: ``torch.Generator(x.device)`` raises without such a device. So at last it runs as it
+    is, when nobody can tell which tensors would be left on the CPU.
+    """
+    not_followed = ""
+    problem: Problem | None = None
+    for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
+        try:
+            recorder = trace_on(device, is_followed, model, inputs, named, training)
+        except (Exception, Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
+            failure = error
+            not_followed = str(explain(error))
+            problem = getattr(error, "problem", None)
+            continue
+
+        if problem is not None:
+            recorder.report(problem)
+        return recorder, "" if is_followed else not_followed
+
+    # the last failure is that of the CPU, which the model raises anywhere
+    if isinstance(failure, Ended):
+        raise TraceFailed(f"the model {failure}") from None
+    why = explain(failure)
+    raise TraceFailed(
+        f"the model does not run with these inputs on the CPU: {why}; do they fit it?"
+    ) from failure
+
+
+def trace_on(
+    device: str, is_followed: bool, model: Callable, inputs: Any, named: Any, training: bool
+) -> Recorder:
+    """Run a copy of a model on a device, and return what was recorded; `calling_line` stops at this name.
+
+    Parameters
+    ----------
+    device
+        ``meta`` or ``cpu``.
+    is_followed
+        Whether it is noted, on the CPU, where each tensor would lie.
+    model, inputs, named, training
+        See `mps_coverage`.
+    """
+    with _as_on_mps(training):
+        subject, arguments, keywords = (_move(value, device) for value in (model, inputs, named))
+        recorder = Recorder(device, training, is_followed)
+        recorder.whereabouts.place_parts(subject, arguments, keywords)
+
+        with recorder.recording():
+            outputs = subject(*arguments, **keywords)
+            if training:
+                _sum_outputs(outputs).backward()
+
+    if recorder.ended_by:  # the model caught even that
+        raise recorder.ended_by
+    return recorder
+
+
+@contextlib.contextmanager
+def _as_on_mps(training: bool) -> Iterator[None]:
+    """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()  # the fused encoder
+    onednn = (
+        torch._C._get_mkldnn_enabled()
+    )  # a fused LSTM; the public function for it warns of TensorFloat-32
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.inference_mode(False),
+            torch.set_grad_enabled(training),
+            torch.nn.attention.sdpa_kernel(
+                torch.nn.attention.SDPBackend.MATH
+            ),  # no fused attention
+        ):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch._C._set_mkldnn_enabled(onednn)
+
+
+def _move(value: Any, device: str) -> Any:
+    """Copy a module, or every tensor in a value, to a device. Parameters are moved before the module is copied."""
+    if isinstance(value, torch.jit.ScriptModule):  # its parameters are in C++
+        return copy_model(value).to(device)
+
+    if isinstance(value, nn.Module):
+        moved: dict[int, Any] = {}
+        for parameter in value.parameters():
+            moved[id(parameter)] = nn.Parameter(_copy(parameter, device), parameter.requires_grad)
+        for buffer in value.buffers():
+            moved[id(buffer)] = _copy(buffer, device)
+        return copy_model(value, moved)
+
+    return map_tensors(
+        lambda tensor: _copy(tensor, device), value, lambda module: _move(module, device)
+    )
+
+
+def _copy(tensor: Tensor, device: str) -> Tensor:
+    require_dense(tensor, "are among its inputs, parameters or buffers")
+    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+
+
+def _sum_outputs(outputs: Any) -> Tensor:
+    """Return the sum of all differentiable outputs; ValueError if there is none."""
+    differentiable = [leaf for leaf in tensors_in(outputs) if leaf.requires_grad]
+    if not differentiable:
+        raise ValueError(
+            "training=True, but no output depends on a parameter or input that requires a gradient"
+        )
+
+    real = [leaf.abs() if leaf.is_complex() else leaf for leaf in differentiable]
+    return sum(leaf.sum() for leaf in real)
+
+
+def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
+    """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
+    tensors = [(f"input {number}", leaf) for number, leaf in enumerate(tensors_in(inputs))]
+    for name, value in named.items():
+        tensors += [(name, leaf) for leaf in tensors_in(value)]
+    for module in (model, *inputs):
+        if isinstance(module, nn.Module):
+            tensors += [*module.named_parameters(), *module.named_buffers()]
+
+    problems = []
+    for dtype, narrower in NARROWER.items():
+        names = [name for name, tensor in tensors if units.dtype_name(tensor.dtype) == dtype]
+        if names:
+            way_out = f"make it with dtype=torch.{narrower}"
+            if dtype == "float64":
+                way_out = "call .float() first"
+            text = f"MPS has no {dtype}, but {shorten(names)} is"
+            problems.append(Problem(cast(ProblemKind, dtype), text, way_out))
+    return problems
