@@ -406,7 +406,12 @@ def left_uncompared(result: CorrectnessResult) -> list[str]:
 
 
 def limits_of_comparison(result: CorrectnessResult) -> list[str]:
-    """Return what else is to be known of a comparison, one point each."""
+    """Return what else is to be known of a comparison, one point each.
+
+    It compares less than it seems to where the model raised behind the wrong operator, where it was not run as it is,
+    but in float32 in place of float64 (``is_narrowed``), which no Apple GPU has, where no gradient reaches some
+    weights, and where operators ran on the CPU, which are right by nature.
+    """
     lines = []
     if result.wrong is not None and result.raised is not None:
         lines.append(PHRASES["raises later"].format(error=result.raised))
@@ -623,11 +628,12 @@ def _describe_formats(result: FormatsResult) -> list[str]:
     """Return which formats fail and how, then the errors of those that are sound, then those without an error.
 
     A format is sound if it ran without an infinity or NaN of its own. It has no error if outputs are random, or there
-    is no finite number to compare.
+    is no finite number to compare. The line with the errors ends with advice: which small format is the nearest, or to
+    stay with float32 where none is sound (`choice`).
     """
     reference = PHRASES[result.reference]
     lines = []
-    if result.nans:
+    if result.nans:  # NaN that the reference has too is the model's, and speaks against no format
         phrase = PHRASES["nan as well"]
         lines.append(phrase.format(nans=result.nans, outputs=result.outputs, reference=reference))
     for run in result.formats:
@@ -681,7 +687,13 @@ def inference(run: FormatRun) -> str:
 
 
 def choice(compared: Sequence[FormatRun]) -> str:
-    """Return which small format is the nearest to the reference."""
+    """Return the advice which format to take: the small one that is the nearest to the reference.
+
+    Parameters
+    ----------
+    compared
+        The sound formats with an error, float32 among them, which is no small one.
+    """
     whole = [run.error for run in compared if run.how is None]
     # a format under autocast has float32's error where no operator computes in it: it was not tried then
     small = [run for run in compared if run.error not in whole]

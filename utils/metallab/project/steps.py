@@ -402,8 +402,10 @@ def look_into(work: Workbench, name: Any) -> Finding:
         sentences.append(wording.PHRASES["other operator"])
     return Finding(
         wording.PHRASES["looked into"].format(name=wanted, found=" ".join(sentences)),
-        operators=answer.asked,
-        details=_describe_copies(answer),
+        operators=answer.asked,  # the device on which they were timed, which the report names beside them
+        details=_describe_copies(
+            answer
+        ),  # they may cost more than the operator that was looked into
     )
 
 

@@ -206,14 +206,17 @@ def shorten_place(asked: Asked, cpu: str) -> str:
     Parameters
     ----------
     asked
-        Labels of hardware, and PyTorch's version.
+        What the doctor asked a question of. ``tables``: PyTorch's tables of operators, then the device on which the
+        model was tried, if there was one. ``copies``: a device, and another one on which copies and fallbacks were
+        counted, because the first is a CPU, which copies nothing. Otherwise the device alone.
     cpu
         The label of this machine's CPU, which the report names elsewhere.
     """
     device = shorten_label(asked.device, cpu)
     if asked.tables is not None:
-        tables = PHRASES["tables"]
+        tables = PHRASES["tables"]  # without PyTorch's version, which the report names once
         return tables if device is None else PHRASES["and"].join([tables, device])
+
     return doctor_wording.describe_asked(
         Asked(device=device, copies=shorten_label(asked.copies, cpu))
     )

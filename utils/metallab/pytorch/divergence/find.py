@@ -57,9 +57,10 @@ def find(
     model
         Stays as it is. It is run in its mode (training or evaluation) and its dtypes, float16 and bfloat16 included.
     inputs
-        A tuple of arguments, or a dict of those that have names.
+        A tuple or list of arguments, or a dict of those that have names.
     loss
-        Takes the model's output and returns one number; by default the mean square of all floating outputs.
+        Takes the model's output and returns one number; by default the mean square of all floating outputs. It is
+        copied for each run, so that one that counts its calls begins anew.
     optimizer
         Such as ``torch.optim.AdamW``: is given the copy's parameters and takes one step, which is compared as well.
     on
@@ -78,7 +79,7 @@ def find(
     Raises
     ------
     TypeError
-        If ``inputs`` is neither a tuple nor a dict.
+        If ``inputs`` is neither a tuple, a list nor a dict.
     ValueError
         If the model has no floating parameter and no floating input, or float64 where the device has none.
     Exception
@@ -100,7 +101,8 @@ def find(
     """
     if not isinstance(inputs, list | tuple | Mapping):
         raise TypeError(
-            f"inputs is a {type(inputs).__name__}: give a tuple of what the model is called with, (x,)"
+            f"inputs is a {type(inputs).__name__}: give a tuple or a list of what the model is called with, (x,), or a "
+            "dict of what it is called with by name"
         )
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
@@ -111,9 +113,13 @@ def find(
         if report.agreement == "differs":
             break
         report = _add_run(report, search, run, mode)
+
+    # A fault may come and go: one in ten calls of a kernel that does not wait for memory, say. Each kind of call was
+    # compared once so far, so where nothing was wrong the calls are made again, with other numbers.
     if report.kind in (Outcome.AGREES, Outcome.RAISED):
         seconds = min(search.until - time.monotonic(), max(MIN_REPEAT_SECONDS, search.seconds_used))
         report = search.repeat(report, REPEATS, seconds)
+
     if not layers or report.raised is not None:
         return report
 

@@ -41,11 +41,16 @@ class RecordedLayer:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What is computed on each device: a forward pass, a backward pass and a step."""
+    """What is computed on each device: a forward pass, a backward pass and a step.
+
+    Model, inputs and loss are copied for each run, so that all runs begin alike: a model may keep statistics, and a
+    loss may count its calls or keep an average. What a function has in a closure is not copied.
+    """
 
     model: nn.Module
     inputs: Sequence[Any] | dict[str, Any]
     loss: Callable[[Any], Tensor]
+    """A function, or an object that is called; what it holds is copied to the device of a run with it."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
 
     def compare(
@@ -68,58 +73,49 @@ class TrainingRun:
             One for each call of a layer, in the order of the forward pass; empty unless ``record``.
         """
         mode = comparer.mode
-        model = self._model_on(device, mode)
-        inputs = self._inputs_on(device)
-        layers = _record_layers(model) if record else []
+        copied = self._copy_to(device)
+        copied.enter(mode)
+        layers = _record_layers(copied.model) if record else []
 
         if not mode.has_gradients:
             with enter_gradients(mode.gradients), comparer.watching():
-                self._output(model, inputs)
+                copied.compute_output()
             return layers
 
-        optimizer = self.optimizer(model.parameters()) if self.optimizer else None
+        optimizer = self.optimizer(copied.model.parameters()) if self.optimizer else None
         with comparer.watching():
-            loss = self._value(model, inputs)
+            loss = copied.compute_loss()
             comparer.direction = "backward"
             backward(loss)
 
             if optimizer is not None:
                 comparer.direction = "step"
-                self._step(optimizer, model, inputs)
+                copied.step(optimizer)
         return layers
 
     def compute_on_cpu(self, mode: RunMode) -> None:
         """Compute the same on a copy on the CPU, but for the step; raise what the model raises."""
-        model, inputs = self._model_on("cpu", mode), self._inputs_on("cpu")
+        copied = self._copy_to("cpu")
+        copied.enter(mode)
         with enter_gradients(mode.gradients):
-            output = self._output(model, inputs)
+            output = copied.compute_output()
         if mode.has_gradients:
-            loss = map_tensors(
-                _detach_on_cpu, self.loss, lambda module: copy_model(module).to("cpu")
-            )
-            backward(loss(output))
-
-    def _model_on(self, device: Any, mode: RunMode) -> nn.Module:
-        """Return a copy of the model on a device, in training or in evaluation mode."""
-        model = copy_model(self.model).to(device)
-        if model.training != mode.is_training:  # parts of it may have a mode of their own
-            model.train(mode.is_training)
-        return model
+            backward(copied.loss(output))
 
     def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
         """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
-        model = copy_model(self.model).to("cpu")
-        inputs = self._inputs_on("cpu", to_float64 if in_float64 else None)
-        if in_float64:
-            for tensor in (*model.parameters(), *model.buffers()):
-                tensor.data = to_float64(tensor.data)
-
-        layers = _record_layers(model)
-        backward(self._value(model, inputs))
+        copied = self._copy_to("cpu", to_float64 if in_float64 else None)
+        layers = _record_layers(copied.model)
+        backward(copied.compute_loss())
         return layers
 
-    def _inputs_on(self, device: Any, change: Callable[[Tensor], Tensor] | None = None) -> Any:
-        """Return a copy of the inputs on a device, each tensor changed."""
+    def _copy_to(self, device: Any, change: Callable[[Tensor], Tensor] | None = None) -> _CopiedRun:
+        """Return copies of the model, its inputs and its loss on a device, each tensor changed.
+
+        A loss that holds the model, as one that adds the size of the weights may, holds the copy afterwards: the
+        gradients would else go to weights that nobody looks at.
+        """
+        copies: dict[int, Any] = {}  # by identity of what was copied, as `copy.deepcopy` keeps them
 
         def move(tensor: Tensor) -> Tensor:
             there = move_to(tensor.detach(), device)
@@ -127,39 +123,62 @@ class TrainingRun:
                 there = change(there)
             return there.requires_grad_(tensor.requires_grad)
 
-        return map_tensors(move, self.inputs)
+        def move_module(module: nn.Module) -> nn.Module:
+            copied = copy_model(module, copies).to(device)
+            if change is not None:
+                for tensor in (*copied.parameters(), *copied.buffers()):
+                    tensor.data = change(tensor.data)
+            return copied
 
-    def _value(self, model: nn.Module, inputs: Any) -> Tensor:
-        """Return the loss of a copy of the model."""
-        return self.loss(self._output(model, inputs))
+        return _CopiedRun(
+            model=move_module(self.model),
+            inputs=map_tensors(move, self.inputs),
+            loss=map_tensors(move, self.loss, move_module),
+        )
 
-    def _output(self, model: nn.Module, inputs: Any) -> Any:
-        """Call a copy of the model."""
-        return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
-    def _step(self, optimizer: torch.optim.Optimizer, model: nn.Module, inputs: Any) -> None:
+@dataclass(frozen=True)
+class _CopiedRun:
+    """A model with its inputs and its loss, on one device."""
+
+    model: nn.Module
+    inputs: Any
+    loss: Callable[[Any], Tensor]
+
+    def enter(self, mode: RunMode) -> None:
+        """Put the model into training or evaluation mode."""
+        if self.model.training != mode.is_training:  # parts of it may have a mode of their own
+            self.model.train(mode.is_training)
+
+    def compute_output(self) -> Any:
+        """Call the model."""
+        if isinstance(self.inputs, dict):
+            return self.model(**self.inputs)
+        return self.model(*self.inputs)
+
+    def compute_loss(self) -> Tensor:
+        """Call the model, and the loss with what it returns."""
+        return self.loss(self.compute_output())
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take a step after the backward pass.
 
         Only an optimizer that cannot do without, as LBFGS, is given a function that computes the loss and the gradients
         again: any other would call it too, and each operator would be compared twice.
         """
 
-        def closure() -> Tensor:
+        def compute_again() -> Tensor:
             optimizer.zero_grad()
-            loss = self._value(model, inputs)
+            loss = self.compute_loss()
             backward(loss)
             return loss
 
         parameter = inspect.signature(optimizer.step).parameters.get("closure")
         needs_closure = parameter is not None and parameter.default is parameter.empty
         if needs_closure:
-            optimizer.step(closure)
+            optimizer.step(compute_again)
         else:
             optimizer.step()
-
-
-def _detach_on_cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu")
 
 
 def move_to(tensor: Tensor, device: Any) -> Tensor:

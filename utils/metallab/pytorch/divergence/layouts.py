@@ -118,22 +118,27 @@ class Layout:
         return text
 
     def _storage_source(self, count: int) -> str:
-        """Return an expression for so many numbers of the dtype in one dimension.
+        """Return an expression for so many numbers of the dtype, in one dimension, where the argument lay.
 
-        Floating and complex ones are random. Integers are 0, since they may be positions, unless `integers` says
-        otherwise, and truth values True.
+        They are made on the CPU and moved, so that the CPU and the device compute with the same numbers. A floating
+        dtype other than float32 is cast to on the way: ``torch.randn(6).to(device, torch.float16)``.
         """
         numbers = self._numbers_source(count)
-        if self.dtype == torch.bool and self.has_hidden_row:
-            numbers = f"({numbers})"
         if self.is_on_cpu:
             return numbers
+
+        if self.dtype == torch.bool and self.has_hidden_row:
+            numbers = f"({numbers})"  # a comparison, of which .to would take the right side alone
         if self.dtype.is_floating_point and self.dtype != torch.float32:
             return f"{numbers}.to(device, {self.dtype})"
         return f"{numbers}.to(device)"
 
     def _numbers_source(self, count: int) -> str:
-        """Return the expression for so many numbers on the CPU."""
+        """Return the expression for so many numbers on the CPU.
+
+        Floating and complex ones are random. Integers are 0, since they may be positions, unless `integers` says
+        otherwise, and truth values True.
+        """
         if self.dtype.is_floating_point:
             # drawn in float32 first, so that each dtype has the same numbers
             numbers = f"torch.{self.distribution}({count})"

@@ -43,9 +43,9 @@ class Sample:
     """A call that was right, to be made again."""
 
     frame: Call
-    """With an empty tensor on its device in place of each."""
+    """The call without its numbers: each tensor is an empty one, which tells the device and the dtype it had."""
     before: Call
-    """With what it was given, on the CPU."""
+    """The call with the numbers that it was given, on the CPU."""
     module: str
     direction: Direction
     mode: RunMode
@@ -75,14 +75,20 @@ class Repetition:
 def make_sample(call: Call, before: Call, result: Any, **where: Any) -> Sample | None:
     """Return a call to be made again; None if it is large, or its tensors have no plain memory.
 
+    To be made again it needs its numbers, and where they were: which tensors lay on the device and which on the CPU,
+    where an index may stay. The numbers are kept on the CPU (``before``), and the places in a copy of the call whose
+    tensors are empty (``frame``, made by `Tensor.new_empty`, which keeps device and dtype). So the samples of a large
+    model take no memory of the GPU, which the model may need.
+
     Parameters
     ----------
     call, before
-        The call on the device, and on the CPU with what it was given.
+        The call on the device, after it was made, and on the CPU with what it was given.
     result
         What it returned.
     where
-        The fields of `Sample` that say where it was called, and whether it draws.
+        The fields of `Sample` that say where it was called, and whether it draws random numbers: module, direction,
+        mode, is_random.
     """
     tensors = [*before.tensors, *(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))]
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors):
