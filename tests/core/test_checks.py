@@ -561,3 +561,85 @@ def test_outputs_wrong_alike_are_found_by_a_third_result():
         known(wrong, right.copy())
     with pytest.raises(checks.Mismatch, match="the variant's is wrong"):
         known(right.copy(), wrong)
+
+
+# ---- what is not to be compared --------------------------------------------------------------------------------------
+
+SCORES = np.array([[1.0, -1e9], [0.5, 2.0]], np.float32)
+"""Of attention; the first row may not look at its second column."""
+MASKED = SCORES < -1e8
+DIFFERENTLY_MASKED = np.array([[1.0, -3e38], [0.5, 2.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (DIFFERENTLY_MASKED, "differ too much"),
+        (np.where(MASKED, np.nan, SCORES), "NaN on one side"),
+    ],
+    ids=["another number", "NaN"],
+)
+def test_what_a_mask_hides_is_proposed_to_be_ignored(result, words):
+    with pytest.raises(checks.Mismatch, match=f"{words}.* pass ignore="):
+        checks.assert_close(SCORES, result, "float32")
+    checks.assert_close(SCORES, result, "float32", ignore=MASKED)
+
+
+def test_a_difference_of_usual_size_is_not_said_to_be_a_mask():
+    with pytest.raises(checks.Mismatch) as mismatch:
+        checks.assert_close(SCORES, SCORES + ~MASKED, "float32")
+    assert "ignore" not in str(mismatch.value)
+
+
+def test_what_is_not_ignored_is_compared_at_its_own_size():
+    """The mask makes no difference beside it look small."""
+    result = np.where(MASKED, 0, SCORES)
+    result[1, 1] += 0.01
+    with pytest.raises(checks.Mismatch, match=r"1 of 3 values differ too much, worst at \(1, 1\)"):
+        checks.assert_close(SCORES, result, "float32", ignore=MASKED)
+
+
+@pytest.mark.parametrize("framework", [np.asarray, torch.tensor], ids=["numpy", "torch"])
+def test_a_mask_is_broadcast(framework):
+    scores, column = np.stack([SCORES, SCORES]), np.array([False, True])
+    result = scores.copy()
+    result[..., 1] = 0
+    checks.assert_close(framework(scores), framework(result), "float32", ignore=framework(column))
+
+
+def test_whole_numbers_are_ignored_as_well():
+    checks.assert_close([1, -1], [1, 99], "int64", ignore=[False, True])
+
+
+def test_several_outputs_have_masks_in_the_same_containers():
+    reference = {"scores": SCORES, "sum": np.float32(3)}
+    result = {"scores": DIFFERENTLY_MASKED, "sum": np.float32(3)}
+    checks.assert_close(reference, result, "float32", ignore={"scores": MASKED, "sum": None})
+
+
+@pytest.mark.parametrize(
+    ("ignore", "error", "words"),
+    [
+        (MASKED.astype(int), TypeError, "give booleans"),
+        (np.zeros(3, bool), ValueError, "cannot be broadcast"),
+        ({"scores": MASKED}, ValueError, "has masks for"),
+        (np.ones((2, 2), bool), checks.Mismatch, "leaves nothing"),
+    ],
+    ids=["numbers", "shape", "containers", "everything"],
+)
+def test_a_mask_that_fits_nothing_is_refused(ignore, error, words):
+    with pytest.raises(error, match=words):
+        checks.assert_close(SCORES, SCORES.copy(), "float32", ignore=ignore)
+
+
+def test_one_mask_for_several_outputs_is_refused():
+    with pytest.raises(ValueError, match="2 parts"):
+        checks.assert_close(
+            [SCORES, SCORES], [SCORES.copy(), SCORES.copy()], "float32", ignore=MASKED
+        )
+
+
+def test_a_comparison_of_variants_ignores_what_it_is_told_to():
+    parity = checks.matches("float32", ignore=MASKED)
+    parity(SCORES, DIFFERENTLY_MASKED)
+    assert "masked" in str(parity)

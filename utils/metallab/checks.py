@@ -6,9 +6,9 @@ import copy
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ except ImportError:  # NumPy 1
     from numpy import byte_bounds
 
 from metallab import isolated, judgement, units
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 
 
 class Mismatch(AssertionError):
@@ -28,9 +28,8 @@ class Mismatch(AssertionError):
 class WrongAnswer(AssertionError):
     """An exercise's answer that its check refuses."""
 
-    _render_traceback_ = (
-        isolated.ChildFailed._render_traceback_
-    )  # where it was raised helps no learner
+    # where it was raised helps no learner
+    _render_traceback_ = isolated.ChildFailed._render_traceback_
 
 
 def wrong_answer(exercise: str, sentence: str) -> WrongAnswer:
@@ -87,51 +86,75 @@ MASK_BINS = 27
 
 
 def tolerance(dtype: Any) -> Tolerance:
-    """The tolerance of a dtype, named by a string or by any framework's own; integers and booleans must be equal.
+    """Return the tolerance of a dtype, named by a string or by any framework's own; whole numbers must be equal.
 
     ValueError for a dtype that has none.
     """
     name = units.dtype_name(dtype)
     if re.fullmatch(r"q?u?int\d*|bool_?", name):
         return Tolerance(0.0, 0.0)
-    if (known := _OF_PARTS.get(name, name)) not in TOLERANCES:
+
+    known = _OF_PARTS.get(name, name)
+    if known not in TOLERANCES:
         raise ValueError(
             f"there is no tolerance for {name!r}, only for {', '.join(TOLERANCES)} and whole numbers"
         )
     return TOLERANCES[known]
 
 
-def matches(dtype: Any, truth: Any = None) -> Callable[[Any, Any], None]:
-    """A parity check for `metallab.timing.compare`: outputs within the tolerance of ``dtype``, else `Mismatch`.
+def matches(dtype: Any, truth: Any = None, ignore: Any = None) -> Callable[[Any, Any], None]:
+    """Return a parity check for `metallab.timing.compare`: outputs agree within the tolerance of a dtype.
 
-    Two variants on one device may be wrong alike. With ``truth``, a result from elsewhere, the baseline and the variant
-    have both to agree with that. ValueError for a dtype that has no tolerance.
+    Parameters
+    ----------
+    dtype
+        Whose tolerance is allowed, such as ``"float32"``.
+    truth
+        A result from elsewhere, with which both outputs have to agree: two variants on one device may be wrong alike.
+    ignore
+        What not to compare; see `assert_close`.
+
+    Returns
+    -------
+    Callable
+        Takes the baseline's output and a variant's, and raises `Mismatch` where they differ.
+
+    Raises
+    ------
+    ValueError
+        For a dtype that has no tolerance.
     """
     tolerance(dtype)
-    return _Matches(units.dtype_name(dtype), truth)
+    return _Matches(units.dtype_name(dtype), truth, ignore)
 
 
 @dataclass
 class _Matches:
     dtype: str
     truth: Any = None
+    ignore: Any = None
 
     def __call__(self, reference: Any, result: Any) -> None:
         if self.truth is None:
-            assert_close(reference, result, self.dtype)
+            assert_close(reference, result, self.dtype, self.ignore)
             return
-        for whose, got in (("the baseline's", reference), ("the variant's", result)):
+
+        for whose, output in (("the baseline's", reference), ("the variant's", result)):
             try:
-                assert_close(self.truth, got, self.dtype)
+                assert_close(self.truth, output, self.dtype, self.ignore)
             except Mismatch as difference:
                 raise Mismatch(f"{whose} is wrong: {difference}") from None
 
     def __str__(self) -> str:
-        known = "" if self.truth is None else " with a result from elsewhere"
-        return f"outputs compared{known} at {self.dtype} tolerance"
+        text = "outputs compared"
+        if self.truth is not None:
+            text += " with a result from elsewhere"
+        if self.ignore is not None:
+            text += " but where they are masked"
+        return f"{text} at {self.dtype} tolerance"
 
 
-def assert_close(reference: Any, result: Any, dtype: Any) -> None:
+def assert_close(reference: Any, result: Any, dtype: Any, ignore: Any = None) -> None:
     """Raise `Mismatch` unless two results agree.
 
     Of objects that are none of the known containers the arrays are compared, such as those of a language model's cache
@@ -147,52 +170,119 @@ def assert_close(reference: Any, result: Any, dtype: Any) -> None:
         numbers and texts; or lists, tuples, dicts and other objects that hold these.
     dtype
         Whose tolerance is allowed.
+    ignore
+        Booleans, True where nothing is to be compared: an array that can be broadcast to the output's shape, such as
+        the mask of attention, whose scores of -1e9 mean nothing. Of several outputs the masks lie in the same
+        containers, with None for an output that is compared as a whole.
 
     Raises
     ------
     TypeError
-        For a result that is none of these or has no numbers, such as a tensor on the meta device.
+        For a result that is none of these or has no numbers, such as a tensor on the meta device, and for an
+        ``ignore`` that is no array of booleans.
+    ValueError
+        For a dtype that has no tolerance, and for an ``ignore`` that fits no output, or is an array where there are
+        several.
+
+    Examples
+    --------
+    >>> reference, result = np.array([1.0, -1e9]), np.array([1.0, -3e38])
+    >>> assert_close(reference, result, "float32", ignore=reference < -1e8)
     """
     allowed = tolerance(dtype)
-    expected, got = (
-        sorted(_leaves(value), key=lambda pair: pair[0]) for value in (reference, result)
-    )
-    opaque = [part for part, leaf in expected if _is_opaque(leaf)]
+    expected, given = _list_leaves(reference), _list_leaves(result)
+    opaque = {part for part, leaf in expected.items() if _is_opaque(leaf)}
     if len(opaque) < len(
         expected
-    ):  # if nothing else is there, it is said below what cannot be compared
-        expected, got = (
-            [pair for pair in pairs if pair[0] not in opaque] for pairs in (expected, got)
-        )
-    if not expected or not got:
+    ):  # if there is nothing else, it is said below what cannot be compared
+        expected, given = _leave_out(expected, opaque), _leave_out(given, opaque)
+
+    _require_same_parts(list(expected), list(given))
+    masks = _list_masks(ignore, list(expected))
+
+    compared = 0
+    for part, leaf in expected.items():
+        compared += _assert_leaf_close(_Pair(leaf, given[part], part, masks.get(part)), allowed)
+    if not compared:
+        why = "every array is empty" if ignore is None else "ignore leaves nothing of any array"
+        raise Mismatch(f"there is nothing to compare: {why}")
+
+
+def _list_leaves(value: Any) -> dict[str, Any]:
+    """Return the parts of a result, in the order of their names."""
+    return dict(sorted(_leaves(value), key=lambda pair: pair[0]))
+
+
+def _leave_out(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {part: leaf for part, leaf in parts.items() if part not in names}
+
+
+def _require_same_parts(expected: list[str], given: list[str]) -> None:
+    """Raise `Mismatch` unless two results have the same parts, and at least one."""
+    if not expected or not given:
         raise Mismatch(
             "there is nothing to compare: a function returned None or nothing; let it return its result"
         )
-    parts, others = ([part for part, _ in pairs] for pairs in (expected, got))
-    if parts != others:
-        only = [
-            [part for part in a if part not in b] for a, b in ((parts, others), (others, parts))
-        ]
-        raise Mismatch(
-            f"the results have different parts: only in the reference {_few(only[0])}, "
-            f"only in the result {_few(only[1])}"
+    if expected == given:
+        return
+
+    only_expected = _list_some([part for part in expected if part not in given])
+    only_given = _list_some([part for part in given if part not in expected])
+    raise Mismatch(
+        f"the results have different parts: only in the reference {only_expected}, "
+        f"only in the result {only_given}"
+    )
+
+
+def _list_masks(ignore: Any, parts: list[str]) -> dict[str, np.ndarray]:
+    """Return what is not compared of each part that has something of the kind."""
+    if ignore is None:
+        return {}
+
+    masks = _list_leaves(ignore)
+    if list(masks) == [ROOT] and parts != [ROOT]:
+        raise ValueError(
+            f"ignore is one array, and the result has {len(parts)} parts: {_list_some(parts)}; give masks in the same "
+            "containers, with None where all is compared"
         )
-    pairs = zip(expected, got, strict=True)
-    if not sum(
-        [_assert_leaf_close(leaf, other, allowed, part) for (part, leaf), (_, other) in pairs]
-    ):
-        raise Mismatch("there is nothing to compare: every array is empty")
+    if unknown := [part for part in masks if part not in parts]:
+        raise ValueError(
+            f"ignore has masks for {_list_some(unknown)}, and the result has {_list_some(parts)}"
+        )
+
+    arrays = {part: _as_numpy(mask, "ignore") for part, mask in masks.items()}
+    for mask in arrays.values():
+        if mask.dtype.kind != "b":
+            raise TypeError(
+                f"ignore has {mask.dtype}: give booleans, True where nothing is compared, such as scores < -1e8"
+            )
+    return arrays
 
 
 def assert_matches_cpu(
-    fn: Callable[..., Any], *inputs: Any, on: Device, dtype: Any = "float32"
+    fn: Callable[..., Any], *inputs: Any, on: PyTorchDevice, dtype: Any = "float32"
 ) -> None:
-    """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in ``dtype``, what the CPU gives in float32.
+    """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in a dtype, what the CPU gives in float32.
 
-    ``fn`` is a function of PyTorch tensors or an `nn.Module`; a module and the inputs are copied, so that neither run
-    sees what the other did to them. Floating inputs are cast to ``dtype`` for the device's run. float64 is compared in
-    float64. On NVIDIA GPUs PyTorch convolves float32 in TensorFloat-32, which is refused here, unless
-    ``torch.backends.cudnn.allow_tf32`` is False. ValueError for a dtype that has no tolerance.
+    float64 is compared in float64. On NVIDIA GPUs PyTorch convolves float32 in TensorFloat-32, which is refused here,
+    unless ``torch.backends.cudnn.allow_tf32`` is False.
+
+    Parameters
+    ----------
+    fn
+        A function of PyTorch tensors, or an `nn.Module`. A module and the inputs are copied, so that neither run sees
+        what the other did to them.
+    inputs
+        What it is called with. Floating tensors are cast to ``dtype`` for the device's run.
+    on
+        The device.
+    dtype
+        One of `TOLERANCES`.
+
+    Raises
+    ------
+    ValueError
+        For a dtype that has no tolerance.
     """
     import torch
 
@@ -201,19 +291,28 @@ def assert_matches_cpu(
         raise ValueError(
             f"parity is checked in {', '.join(TOLERANCES)}, not in {name!r}; whole inputs keep their dtype"
         )
-    wanted = getattr(torch, name)
-    exact = torch.float64 if name == "float64" else torch.float32
+
+    on_device = getattr(torch, name)
+    on_cpu = torch.float64 if name == "float64" else torch.float32
     with torch.no_grad():
-        reference = _moved(fn, "cpu", exact)(*_moved(inputs, "cpu", exact))
-        result = _moved(fn, on.torch_device, wanted)(*_moved(inputs, on.torch_device, wanted))
+        reference = _move(fn, "cpu", on_cpu)(*_move(inputs, "cpu", on_cpu))
+        result = _move(fn, on.torch_device, on_device)(*_move(inputs, on.torch_device, on_device))
     on.synchronize()
+
     assert_close(reference, result, name)
 
 
-def _leaves(value: Any, part: str = "result") -> Iterator[tuple[str, Any]]:
-    """What a nested result is made of, named by where it is; of objects that others define, the arrays."""
+# ---- the parts of a result ---------------------------------------------------------------------------------------
+
+ROOT = "result"
+"""The name of a result, with which those of its parts begin."""
+
+
+def _leaves(value: Any, part: str = ROOT) -> Iterator[tuple[str, Any]]:
+    """Yield what a nested result is made of, named by where it is; of objects that others define, the arrays."""
     if value is None:
         return
+
     if getattr(value, "is_nested", False):  # PyTorch's tensors of several shapes in one
         value = list(value.unbind())
     if isinstance(value, Mapping):
@@ -253,13 +352,11 @@ def _arrays_in(value: Any, part: str, seen: set[int]) -> Iterator[tuple[str, Any
 
     Numbers and texts beside them are its settings. Modules are left out: their weights are no result.
     """
-    if (
-        id(value) in seen
-        or isinstance(value, type | types.ModuleType)
-        or hasattr(value, "parameters")
-    ):
+    is_left_out = isinstance(value, type | types.ModuleType) or hasattr(value, "parameters")
+    if is_left_out or id(value) in seen:
         return
     seen.add(id(value))
+
     if _is_array(value):
         yield part, value
     elif isinstance(value, Mapping):
@@ -289,52 +386,106 @@ def _is_opaque(leaf: Any) -> bool:
     return not _is_array(leaf) and np.asarray(leaf).dtype.kind not in COMPARED
 
 
-def _few(parts: list[str]) -> str:
-    return ", ".join([*parts[:5], *(["..."] if len(parts) > 5 else [])]) or "none"
+def _list_some(parts: list[str]) -> str:
+    """Return the first names of parts, as a text."""
+    listed = ", ".join(parts[:5])
+    if len(parts) > 5:
+        listed += ", ..."
+    return listed or "none"
 
 
-def _assert_leaf_close(reference: Any, result: Any, allowed: Tolerance, part: str) -> int:
-    """Returns how many values were compared."""
-    arrays = _as_numpy(reference, part), _as_numpy(result, part)
-    one, other = _memory(reference), _memory(result)
-    if one and other and one[0] == other[0] and one[1] < other[2] and other[1] < one[2]:
+# ---- two arrays ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two arrays that are to agree."""
+
+    reference: Any
+    result: Any
+    part: str
+    ignore: np.ndarray | None = None
+    """Booleans, True where nothing is compared."""
+
+    def choose(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return booleans, True where the arrays are compared."""
+        if self.ignore is None:
+            return np.ones(shape, bool)
+        try:
+            return ~np.broadcast_to(self.ignore, shape)
+        except ValueError:
+            raise ValueError(
+                f"ignore has the shape {self.ignore.shape}, which cannot be broadcast to that of {self.part}, {shape}"
+            ) from None
+
+
+def _assert_leaf_close(pair: _Pair, allowed: Tolerance) -> int:
+    """Raise `Mismatch` unless two parts agree; return how many values were compared."""
+    reference, result = _as_numpy(pair.reference, pair.part), _as_numpy(pair.result, pair.part)
+    if _share_memory(pair.reference, pair.result):
         raise Mismatch(
-            f"{part}: both results are in the same memory, so that comparing them shows nothing; let each function "
-            "return an output of its own"
+            f"{pair.part}: both results are in the same memory, so that comparing them shows nothing; let each "
+            "function return an output of its own"
         )
-    _assert_arrays_close(*arrays, allowed, part)
-    return arrays[0].size
+    if reference.shape != result.shape:
+        raise Mismatch(f"{pair.part}: shapes differ, {reference.shape} and {result.shape}")
+
+    compared = pair.choose(reference.shape)
+    if {reference.dtype.kind, result.dtype.kind} <= set("fc"):
+        _assert_arrays_close(reference, result, allowed, pair.part, compared)
+    else:
+        _assert_equal(reference, result, pair.part, compared)
+    return np.count_nonzero(compared)
 
 
-def _memory(value: Any) -> tuple[Any, int, int] | None:
-    """Where an array of PyTorch or NumPy lies: in whose memory, from which address on and up to which."""
+def _share_memory(reference: Any, result: Any) -> bool:
+    """Return whether two arrays overlap in memory, as far as that is known."""
+    one, other = _memory(reference), _memory(result)
+    if one is None or other is None:
+        return False
+    return one.owner == other.owner and one.begin < other.end and other.begin < one.end
+
+
+class _Memory(NamedTuple):
+    """Where an array lies."""
+
+    owner: Any
+    """Whose addresses they are: the CPU's, or those of one allocation on a device."""
+    begin: int
+    end: int
+
+
+def _memory(value: Any) -> _Memory | None:
+    """Return where an array of PyTorch or NumPy lies; None if that is not known."""
     if isinstance(value, np.ndarray):
-        return "cpu", *byte_bounds(value)
+        return _Memory("cpu", *byte_bounds(value))
     if not hasattr(value, "untyped_storage"):
         return None
+
     if str(value.layout).startswith("torch.sparse"):
         value = value._values() if str(value.layout) == "torch.sparse_coo" else value.values()
     if str(value.layout) != "torch.strided" or not value.numel():
         return None
+
     storage, step = value.untyped_storage().data_ptr(), value.element_size()
-    first = storage + step * value.storage_offset()
-    last = first + step * sum(
-        (count - 1) * stride for count, stride in zip(value.shape, value.stride(), strict=True)
-    )
+    begin = storage + step * value.storage_offset()
+    sizes = zip(value.shape, value.stride(), strict=True)
+    end = begin + step * (1 + sum((count - 1) * stride for count, stride in sizes))
     # a device's addresses may be handles: only within one storage can they be told apart
-    return "cpu" if value.device.type == "cpu" else (str(value.device), storage), first, last + step
+    owner = "cpu" if value.device.type == "cpu" else (str(value.device), storage)
+    return _Memory(owner, begin, end)
 
 
 def _as_numpy(value: Any, part: str) -> np.ndarray:
+    """Return an array of any framework as one of NumPy; TypeError for what cannot be compared."""
     if hasattr(value, "untyped_storage"):  # PyTorch
         return _tensor_as_numpy(value, part)
     if type(value).__module__ == "mlx.core" and units.dtype_name(value.dtype) == "bfloat16":
         value = value.astype(sys.modules["mlx.core"].float32)  # NumPy has no such buffer
     array = np.asarray(value)
-    if array.dtype.name.startswith(
-        ("bfloat16", "float8")
-    ):  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
-        return array.astype(np.float32)
+    if array.dtype.name.startswith(("bfloat16", "float8")):
+        return array.astype(np.float32)  # of ml_dtypes, for JAX and TensorFlow: foreign to NumPy
+
     if array.dtype.kind not in COMPARED or isinstance(value, np.ma.MaskedArray):
         raise TypeError(
             f"{part} is a {type(value).__name__}, which cannot be compared; return arrays, numbers, or lists, tuples "
@@ -344,20 +495,24 @@ def _as_numpy(value: Any, part: str) -> np.ndarray:
 
 
 def _tensor_as_numpy(value: Any, part: str) -> np.ndarray:
-    """A tensor of PyTorch off the graph, off the device, dense, and in a dtype that NumPy has."""
+    """Return a tensor of PyTorch off the graph, off the device, dense, and in a dtype that NumPy has."""
     dtype, layout = units.dtype_name(value.dtype), str(value.layout)
     if value.is_meta:
         raise TypeError(
             f"{part} is on the meta device, which has shapes and no numbers; compute it on a real device"
         )
+
     try:
         value = value.detach().cpu()
-        value = value if layout == "torch.strided" else value.to_dense()
+        if layout != "torch.strided":
+            value = value.to_dense()
         value = value.dequantize() if value.is_quantized else value.resolve_conj().resolve_neg()
+
         if dtype == "complex32":
             value = value.cfloat()
-        foreign = value.is_floating_point() and not hasattr(np, units.dtype_name(value.dtype))
-        return (value.float() if foreign else value).numpy()
+        elif value.is_floating_point() and not hasattr(np, units.dtype_name(value.dtype)):
+            value = value.float()
+        return value.numpy()
     except (RuntimeError, TypeError) as refusal:  # NotImplementedError is a RuntimeError
         raise TypeError(
             f"{part} is a {type(value).__name__} of {dtype} ({layout}), which cannot be compared: "
@@ -366,43 +521,75 @@ def _tensor_as_numpy(value: Any, part: str) -> np.ndarray:
 
 
 def _assert_arrays_close(
-    reference: np.ndarray, result: np.ndarray, allowed: Tolerance, part: str
+    reference: np.ndarray,
+    result: np.ndarray,
+    allowed: Tolerance,
+    part: str,
+    compared: np.ndarray,
 ) -> None:
-    if reference.shape != result.shape:
-        raise Mismatch(f"{part}: shapes differ, {reference.shape} and {result.shape}")
-    if not {reference.dtype.kind, result.dtype.kind} <= set("fc"):
-        return _assert_equal(reference, result, part)
+    """Raise `Mismatch` unless floating or complex arrays agree where they are compared."""
     # halves overflow soon; by dtype, since NumPy 1 takes the precision of single numbers for accidental
     wide = np.result_type(reference.dtype, result.dtype, np.float32)
     reference, result = reference.astype(wide), result.astype(wide)
+    number = np.count_nonzero(compared)
+
     nan = np.isnan(reference)
-    if one_sided := np.count_nonzero(nan != np.isnan(result)):
-        raise Mismatch(f"{part}: {one_sided} of {reference.size} values are NaN on one side only")
-    size = typical_size(reference)
+    one_sided = compared & (nan != np.isnan(result))
+    if count := np.count_nonzero(one_sided):
+        raise Mismatch(
+            f"{part}: {count} of {number} values are NaN on one side only"
+            f"{_propose_ignore(reference, result, one_sided)}"
+        )
+
+    size = typical_size(reference[compared])
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where((reference == result) | nan, 0, np.abs(reference - result))
+        is_same = (reference == result) | nan | ~compared
+        difference = np.where(is_same, 0, np.abs(reference - result))
         limit = allowed.relative * (np.abs(reference) + size) + allowed.absolute
     difference = np.where(np.isnan(difference), np.inf, difference)  # infinite complex numbers
     limit = np.where(np.isfinite(limit), limit, 0)  # an infinity agrees with itself alone
-    if wrong := np.count_nonzero(difference > limit):
+
+    wrong = difference > limit
+    if count := np.count_nonzero(wrong):
         worst = np.unravel_index(np.argmax(difference - limit), reference.shape)
         raise Mismatch(
-            f"{part}: {wrong} of {reference.size} values differ too much, worst {_at(worst)}{result[worst]:.6g} for "
+            f"{part}: {count} of {number} values differ too much, worst {_at(worst)}{result[worst]:.6g} for "
             f"{reference[worst]:.6g}: {difference[worst]:.3g} apart, and rounding explains at most "
-            f"{limit[worst]:.3g}"
+            f"{limit[worst]:.3g}{_propose_ignore(reference, result, wrong)}"
         )
-    return None
 
 
-def _assert_equal(reference: np.ndarray, result: np.ndarray, part: str) -> None:
-    if "U" in (kinds := {reference.dtype.kind, result.dtype.kind}) and len(kinds) > 1:
+def _propose_ignore(reference: np.ndarray, result: np.ndarray, wrong: np.ndarray) -> str:
+    """Return how to leave out what is wrong, where it looks like what a mask hides; else nothing.
+
+    That is what is infinite, or 1000 times larger than the values that carry information, in either array.
+    """
+    limit = 1000 * (typical_size(reference) or 1.0)
+    with np.errstate(over="ignore"):
+        larger = np.fmax(np.abs(reference), np.abs(result))  # which passes over NaN
+    huge = np.count_nonzero(larger[wrong] > limit)
+    if not huge:
+        return ""
+    return (
+        f". {huge} of them are larger than {limit:.2g}: if a mask put them there, as -1e9 in the scores of attention, "
+        "pass ignore=, booleans that are True where nothing is to be compared"
+    )
+
+
+def _assert_equal(
+    reference: np.ndarray, result: np.ndarray, part: str, compared: np.ndarray
+) -> None:
+    """Raise `Mismatch` unless whole numbers, booleans or texts are equal where they are compared."""
+    kinds = {reference.dtype.kind, result.dtype.kind}
+    if "U" in kinds and len(kinds) > 1:
         raise Mismatch(f"{part}: {reference.dtype} cannot be equal to {result.dtype}")
-    differ = np.asarray(reference != result)
+
+    differ = compared & np.asarray(reference != result)
     if wrong := np.count_nonzero(differ):
         first = np.unravel_index(np.argmax(differ), differ.shape)
         whole = reference.dtype if reference.dtype.kind not in "fc" else result.dtype
         raise Mismatch(
-            f"{part}: {wrong} of {differ.size} values differ, first {_at(first)}{result[first]} for "
+            f"{part}: {wrong} of {np.count_nonzero(compared)} values differ, first {_at(first)}{result[first]} for "
             f"{reference[first]}; {whole} must be equal"
         )
 
@@ -439,18 +626,25 @@ def _without_masks(sizes: np.ndarray) -> np.ndarray:
     bins = np.floor(8 * np.log2(sizes)).astype(np.int32)
     bins -= bins.min()
     counts = np.bincount(bins)
-    groups = np.split(found := np.flatnonzero(counts), np.flatnonzero(np.diff(found) > 1) + 1)
-    keep = len(groups)
+
+    # groups of bins that touch, from the small sizes to the large ones
+    filled = np.flatnonzero(counts)
+    gaps = np.flatnonzero(np.diff(filled) > 1)
+    groups = np.split(filled, gaps + 1)
+
+    # from the top down, as long as a group may be a mask; what lies above a wide gap is one
+    kept = len(groups)
     for number in range(len(groups) - 1, 0, -1):
-        if len(groups[number]) > 2 or counts[groups[number]].sum() < 3:
+        is_narrow = len(groups[number]) <= 2
+        if not is_narrow or counts[groups[number]].sum() < 3:
             break
         if groups[number][0] - groups[number - 1][-1] > MASK_BINS:
-            keep = number
-    return sizes[bins <= groups[keep - 1][-1]]
+            kept = number
+    return sizes[bins <= groups[kept - 1][-1]]
 
 
-def _moved(value: Any, device: Any, dtype: Any) -> Any:
-    """A copy of a tensor or a module, or of those in a list, tuple or dict, on a device in a dtype.
+def _move(value: Any, device: Any, dtype: Any) -> Any:
+    """Return a copy of a tensor or a module, or of those in a list, tuple or dict, on a device in a dtype.
 
     Integers keep their dtype, and anything else stays as it is.
     """
@@ -459,12 +653,12 @@ def _moved(value: Any, device: Any, dtype: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).to(device, dtype)
     if isinstance(value, torch.Tensor):
-        moved = value.detach().to(
-            device, dtype if value.is_floating_point() else value.dtype, copy=True
-        )
+        cast = dtype if value.is_floating_point() else value.dtype
+        moved = value.detach().to(device, cast, copy=True)
         return moved.requires_grad_(value.requires_grad)
+
     if type(value) in (list, tuple):
-        return type(value)(_moved(item, device, dtype) for item in value)
+        return type(value)(_move(item, device, dtype) for item in value)
     if type(value) is dict:
-        return {key: _moved(item, device, dtype) for key, item in value.items()}
+        return {key: _move(item, device, dtype) for key, item in value.items()}
     return value

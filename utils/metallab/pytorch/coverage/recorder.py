@@ -83,6 +83,7 @@ class Recorder:
         self.training = training
         self.whereabouts = Whereabouts(device, is_followed)
         self.modules = CallingModules()
+
         self.calls: dict[str, collections.Counter[str]] = {}
         """How often each module called an operator."""
         self.ended_by: BaseException | None = None
@@ -91,6 +92,7 @@ class Recorder:
         """Each with the modules in which it was met; a dict keeps the order."""
         self._outcomes: dict[str, refusals.Refusal | refusals.Detour] = {}
         self._lines: dict[str, dict[str, None]] = {}
+
         self._is_inside_a_whole = False
         """True while a function runs that is one operator on MPS."""
         self._has_zeros = False

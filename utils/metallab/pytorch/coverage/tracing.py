@@ -129,6 +129,7 @@ def _as_on_mps(training: bool) -> Iterator[None]:
     )  # a fused LSTM; the public function for it warns of TensorFloat-32
     torch.backends.mha.set_fastpath_enabled(False)
     torch._C._set_mkldnn_enabled(False)
+
     try:
         with (
             torch.random.fork_rng(devices=[]),
