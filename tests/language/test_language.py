@@ -219,7 +219,7 @@ def test_a_rotation_tells_distances_and_nothing_else():
 
     def product(first, second):
         ends = [model.cosine[[first, second]], model.sine[[first, second]]]
-        query, key = decoder.rotated(x, tuple(ends))
+        query, key = decoder.rotate(x, tuple(ends))
         return query @ key
 
     torch.testing.assert_close(product(3, 8), product(203, 208))

@@ -50,43 +50,90 @@ class Corpus:
 
 
 def load(path: str | Path = FILE, sha256: str | None = SHA256) -> Corpus:
-    """The text in its parts.
+    """Load the text in its parts.
 
-    Half of the topics repeat paragraphs of others: each stays where it stands first, in the order below, so that the
-    network cannot have learned a test paragraph by heart. Whole topics are held out, in the order of their names'
-    SHA-256. ValueError if the file is missing, damaged or another one; None leaves the checksum out.
+    Half of the topics repeat paragraphs of others: each stays where it stands first, in the order test, validation,
+    training, so that the network cannot have learned a test paragraph by heart. Whole topics are held out, in the order
+    of their names' SHA-256, which has nothing to do with what they say.
+
+    Parameters
+    ----------
+    path
+        The text, as ``data/text/write_topics.py`` writes it.
+    sha256
+        The checksum of what is in it, decompressed; None leaves the check out.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, damaged or another one.
     """
-    try:
-        packed = Path(path).read_bytes()
-        raw = lzma.decompress(packed)
-    except (OSError, lzma.LZMAError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): {REMEDY}") from error
-    if sha256 is not None and (actual := hashlib.sha256(raw).hexdigest()) != sha256:
-        raise ValueError(f"the text in {path} has sha256 {actual} instead of {sha256}: {REMEDY}")
-    topics: dict[str, str] = json.loads(raw)
-    total = sum(map(len, topics.values()))
+    topics = _read_topics(Path(path), sha256)
     names = sorted(topics, key=lambda name: hashlib.sha256(name.encode()).digest())
-    parts: dict[str, list[str]] = {"test": [], "validation": [], "training": []}
-    limits = {"test": _TESTED * total, "validation": _TUNED * total}
-    for part, limit in limits.items():
-        size = 0
-        for name in list(names):
-            if size + len(topics[name]) <= limit:
-                parts[part].append(name)
-                names.remove(name)
-                size += len(topics[name])
-    parts["training"] = names
+    total = sum(map(len, topics.values()))
+
+    test, names = _hold_out(topics, names, _TESTED * total)
+    validation, names = _hold_out(topics, names, _TUNED * total)
+
     seen: set[str] = set()
     return Corpus(
-        **{
-            part: _joined([topics[name] for name in members], seen)
-            for part, members in parts.items()
-        }
+        test=_join([topics[name] for name in test], seen),
+        validation=_join([topics[name] for name in validation], seen),
+        training=_join([topics[name] for name in names], seen),
     )
 
 
+def _read_topics(path: Path, sha256: str | None) -> dict[str, str]:
+    """Return the text of each topic; ValueError if the file is missing, damaged or another one."""
+    try:
+        raw = lzma.decompress(path.read_bytes())
+    except (OSError, lzma.LZMAError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): {REMEDY}") from error
+
+    actual = hashlib.sha256(raw).hexdigest()
+    if sha256 is not None and actual != sha256:
+        raise ValueError(f"the text in {path} has sha256 {actual} instead of {sha256}: {REMEDY}")
+    topics: dict[str, str] = json.loads(raw)
+    return topics
+
+
+def _hold_out(
+    topics: dict[str, str], names: list[str], limit: float
+) -> tuple[list[str], list[str]]:
+    """Return the first names whose texts have no more characters than a limit together, and the other names.
+
+    A topic that is too long is passed over, and shorter ones behind it may still fit.
+    """
+    held_out: list[str] = []
+    left: list[str] = []
+    size = 0
+    for name in names:
+        if size + len(topics[name]) > limit:
+            left.append(name)
+            continue
+        held_out.append(name)
+        size += len(topics[name])
+    return held_out, left
+
+
+def _join(texts: list[str], seen: set[str]) -> str:
+    """Return topics in ASCII, one after the other, without the paragraphs in ``seen``, to which theirs are added."""
+    kept = []
+    for text in texts:
+        for paragraph in _to_ascii(text).split("\n\n"):
+            words = " ".join(paragraph.split())
+            if words and words not in seen:
+                seen.add(words)
+                kept.append(paragraph.strip("\n"))
+    return "\n\n".join(kept)
+
+
+def _to_ascii(text: str) -> str:
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
 def encode(text: str) -> Tensor:
-    """A text's tokens, int64 (characters,). ValueError for a character that is not in `CHARACTERS`."""
+    """Return a text's tokens, int64 (characters,). ValueError for a character that is not in `CHARACTERS`."""
     try:
         return torch.tensor([_INDEX[character] for character in text], dtype=torch.int64)
     except KeyError as error:
@@ -96,21 +143,8 @@ def encode(text: str) -> Tensor:
 
 
 def decode(tokens: Tensor) -> str:
-    """The text of tokens, whole numbers of shape (n,)."""
+    """Return the text of tokens, whole numbers of shape (n,)."""
     return "".join(CHARACTERS[index] for index in tokens.tolist())
 
 
 _INDEX = {character: index for index, character in enumerate(CHARACTERS)}
-
-
-def _joined(texts: list[str], seen: set[str]) -> str:
-    """Topics in ASCII, one after the other, without the paragraphs in ``seen``, to which theirs are added."""
-    kept = []
-    for text in texts:
-        text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        for paragraph in text.split("\n\n"):
-            words = " ".join(paragraph.split())
-            if words and words not in seen:
-                seen.add(words)
-                kept.append(paragraph.strip("\n"))
-    return "\n\n".join(kept)

@@ -1,5 +1,20 @@
-"""A decoder in plain PyTorch, of the kind that large language models are: attention that looks back, rotary positions,
-RMSNorm, gated feed-forward layers. Small enough to ship: it reads and writes characters (`corpus.CHARACTERS`).
+"""A decoder in plain PyTorch, of the kind that large language models are.
+
+It has attention that looks back, rotary positions, RMSNorm and gated feed-forward layers. It is small enough to ship,
+and reads and writes characters (`corpus.CHARACTERS`).
+
+Read it from `Decoder.forward` on. In the comments on shapes a letter stands for each size:
+
+===  ==================================  ============================
+B    texts in a batch
+T    tokens of a text that are read now
+L    tokens read so far, with these ones  T without a cache
+C    the width of a token                192 in the trained decoder
+H    heads                               6
+D    numbers in a head, C / H            32
+F    the width of the feed-forward part  512
+V    the vocabulary                      96 characters
+===  ==================================  ============================
 """
 
 from __future__ import annotations
@@ -39,7 +54,7 @@ class Shape:
     """Most tokens that a sequence may have."""
 
     @property
-    def head(self) -> int:
+    def head(self) -> int:  # D
         """Numbers in one key, and in one value, of one head."""
         return self.width // self.heads
 
@@ -48,13 +63,38 @@ class Cache(Protocol):
     """Keys and values of the tokens that were read, so that they are not computed again."""
 
     def positions(self, count: int, device: torch.device) -> Tensor:
-        """Where the next ``count`` tokens stand in the sequence, int64 (count,)."""
+        """Return where the next tokens stand in the text, and move on.
+
+        Parameters
+        ----------
+        count
+            How many tokens come next.
+        device
+            Where the result is made.
+
+        Returns
+        -------
+        Tensor
+            int64, (T,).
+        """
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keep what a layer made of new tokens, each (batch, heads, count, head).
+        """Keep what a layer made of new tokens, and return that of all tokens.
 
-        All keys and values so far, (batch, heads, length, head), and a mask of those that each new token may look at,
-        (count, length): bool, or 0 and minus infinity in their dtype. None where that is all.
+        Parameters
+        ----------
+        layer
+            Its number, from 0.
+        keys, values
+            Of the new tokens, (B, H, T, D).
+
+        Returns
+        -------
+        keys, values : Tensor
+            Of all tokens so far, (B, H, L, D).
+        allowed : Tensor or None
+            Which of them each new token may look at, (T, L): bool, or 0 and minus infinity in their dtype. None where
+            it may look at all.
         """
 
 
@@ -72,14 +112,16 @@ class GrowingCache:
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """See `Cache`."""
-        count = keys.shape[2]
+        count = keys.shape[2]  # T
         if layer in self.kept:
-            keys = torch.cat([self.kept[layer][0], keys], 2)
-            values = torch.cat([self.kept[layer][1], values], 2)
+            earlier_keys, earlier_values = self.kept[layer]
+            keys = torch.cat([earlier_keys, keys], 2)  # (B, H, L, D)
+            values = torch.cat([earlier_values, values], 2)
         self.kept[layer] = keys, values
-        if count == 1:
+
+        if count == 1:  # one token looks at all that came before it, and at itself
             return keys, values, None
-        allowed = torch.ones(count, self.length, dtype=torch.bool, device=keys.device)
+        allowed = torch.ones(count, self.length, dtype=torch.bool, device=keys.device)  # (T, L)
         return keys, values, allowed.tril(self.length - count)
 
 
@@ -91,14 +133,33 @@ class FixedCache:
     """
 
     def __init__(self, decoder: Decoder, length: int, batch: int = 1) -> None:
+        """Make room in the memory of the decoder's device.
+
+        Parameters
+        ----------
+        decoder
+            Whose keys and values will be kept.
+        length
+            The most tokens that a text may have: L.
+        batch
+            Texts that are read at once: B.
+
+        Raises
+        ------
+        ValueError
+            For a length that the decoder does not take.
+        """
         shape = decoder.shape
         if not 1 <= length <= shape.context:
             raise ValueError(
                 f"a cache for {length} tokens: this decoder takes 1 to {shape.context}"
             )
+
         weight = decoder.embedding.weight
         room = (shape.layers, 2, batch, shape.heads, length, shape.head)
         self.room = torch.zeros(room, dtype=weight.dtype, device=weight.device)
+        """Keys and values of each layer: (layers, 2, B, H, L, D)."""
+
         self.next = torch.zeros(1, dtype=torch.int64, device=weight.device)
         """Where the next token will stand: on the device, so that a recorded CUDA graph moves on by itself."""
 
@@ -109,17 +170,18 @@ class FixedCache:
 
     def positions(self, count: int, device: torch.device) -> Tensor:
         """See `Cache`."""
-        self._now = torch.arange(count, device=device) + self.next
-        later = torch.arange(self.room.shape[-2], device=device) > self._now[:, None]
-        self._mask = torch.zeros(later.shape, dtype=self.room.dtype, device=device).masked_fill(
-            later, -torch.inf
-        )
+        length = self.room.shape[-2]
+        self._now = torch.arange(count, device=device) + self.next  # (T,)
+        later = torch.arange(length, device=device) > self._now[:, None]  # (T, L)
+        mask = torch.zeros(count, length, dtype=self.room.dtype, device=device)
+        self._mask = mask.masked_fill(later, -torch.inf)
+
         self.next += count
         return self._now
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """See `Cache`."""
-        kept_keys, kept_values = self.room[layer]
+        kept_keys, kept_values = self.room[layer]  # (B, H, L, D)
         kept_keys.index_copy_(2, self._now, keys)
         kept_values.index_copy_(2, self._now, values)
         return kept_keys, kept_values, self._mask
@@ -128,7 +190,16 @@ class FixedCache:
 class Decoder(nn.Module):
     """A language model: for each token, how likely each token of the vocabulary is to be the next."""
 
-    def __init__(self, shape: Shape = Shape(), dropout: float = 0.0) -> None:  # frozen
+    def __init__(self, shape: Shape = Shape(), dropout: float = 0.0) -> None:
+        """Make one with random weights.
+
+        Parameters
+        ----------
+        shape
+            How large it is.
+        dropout
+            The share of what is added that is left out in training.
+        """
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
@@ -136,35 +207,53 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.dropout = nn.Dropout(dropout)
-        angles = torch.arange(shape.context)[:, None] * 10_000 ** (
-            -torch.arange(0, shape.head, 2) / shape.head
-        )
-        self.register_buffer("cosine", torch.cat([angles.cos(), angles.cos()], 1), persistent=False)
-        self.register_buffer("sine", torch.cat([-angles.sin(), angles.sin()], 1), persistent=False)
+
+        cosine, sine = _compute_rotations(shape)
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        self._draw_weights()
+
+    def _draw_weights(self) -> None:
+        """Draw the matrices; what is added to the stream of tokens starts smaller, the more layers add to it."""
         for name, weight in self.named_parameters():
-            if weight.ndim > 1:  # what is added to the residual stream starts smaller
-                nn.init.normal_(
-                    weight,
-                    std=0.02 / (2 * shape.layers) ** 0.5 if name.endswith("out.weight") else 0.02,
-                )
+            if weight.ndim < 2:
+                continue
+            is_added = name.endswith("out.weight")
+            std = 0.02 / (2 * self.shape.layers) ** 0.5 if is_added else 0.02
+            nn.init.normal_(weight, std=std)
 
     def forward(self, tokens: Tensor, cache: Cache | None = None, last: bool = False) -> Tensor:
-        """Logits of the next token, (batch, tokens, vocabulary), for ``tokens``, int64 (batch, tokens).
+        """Return for each token the logits of the next one.
 
-        With a ``cache`` the tokens follow those that it has seen. With ``last`` only the last token's logits are
-        computed, (batch, 1, vocabulary): the others are not needed to write.
+        Parameters
+        ----------
+        tokens
+            int64, (B, T).
+        cache
+            With one, the tokens follow those that it has seen.
+        last
+            Whether the last token's logits are enough, as they are to write: those of others are not computed.
+
+        Returns
+        -------
+        Tensor
+            (B, T, V), with ``last`` (B, 1, V).
         """
-        count = tokens.shape[1]
-        positions = (
-            cache.positions(count, tokens.device)
-            if cache
-            else torch.arange(count, device=tokens.device)
-        )
-        x = self.dropout(self.embedding(tokens))
-        rotation = self.cosine[positions].to(x.dtype), self.sine[positions].to(x.dtype)
+        count = tokens.shape[1]  # T
+        if cache is None:
+            positions = torch.arange(count, device=tokens.device)  # (T,)
+        else:
+            positions = cache.positions(count, tokens.device)  # (T,)
+
+        x = self.dropout(self.embedding(tokens))  # (B, T, C)
+        cosine = self.cosine[positions].to(x.dtype)  # (T, D)
+        sine = self.sine[positions].to(x.dtype)  # (T, D)
         for block in self.blocks:
-            x = block(x, rotation, cache)
-        return self.head(self.norm(x[:, -1:] if last else x))
+            x = block(x, (cosine, sine), cache)  # (B, T, C)
+
+        if last:
+            x = x[:, -1:]  # (B, 1, C)
+        return self.head(self.norm(x))  # (B, T, V)
 
 
 class Block(nn.Module):
@@ -172,66 +261,124 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape, layer: int, dropout: float) -> None:
         super().__init__()
-        self.layer, self.heads = layer, shape.heads
+        self.layer = layer
+        self.heads = shape.heads
         self.attention_norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
         self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+
         self.feed_norm = nn.RMSNorm(shape.width, eps=1e-5)
         self.gate_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.feed_out = nn.Linear(shape.hidden, shape.width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
-        """``x`` and what it gives are (batch, tokens, width)."""
+        """Return the tokens with what attention and the feed-forward layer add to them: (B, T, C) -> (B, T, C).
+
+        ``rotation`` is `rotate`'s, (T, D) each.
+        """
+        x = x + self.dropout(self._attend(self.attention_norm(x), rotation, cache))
+        return x + self.dropout(self._feed(self.feed_norm(x)))
+
+    def _attend(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
+        """Mix into each token what it finds in those before it: (B, T, C) -> (B, T, C)."""
         batch, count, width = x.shape
-        parts = (
-            self.qkv(self.attention_norm(x)).view(batch, count, 3, self.heads, -1).transpose(1, 3)
-        )
-        queries, keys = rotated(parts[:, :, :2], rotation).unbind(2)
-        values = parts[:, :, 2]
+        qkv = self.qkv(x)  # (B, T, 3 C)
+        qkv = qkv.view(batch, count, 3, self.heads, -1)  # (B, T, 3, H, D)
+        qkv = qkv.transpose(1, 3)  # (B, H, 3, T, D)
+
+        # queries and keys are rotated together, in one call: values have no position
+        queries, keys = rotate(qkv[:, :, :2], rotation).unbind(2)  # (B, H, T, D) each
+        values = qkv[:, :, 2]  # (B, H, T, D)
+
         allowed = None
-        if cache:
-            keys, values, allowed = cache.add(self.layer, keys, values)
+        if cache is not None:
+            keys, values, allowed = cache.add(self.layer, keys, values)  # (B, H, L, D), (T, L)
         mixed = functional.scaled_dot_product_attention(
             queries, keys, values, allowed, is_causal=cache is None
-        )
-        x = x + self.dropout(self.attention_out(mixed.transpose(1, 2).reshape(batch, count, width)))
-        gate, up = self.gate_up(self.feed_norm(x)).chunk(2, -1)
-        return x + self.dropout(self.feed_out(functional.silu(gate) * up))
+        )  # (B, H, T, D)
+
+        mixed = mixed.transpose(1, 2).reshape(
+            batch, count, width
+        )  # (B, T, H D), which is (B, T, C)
+        return self.attention_out(mixed)
+
+    def _feed(self, x: Tensor) -> Tensor:
+        """Compute with each token alone: (B, T, C) -> (B, T, C)."""
+        gate, up = self.gate_up(x).chunk(2, -1)  # (B, T, F) each
+        return self.feed_out(functional.silu(gate) * up)  # (B, T, C)
 
 
-def rotated(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Queries and keys, (..., tokens, head), turned by their positions (RoPE: Su and others, 2021).
+def _compute_rotations(shape: Shape) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the angles by which each position is turned, (context, D) each.
 
-    A pair of numbers stands half a head apart: ``rotation`` holds cosines, and sines with the sign of their half.
+    A key's numbers are D / 2 pairs, of which each turns at a speed of its own: the first by 1 a token, the last by a
+    little more than 1 / 10 000. The two numbers of a pair stand half a head apart, and their sines have opposite signs.
+    """
+    speeds = 10_000 ** (-torch.arange(0, shape.head, 2) / shape.head)  # (D / 2,)
+    angles = torch.arange(shape.context)[:, None] * speeds  # (context, D / 2)
+    cosine = torch.cat([angles.cos(), angles.cos()], 1)  # (context, D)
+    sine = torch.cat([-angles.sin(), angles.sin()], 1)  # (context, D)
+    return cosine, sine
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn queries and keys by their positions (RoPE: Su and others, 2021).
+
+    Parameters
+    ----------
+    x
+        (..., T, D).
+    rotation
+        Cosines, and sines with the sign of their half, (T, D) each.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of ``x``.
     """
     cosine, sine = rotation
-    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, -1), sine)
+    partner = x.roll(x.shape[-1] // 2, -1)  # the other number of each pair, half a head away
+    return torch.addcmul(x * cosine, partner, sine)
 
 
 def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
-    """The trained decoder, on the CPU, in float32 and evaluation mode.
+    """Load the trained decoder, on the CPU, in float32 and evaluation mode; its weights want no gradients.
 
-    For a file that ``train_decoder.py`` wrote, pass its ``path`` and its ``sha256``, or None to leave that check out.
-    ValueError if it is missing, damaged, or made for other characters.
+    Parameters
+    ----------
+    path
+        A file that ``train_decoder.py`` wrote.
+    sha256
+        Its checksum; None leaves the check out.
+
+    Raises
+    ------
+    ValueError
+        If the file is missing, damaged, or made for other characters.
     """
     remedy = f"{corpus.REMEDY}, or train it there: `python data/weights/train_decoder.py`"
-    try:
-        if (
-            sha256 is not None
-            and (actual := hashlib.sha256(Path(path).read_bytes()).hexdigest()) != sha256
-        ):
-            raise ValueError(f"{path} has sha256 {actual} instead of {sha256}: {remedy}")
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118  # no mapping
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as safetensors ({error}): {remedy}") from error
+    metadata, state = _read(Path(path), sha256, remedy)
     if metadata.get("characters") != CHARACTERS:
         raise ValueError(
             f"{path} is not a decoder of the characters of `corpus.CHARACTERS`: {remedy}"
         )
+
     with torch.random.fork_rng(devices=[]):  # what it is made of is overwritten
         decoder = Decoder(Shape(**json.loads(metadata["shape"])))
     decoder.load_state_dict(state)
     return decoder.eval().requires_grad_(False)
+
+
+def _read(path: Path, sha256: str | None, remedy: str) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return what a file of weights says of itself, and the weights in float32; ValueError if it cannot be read."""
+    try:
+        actual = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 is not None and actual != sha256:
+            raise ValueError(f"{path} has sha256 {actual} instead of {sha256}: {remedy}")
+
+        with safe_open(path, framework="pt") as file:
+            state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118  # no mapping
+            return file.metadata() or {}, state
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as safetensors ({error}): {remedy}") from error
