@@ -1,9 +1,9 @@
-"""Are fifteen calls predicted from three numbers of a machine? Which limit, and how long?
+"""Are fifteen calls predicted from the numbers of a machine? Which limit, and how long?
 
     python tests/benchmarks/predicted_times.py [--device cuda] [--threads 1] [--processor-time] [--side 4096]
 
-Measures the machine's launch overhead, peak and bandwidth, and prints them with all predictions before the first call
-is timed. Then it times each call, looks at the machine before and after, and finds out by two experiments what limits
+Measures the machine's launch overhead, peak and bandwidth and the three further numbers of `metallab.roofline`, and
+prints them with all predictions, from the three and from all six, before the first call is timed. Then it times each call, looks at the machine before and after, and finds out by two experiments what limits
 the call: twice the work, which shows the overhead; and other bytes at the same operations, or the reverse, which tells
 memory from arithmetic. Where a time is far from its prediction it tries what may be the cause. ``--processor-time``
 counts the time of this process alone, for a busy machine, and takes one thread of a CPU. Prints a line for each call,
@@ -48,6 +48,9 @@ class Row:
     """Seconds."""
     ratio: float
     holds: bool
+    textbook: float
+    """Seconds predicted from overhead, peak and bandwidth alone."""
+    textbook_holds: bool
     speed: float
     """Of the machine's probe around it, over what it was."""
     doubled: float
@@ -56,7 +59,8 @@ class Row:
     """Seconds of the experiment."""
     experiment: str
     explained: str | None
-    """Without it a time that was not predicted is at most half as far away; None where nothing that was tried is."""
+    """Without it a time that was not predicted is at most half as far from the prediction by three numbers, which know
+    nothing of it; None where nothing that was tried is."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     bench = roofline.calibrate(probes, on=lab, clock=clock)
     print(bench.machine)
+    print(f"further numbers: {bench.machine.further}")
     calls = fifteen_calls.calls(options.side)
     show_predictions(bench.machine, calls)
 
@@ -110,9 +115,10 @@ def show_predictions(machine: Machine, calls: list[Call]) -> None:
     """Print what is predicted of each call, before any of them is timed."""
     for call in calls:
         prediction = machine.predict(call.work)
+        textbook = machine.textbook.predict(call.work)
         print(
-            f"  {call.name:24} {call.work.intensity:8.2f} FLOP/B  "
-            f"{units.seconds(prediction.seconds):>8} {prediction.limit}"
+            f"  {call.name:24} {call.work.intensity:8.2f} FLOP/B  by three numbers "
+            f"{units.seconds(textbook.seconds):>8}, by six {units.seconds(prediction.seconds):>8} {prediction.limit}"
         )
 
 
@@ -125,11 +131,12 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
         return timing.measure(made, on=lab, name=call.name, budget=budget, clock=bench.clock).median
 
     reading = bench.measure(call.make(device), call.work, call.name, budget)
+    textbook = bench.machine.textbook.predict(call.work).seconds
     doubled = seconds(call.doubled)
     explained = None
     for suspect in () if reading.holds else call.suspects:
         without = seconds(suspect.make)
-        if roofline.explains(reading.prediction.seconds, reading.measurement.median, without):
+        if roofline.explains(textbook, reading.measurement.median, without):
             explained = f"{suspect.cause} ({units.seconds(without)})"
     experiment = call.experiment(device)
     changed = seconds(experiment.make)
@@ -147,6 +154,8 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
         measured=reading.measurement.median,
         ratio=reading.ratio,
         holds=reading.holds,
+        textbook=textbook,
+        textbook_holds=roofline.is_close(reading.measurement.median, textbook),
         speed=reading.speed,
         doubled=doubled,
         changed=changed,
@@ -173,9 +182,10 @@ def conclude(machine: Machine, rows: list[Row], lab: Device) -> int:
     """Print and keep the outcome; return the exit code."""
     limits = sum(row.predicted_limit == row.observed_limit for row in rows)
     times = sum(row.holds for row in rows)
+    by_three = sum(row.textbook_holds for row in rows)
     print(
         f"{machine.label}, PyTorch {torch.__version__}: {limits} of {len(rows)} limits and "
-        f"{times} of {len(rows)} times predicted right"
+        f"{times} of {len(rows)} times predicted right ({by_three} by three numbers)"
     )
 
     OUT.parent.mkdir(parents=True, exist_ok=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from metallab import results_made, roofline, timing
-from metallab.roofline import Change, Limit, Machine, Probe, Probes, Work
+from metallab.roofline import Change, Limit, Machine, NewMemory, Probe, Probes, Work
 
 MACHINE = Machine("planted", overhead=10e-6, peak=1e12, bandwidth=100e9)
 SHORT = timing.Budget(
@@ -74,6 +75,83 @@ def test_the_roofline_bends_at_the_ridge():
     assert MACHINE.ridge == 10
     assert MACHINE.attainable(5) == 5 * MACHINE.bandwidth
     assert MACHINE.attainable(20) == MACHINE.peak
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        pytest.param({"functions": 1e6}, 2e-3, id="elementary functions are arithmetic"),
+        pytest.param({"new": 1e6}, 2e-3, id="new memory comes on top of the bytes"),
+        pytest.param({"new": 1e5}, 1e-3, id="a small result gets memory that was used before"),
+        pytest.param({"matrix": 1e8}, 10e-3, id="a skinny product takes longer than its bytes"),
+        pytest.param({"matrix": 1e6}, 1e-3, id="unless its bytes take longer"),
+    ],
+)
+def test_three_more_numbers_predict_what_the_textbook_leaves_out(more, seconds):
+    """A call of 1 ms by its bytes, on a machine that is slow in three ways."""
+    machine = dataclasses.replace(
+        MACHINE, overhead=0.0, functions=0.5e9, new_memory=1e9, new_from=5e5, skinny=1e10
+    )
+    work = Work(flops=1e6, bytes=1e8, **more)
+
+    assert machine.predict(work).seconds == pytest.approx(seconds, rel=1e-2)
+    assert machine.textbook.predict(work).seconds == pytest.approx(1e-3)
+
+
+def test_new_memory_is_a_matter_of_memory():
+    machine = dataclasses.replace(MACHINE, new_memory=1e9)
+    assert machine.predict(Work(1e6, 1e6, new=1e6)).limit is Limit.MEMORY
+
+
+SLOW_IN_THREE_WAYS = dataclasses.replace(
+    MACHINE, functions=1e9, new_memory=2e9, new_from=2**24, skinny=5e9
+)
+
+
+@pytest.fixture(scope="module")
+def measured_in_three_ways() -> Machine:
+    """What is measured of a machine whose further numbers are planted."""
+    planted = Planted(SLOW_IN_THREE_WAYS)
+
+    def writing(size: int) -> NewMemory:
+        given, asked = Work(0, size), Work(0, size, new=size)
+        return NewMemory(size, planted.call(asked), planted.call(given))
+
+    probes = dataclasses.replace(
+        planted.probes(),
+        functions=[planted.probe(Work(0, 8, functions=n)) for n in (1e3, 1e7)],
+        skinny=[planted.probe(Work(0, 2**26, matrix=2**26)) for _ in range(2)],
+        new_memory=[writing(2**power) for power in (22, 24, 26)],
+    )
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+    return bench.machine
+
+
+@pytest.mark.parametrize("number", ["functions", "new_memory", "new_from", "skinny"])
+def test_a_further_number_is_measured_as_it_was_planted(measured_in_three_ways, number):
+    expected = getattr(SLOW_IN_THREE_WAYS, number)
+    assert getattr(measured_in_three_ways, number) == pytest.approx(expected, rel=1e-2)
+
+
+def test_a_machine_that_keeps_its_memory_says_that_new_memory_costs_nothing():
+    planted = Planted(MACHINE)
+    writing = planted.call(Work(0, 2**26))
+    probes = dataclasses.replace(
+        planted.probes(), new_memory=[NewMemory(2**26, asked=writing, given=writing)]
+    )
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert bench.machine.new_memory == math.inf
+    assert "costs nothing" in bench.machine.further
+
+
+def test_a_probe_that_is_all_launch_gives_no_number():
+    planted = Planted(MACHINE)
+    little = planted.probe(Work(0, 8, functions=1, matrix=4))
+    probes = dataclasses.replace(planted.probes(), functions=[little], skinny=[little])
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert (bench.machine.functions, bench.machine.skinny) == (math.inf, math.inf)
 
 
 def test_a_planted_machine_is_measured_as_it_was_planted():

@@ -59,6 +59,36 @@ def test_a_gpu_halves_its_bytes_by_16_bits():
     assert experiment.change.factor == 0.5
 
 
+@pytest.mark.parametrize(
+    ("name", "functions", "new", "matrix"),
+    [
+        pytest.param("doubling", 0, 0, 0, id="neither function nor new memory"),
+        pytest.param("softmax", 256**2, 0, 0, id="an exponential a number"),
+        pytest.param("GELU", 256**2, 0, 0, id="an error function a number"),
+        pytest.param("layer norm", 0, 4 * 256**2, 0, id="a new result"),
+        pytest.param("matrix x 8 vectors", 0, 0, 4 * 256 * 512, id="a skinny product"),
+        pytest.param("product, n = 128", 0, 0, 0, id="a square product"),
+    ],
+)
+def test_what_the_textbook_leaves_out_is_counted(name, functions, new, matrix):
+    work = CALLS[name].work
+    assert (work.functions, work.new, work.matrix) == (functions, new, matrix)
+
+
+@pytest.mark.parametrize("name", ["layer norm", "convolution 3 x 3", "depthwise convolution"])
+def test_a_call_that_is_counted_as_new_returns_new_memory(name):
+    call = CALLS[name].make(CPU)
+    first, second = call(), call()
+    assert first.data_ptr() != second.data_ptr()
+    assert CALLS[name].work.new == first.nbytes
+
+
+def test_no_skinny_probe_is_one_of_the_calls():
+    probes = fifteen_calls.probes(CPU, side=16, numbers=2 * 256**2)
+    works = [call.work for call in CALLS.values()]
+    assert all(probe.work not in works for probe in probes.skinny)
+
+
 def test_a_product_is_counted():
     assert fifteen_calls.count_product(2, 3, 5) == Work(60, 4 * (6 + 15 + 10), why=_WHY)
 
@@ -71,5 +101,14 @@ def test_probes_write_into_memory_that_is_there():
     assert probes.copy.call().data_ptr() == probes.copy.call().data_ptr()
     assert probes.product(1).call().shape == (32, 32)
     assert probes.product(1) is probes.product(1)
-    for launch in probes.launches:
-        launch.call()
+    for probe in (*probes.launches, *probes.functions, *probes.skinny):
+        probe.call()
+
+
+def test_new_memory_is_asked_for_and_what_is_given_is_used_again():
+    probes = fifteen_calls.probes(CPU, side=16, numbers=1024)
+    for size in probes.new_memory:
+        kept = size.asked()
+        assert size.asked().data_ptr() != kept.data_ptr()
+        assert size.given().data_ptr() == size.given().data_ptr()
+        assert size.bytes == kept.nbytes

@@ -1,4 +1,4 @@
-"""How fast a call can be: three numbers of a machine, two counts of the call, and a time from them.
+"""How fast a call can be: the numbers of a machine, what the call has to do, and a time from both.
 
 A call does ``flops`` floating-point operations and moves ``bytes`` between memory and the processor. A machine needs
 some time to launch any call, does at most so many operations a second, and moves at most so many bytes a second. So the
@@ -8,6 +8,15 @@ call takes at least
 
 and whichever of the three is the largest is what limits it. The overhead is **added** to the work, because work begins
 when the launch has ended; taking the largest of the three instead misses by a factor of two where both are alike.
+
+These three numbers are the textbook's. They take every operation for a multiply-add of a large product, and every byte
+for one of a large copy. Three more numbers say where that is not so, each measured with a probe of its own:
+
+- an elementary function, such as an exponential, takes many instructions;
+- memory that the system hands out anew is cleared before it can be used;
+- a product with few columns (a *skinny* one) gets through its matrix more slowly than memory delivers it.
+
+A call that counts none of these is predicted from the three alone, as `Machine.textbook` predicts all.
 
 ::
 
@@ -24,6 +33,7 @@ This module knows no framework; `metallab.pytorch.fifteen_calls` has the probes 
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +64,12 @@ GROW = 4
 LONG_PRODUCT = 0.1
 """Seconds of a product that is not doubled any more: eight times as long would be most of a second."""
 
+NEW = 0.5
+"""Memory is handed out anew where writing to it takes longer than writing again by more than this share."""
+
+OWN_TIME = 2.0
+"""A probe has to take so many times as long as a launch, or its rate would be that of the launch."""
+
 LOOK = timing.Budget(min_samples=5, min_seconds=0.02, max_seconds=0.5, warmup_limit=0.1)
 """Of a look at a probe."""
 
@@ -79,6 +95,12 @@ class Work:
     """Read from memory and written to it, each number once."""
     why: str = ""
     """How both were counted."""
+    functions: float = 0.0
+    """Elementary functions, such as exponentials, beside the operations."""
+    new: float = 0.0
+    """Bytes of results for which the call asks for memory; 0 where it writes into memory that it is given."""
+    matrix: float = 0.0
+    """Bytes of the matrix in a product with few columns; 0 for everything else."""
 
     @property
     def intensity(self) -> float:
@@ -116,7 +138,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Machine:
-    """The three numbers of a machine that predict a call's time."""
+    """The numbers of a machine that predict a call's time: three of the textbook, and three more."""
 
     label: str
     """The hardware's name."""
@@ -126,6 +148,14 @@ class Machine:
     """Floating-point operations per second of a product that fills the device."""
     bandwidth: float
     """Bytes per second of a large copy, those read and those written together."""
+    functions: float = math.inf
+    """Elementary functions per second, with the few operations around each."""
+    new_memory: float = math.inf
+    """Bytes per second that the system hands out; infinite where memory is kept and used again."""
+    new_from: float = 0.0
+    """A result of fewer bytes gets memory that was used before."""
+    skinny: float = math.inf
+    """Bytes per second of its matrix that a product with few columns gets through."""
     probed: Mapping[Limit, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds that the probe of each limit took, to see later whether the machine has kept its speed."""
     spread: float = field(default=1.0, compare=False)
@@ -158,7 +188,30 @@ class Machine:
         Prediction
             Its parts in seconds, their sum, and which of them is the limit.
         """
-        return Prediction(self.overhead, work.flops / self.peak, work.bytes / self.bandwidth)
+        arithmetic = work.flops / self.peak + work.functions / self.functions
+        moving = max(work.bytes / self.bandwidth, work.matrix / self.skinny)
+        new = work.new / self.new_memory if work.new >= self.new_from else 0.0
+        return Prediction(self.overhead, arithmetic, moving + new)
+
+    @property
+    def textbook(self) -> Machine:
+        """The same machine with overhead, peak and bandwidth alone."""
+        return Machine(self.label, self.overhead, self.peak, self.bandwidth)
+
+    @property
+    def further(self) -> str:
+        """The numbers beside the three, as a line."""
+        parts = []
+        if math.isfinite(self.functions):
+            parts.append(f"{self.functions / 1e9:.3g} billion elementary functions a second")
+        if math.isfinite(self.new_memory):
+            rate, least = units.rate(self.new_memory, "B/s"), units.size(self.new_from)
+            parts.append(f"new memory at {rate}, for results from {least} on")
+        else:
+            parts.append("new memory costs nothing")
+        if math.isfinite(self.skinny):
+            parts.append(f"the matrix of a skinny product at {units.rate(self.skinny, 'B/s')}")
+        return "; ".join(parts)
 
     def __str__(self) -> str:
         text = (
@@ -182,8 +235,17 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class NewMemory:
+    """The same writing twice: into memory that is asked for, and into memory that is there."""
+
+    bytes: float
+    asked: Callable[[], Any]
+    given: Callable[[], Any]
+
+
+@dataclass(frozen=True)
 class Probes:
-    """What is timed to learn a machine's three numbers."""
+    """What is timed to learn a machine's numbers."""
 
     launches: Sequence[Probe]
     """Calls of several kinds with next to no work, since a launch costs something else for each."""
@@ -191,6 +253,17 @@ class Probes:
     """A matrix product, 2 to the given power times the side of the smallest: it has to fill the device."""
     copy: Probe
     """A copy that is larger than any cache, into memory that is there."""
+    functions: Sequence[Probe] = ()
+    """An elementary function for each number, of several sizes: the size with the highest rate counts."""
+    skinny: Sequence[Probe] = ()
+    """Products of a matrix and few columns: the geometric mean of their rates counts."""
+    new_memory: Sequence[NewMemory] = ()
+    """From the smallest size to the largest."""
+
+
+def is_close(measured: float, predicted: float) -> bool:
+    """Say whether a measured time is within `CLOSE` of a predicted one."""
+    return abs(measured / predicted - 1) <= CLOSE
 
 
 @dataclass(frozen=True)
@@ -211,7 +284,7 @@ class Reading:
     @property
     def holds(self) -> bool:
         """Whether the measured time is within `CLOSE` of the prediction."""
-        return abs(self.ratio - 1) <= CLOSE
+        return is_close(self.measurement.median, self.prediction.seconds)
 
     @property
     def is_steady(self) -> bool:
@@ -301,7 +374,7 @@ class Bench:
         return self.probes.copy if limit is Limit.MEMORY else self.probes.product(0)
 
     def _time(self, probe: Probe) -> float:
-        return _time(probe, self.on, self.look, self.clock)
+        return _Timer(self.on, self.look, self.clock).time(probe.call)
 
 
 def calibrate(
@@ -312,7 +385,7 @@ def calibrate(
     look: timing.Budget = LOOK,
     clock: Clock = time.perf_counter_ns,
 ) -> Bench:
-    """Measure a machine's three numbers, in turns.
+    """Measure a machine's numbers, in turns.
 
     Parameters
     ----------
@@ -321,7 +394,7 @@ def calibrate(
     on : DeviceLike
         Where it runs.
     looks : int
-        Rounds; each takes launches, product and copy, and the median of the rounds counts.
+        Rounds; each takes every probe, and the median of the rounds counts.
     look : timing.Budget
         Of one probe in one round.
     clock : callable
@@ -330,8 +403,8 @@ def calibrate(
     Returns
     -------
     Bench
-        With the machine's numbers. The launch is subtracted from the times of product and copy, since it is no part of
-        their rate. A machine whose looks were far apart says so when it is printed, and is not `Machine.is_steady`.
+        With the machine's numbers. The launch is subtracted from the times of the probes, since it is no part of their
+        rate. A number whose probes are missing stays as `Machine` has it. A machine whose looks were far apart says so when it is printed, and is not `Machine.is_steady`.
 
     Raises
     ------
@@ -341,8 +414,10 @@ def calibrate(
     if looks < 1:
         raise ValueError(f"the machine is looked at {looks} times: one look is the least")
 
-    power = _find_filling_power(probes, on, look, clock)
-    rounds = [_look(probes, power, on, look, clock) for _ in range(looks)]
+    timer = _Timer(on, look, clock)
+    power = _find_filling_power(probes, timer)
+    new = _find_new_memory(probes.new_memory, timer)
+    rounds = [_look(probes, power, new, timer) for _ in range(looks)]
     probed = {}
     for limit in Limit:
         probed[limit] = statistics.median(each.probed[limit] for each in rounds)
@@ -354,20 +429,38 @@ def calibrate(
         overhead=statistics.median(each.overhead for each in rounds),
         peak=statistics.median(peaks),
         bandwidth=statistics.median(bandwidths),
+        functions=statistics.median(each.functions for each in rounds),
+        new_memory=statistics.median(each.new_memory for each in rounds),
+        new_from=new[0].bytes if new else 0.0,
+        skinny=statistics.median(each.skinny for each in rounds),
         probed=probed,
         spread=max(max(rates) / min(rates) for rates in (peaks, bandwidths)),
     )
     return Bench(machine, probes, on, look, clock)
 
 
-def _find_filling_power(
-    probes: Probes, on: timing.DeviceLike, budget: timing.Budget, clock: Clock
-) -> int:
+@dataclass(frozen=True)
+class _Timer:
+    """Times probes, which are no results of a page."""
+
+    on: timing.DeviceLike
+    budget: timing.Budget
+    clock: Clock
+
+    def time(self, call: Callable[[], Any]) -> float:
+        with results_made.unheard():
+            measured = timing.measure(
+                call, on=self.on, name="probe", budget=self.budget, clock=self.clock
+            )
+        return measured.median
+
+
+def _find_filling_power(probes: Probes, timer: _Timer) -> int:
     """Return how often the product's side has to be doubled until the device is full."""
     rate = 0.0
     for power in range(GROW):
         product = probes.product(power)
-        seconds = _time(product, on, budget, clock)
+        seconds = timer.time(product.call)
         reached = product.work.flops / seconds
         if reached < FILLED * rate:
             return power - 1
@@ -377,34 +470,69 @@ def _find_filling_power(
     return GROW - 1
 
 
-def _look(
-    probes: Probes, power: int, on: timing.DeviceLike, budget: timing.Budget, clock: Clock
-) -> Machine:
+def _find_new_memory(sizes: Sequence[NewMemory], timer: _Timer) -> Sequence[NewMemory]:
+    """Return the sizes that are handed out anew at each call, and none where memory is kept."""
+    for position in reversed(range(len(sizes))):
+        size = sizes[position]
+        asked, given = timer.time(size.asked), timer.time(size.given)
+        if asked <= (1 + NEW) * given:
+            return sizes[position + 1 :]
+    return sizes
+
+
+def _look(probes: Probes, power: int, new: Sequence[NewMemory], timer: _Timer) -> Machine:
     """Return the machine's numbers as they are now."""
-    launches = [_time(probe, on, budget, clock) for probe in probes.launches]
+    launches = [timer.time(probe.call) for probe in probes.launches]
     overhead = statistics.median(launches)
     product = probes.product(power)
-    working = _time(product, on, budget, clock) - overhead
-    copying = _time(probes.copy, on, budget, clock) - overhead
+    working = timer.time(product.call) - overhead
+    copying = timer.time(probes.copy.call) - overhead
 
     return Machine(
-        label=on.label,
+        label=timer.on.label,
         overhead=overhead,
         peak=product.work.flops / working,
         bandwidth=probes.copy.work.bytes / copying,
+        functions=_look_at_functions(probes.functions, overhead, timer),
+        new_memory=_look_at_new_memory(new, timer),
+        skinny=_look_at_skinny(probes.skinny, overhead, timer),
         probed={
             Limit.OVERHEAD: launches[0],
             # the smallest product shows whether the processor has kept its clock, and is done sooner
-            Limit.ARITHMETIC: _time(probes.product(0), on, budget, clock),
+            Limit.ARITHMETIC: timer.time(probes.product(0).call),
             Limit.MEMORY: copying + overhead,
         },
     )
 
 
-def _time(probe: Probe, on: timing.DeviceLike, budget: timing.Budget, clock: Clock) -> float:
-    with results_made.unheard():  # a look at the machine is no result of a page
-        measured = timing.measure(probe.call, on=on, name="probe", budget=budget, clock=clock)
-    return measured.median
+def _look_at_functions(probes: Sequence[Probe], overhead: float, timer: _Timer) -> float:
+    """Return the highest rate of the sizes that take longer than their launch; infinite if none does."""
+    rates = []
+    for probe in probes:
+        seconds = timer.time(probe.call)
+        if seconds >= OWN_TIME * overhead:
+            rates.append(probe.work.functions / (seconds - overhead))
+    return max(rates, default=math.inf)
+
+
+def _look_at_new_memory(sizes: Sequence[NewMemory], timer: _Timer) -> float:
+    """Return the bytes per second that are handed out, on top of writing them."""
+    if not sizes:
+        return math.inf
+    largest = sizes[-1]
+    more = timer.time(largest.asked) - timer.time(largest.given)
+    return largest.bytes / more if more > 0 else math.inf
+
+
+def _look_at_skinny(probes: Sequence[Probe], overhead: float, timer: _Timer) -> float:
+    """Return the geometric mean of the rates; infinite where a launch takes most of the time."""
+    rates = []
+    for probe in probes:
+        seconds = timer.time(probe.call)
+        if seconds < OWN_TIME * overhead:
+            return math.inf
+        rates.append(probe.work.matrix / (seconds - overhead))
+    return statistics.geometric_mean(rates) if rates else math.inf
 
 
 # ---- which limit it was, by experiment -------------------------------------------------------------------------------
