@@ -134,7 +134,8 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
     textbook = bench.machine.textbook.predict(call.work).seconds
     doubled = seconds(call.doubled)
     explained = None
-    for suspect in () if reading.holds else call.suspects:
+    is_slower = reading.measurement.median > textbook
+    for suspect in call.suspects if is_slower and not reading.holds else ():
         without = seconds(suspect.make)
         if roofline.explains(textbook, reading.measurement.median, without):
             explained = f"{suspect.cause} ({units.seconds(without)})"

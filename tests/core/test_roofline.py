@@ -145,6 +145,16 @@ def test_a_machine_that_keeps_its_memory_says_that_new_memory_costs_nothing():
     assert "costs nothing" in bench.machine.further
 
 
+def test_functions_that_wait_for_memory_are_as_fast_as_it_delivers():
+    """A GPU: what fits into a cache is all launch, and what does not waits for its bytes."""
+    planted = Planted(dataclasses.replace(MACHINE, functions=1e12))
+    sizes = [planted.probe(Work(0, 8 * n, functions=n)) for n in (1e3, 1e8)]
+    probes = dataclasses.replace(planted.probes(), functions=sizes)
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert bench.machine.functions == math.inf
+
+
 def test_a_probe_that_is_all_launch_gives_no_number():
     planted = Planted(MACHINE)
     little = planted.probe(Work(0, 8, functions=1, matrix=4))

@@ -32,15 +32,15 @@ def test_a_kernel_that_does_not_end_in_time_is_open(monkeypatch):
 
 
 def bytes_in_lines(stride, line):
-    return min(4 * stride, line) + 4
+    return min(4 * stride, line) + 8
 
 
 @pytest.mark.parametrize(
     ("times", "said"),
     [
         pytest.param(5.0, "Lines of 64 bytes alone", id="one"),
-        pytest.param(13.0, "Lines of 128 bytes alone", id="the other"),
-        pytest.param(7.5, "Both", id="both"),
+        pytest.param(10.0, "Lines of 128 bytes alone", id="the other"),
+        pytest.param(5.8, "Both", id="both"),
         pytest.param(30.0, "Neither", id="neither"),
     ],
 )

@@ -204,6 +204,8 @@ class Machine:
         parts = []
         if math.isfinite(self.functions):
             parts.append(f"{self.functions / 1e9:.3g} billion elementary functions a second")
+        else:
+            parts.append("elementary functions as fast as memory delivers their numbers")
         if math.isfinite(self.new_memory):
             rate, least = units.rate(self.new_memory, "B/s"), units.size(self.new_from)
             parts.append(f"new memory at {rate}, for results from {least} on")
@@ -254,7 +256,8 @@ class Probes:
     copy: Probe
     """A copy that is larger than any cache, into memory that is there."""
     functions: Sequence[Probe] = ()
-    """An elementary function for each number, of several sizes: the size with the highest rate counts."""
+    """An elementary function for each number, from a size that fits into a cache to one that fills the device: the first
+    that takes longer than its launch counts."""
     skinny: Sequence[Probe] = ()
     """Products of a matrix and few columns: the geometric mean of their rates counts."""
     new_memory: Sequence[NewMemory] = ()
@@ -487,13 +490,14 @@ def _look(probes: Probes, power: int, new: Sequence[NewMemory], timer: _Timer) -
     product = probes.product(power)
     working = timer.time(product.call) - overhead
     copying = timer.time(probes.copy.call) - overhead
+    bandwidth = probes.copy.work.bytes / copying
 
     return Machine(
         label=timer.on.label,
         overhead=overhead,
         peak=product.work.flops / working,
-        bandwidth=probes.copy.work.bytes / copying,
-        functions=_look_at_functions(probes.functions, overhead, timer),
+        bandwidth=bandwidth,
+        functions=_look_at_functions(probes.functions, overhead, bandwidth, timer),
         new_memory=_look_at_new_memory(new, timer),
         skinny=_look_at_skinny(probes.skinny, overhead, timer),
         probed={
@@ -505,14 +509,21 @@ def _look(probes: Probes, power: int, new: Sequence[NewMemory], timer: _Timer) -
     )
 
 
-def _look_at_functions(probes: Sequence[Probe], overhead: float, timer: _Timer) -> float:
-    """Return the highest rate of the sizes that take longer than their launch; infinite if none does."""
-    rates = []
+def _look_at_functions(
+    probes: Sequence[Probe], overhead: float, bandwidth: float, timer: _Timer
+) -> float:
+    """Return the rate of the first size that takes longer than its launch; infinite if none does."""
     for probe in probes:
         seconds = timer.time(probe.call)
-        if seconds >= OWN_TIME * overhead:
-            rates.append(probe.work.functions / (seconds - overhead))
-    return max(rates, default=math.inf)
+        if seconds < OWN_TIME * overhead:
+            continue
+
+        working = seconds - overhead
+        is_largest = probe is probes[-1]
+        if is_largest and is_close(working, probe.work.bytes / bandwidth):
+            return math.inf  # it waited for memory, so its functions are faster than can be seen
+        return probe.work.functions / working
+    return math.inf
 
 
 def _look_at_new_memory(sizes: Sequence[NewMemory], timer: _Timer) -> float:

@@ -106,7 +106,7 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
         copy=Probe(lambda: target.copy_(source), Work(0, 2 * source.nbytes)),
         functions=(_silu(source, target, CHUNKS), _silu(source, target, 1)),
         skinny=tuple(_skinny(device, numbers, columns) for columns in FEW_COLUMNS),
-        new_memory=tuple(_new_memory(target[: numbers // part]) for part in (64, 16, 4, 1)),
+        new_memory=tuple(_new_memory(target[: numbers // part]) for part in (128, 32, 8, 2)),
     )
 
 
