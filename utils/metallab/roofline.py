@@ -265,7 +265,18 @@ class Probes:
 
 
 def is_close(measured: float, predicted: float) -> bool:
-    """Say whether a measured time is within `CLOSE` of a predicted one."""
+    """Say whether a measured time is within `CLOSE` of a predicted one.
+
+    Parameters
+    ----------
+    measured, predicted : float
+        Seconds.
+
+    Returns
+    -------
+    bool
+        Whether they are no further apart than this share of the predicted time.
+    """
     return abs(measured / predicted - 1) <= CLOSE
 
 

@@ -150,7 +150,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
         )
 
     told = (
-        f"{each.name}: at most {units.rate(each.peak, 'FLOP/s')}, ridge point "
+        f"{each.name}: peak {units.rate(each.peak, 'FLOP/s')}, ridge point "
         f"{each.peak / each.bandwidth:.3g} FLOP/B"
         for each in roofs
     )
