@@ -158,7 +158,8 @@ def test_functions_that_wait_for_memory_are_as_fast_as_it_delivers():
 def test_a_probe_that_is_all_launch_gives_no_number():
     planted = Planted(MACHINE)
     little = planted.probe(Work(0, 8, functions=1, matrix=4))
-    probes = dataclasses.replace(planted.probes(), functions=[little], skinny=[little])
+    large = planted.probe(Work(0, 2**26, matrix=2**26))
+    probes = dataclasses.replace(planted.probes(), functions=[little], skinny=[little, large])
     bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
 
     assert (bench.machine.functions, bench.machine.skinny) == (math.inf, math.inf)
