@@ -3,10 +3,11 @@
     python tests/benchmarks/predicted_times.py [--device cuda] [--threads 1] [--processor-time] [--side 4096]
 
 Measures the machine's launch overhead, peak and bandwidth and the three further numbers of `metallab.roofline`, and
-prints them with all predictions, from the three and from all six, before the first call is timed. Then it times each call, looks at the machine before and after, and finds out by two experiments what limits
-the call: twice the work, which shows the overhead; and other bytes at the same operations, or the reverse, which tells
-memory from arithmetic. Where a time is far from its prediction it tries what may be the cause. ``--processor-time``
-counts the time of this process alone, for a busy machine, and takes one thread of a CPU. Prints a line for each call,
+prints them with all predictions, from the three and from all six, before the first call is timed. Then it times each
+call, looks at the machine before and after, and finds out by two experiments what limits the call: twice the work,
+which shows the overhead; and other bytes at the same operations, or the reverse, which tells memory from arithmetic.
+Where a time is far from its prediction it tries what may be the cause. ``--processor-time`` counts the time of this
+process alone, for a busy machine, and takes one thread of a CPU. Prints a line for each call,
 keeps ``build/bars/predicted_times.json``, and ends with code 1 if fewer than `LIMITS` limits or `TIMES` times are
 predicted right.
 """

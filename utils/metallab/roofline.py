@@ -256,8 +256,8 @@ class Probes:
     copy: Probe
     """A copy that is larger than any cache, into memory that is there."""
     functions: Sequence[Probe] = ()
-    """An elementary function for each number, from a size that fits into a cache to one that fills the device: the first
-    that takes longer than its launch counts."""
+    """An elementary function for each number, from a size that fits into a cache to one that fills the device: the
+    first that takes longer than its launch counts."""
     skinny: Sequence[Probe] = ()
     """Products of a matrix and few columns: the geometric mean of their rates counts."""
     new_memory: Sequence[NewMemory] = ()
@@ -418,7 +418,8 @@ def calibrate(
     -------
     Bench
         With the machine's numbers. The launch is subtracted from the times of the probes, since it is no part of their
-        rate. A number whose probes are missing stays as `Machine` has it. A machine whose looks were far apart says so when it is printed, and is not `Machine.is_steady`.
+        rate. A number whose probes are missing stays as `Machine` has it. A machine whose looks were far apart says so
+        when it is printed, and is not `Machine.is_steady`.
 
     Raises
     ------

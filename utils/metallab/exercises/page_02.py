@@ -48,7 +48,9 @@ def judge_row_sums(row_sums: Callable[[], Any]) -> Right | isolated.Skipped:
     return judge_count(ROW_SUMS, source, count_lines, most=2, launch=launch)
 
 
-@exercise("02.2", hint="never more than a line to read, and 8 bytes to write: fetched, and written back")
+@exercise(
+    "02.2", hint="never more than a line to read, and 8 bytes to write: fetched, and written back"
+)
 def judge_bytes(
     bytes_a_number: Callable[[int, int], Any], slower: Mapping[int, float]
 ) -> bool | Right:

@@ -11,9 +11,9 @@ Counted is what the mathematics needs: each input read once, each result written
 the exponential beside the operations. What a library does beyond that is not counted, so that a prediction which fails
 says that there is something.
 
-None of the three numbers beyond the textbook's is measured with one of the fifteen calls. Elementary functions are those
-of SiLU, x / (1 + exp(-x)), new memory is a fill's, and skinny products have 4 and 16 columns, and another matrix than
-those that are predicted.
+None of the three numbers beyond the textbook's is measured with one of the fifteen calls. Elementary functions are
+those of SiLU, x / (1 + exp(-x)), new memory is a fill's, and skinny products have 4 and 16 columns, and another matrix
+than those that are predicted.
 """
 
 from __future__ import annotations
