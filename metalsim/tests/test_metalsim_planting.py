@@ -95,7 +95,8 @@ for name in metalsim.FAULTS:
     with warnings.catch_warnings(record=True) as caught, metalsim.plant(name):
         after[name] = wrong()
         labels.append(told())
-    warned += [type(warning.message).__name__ for warning in caught]
+    kinds = [type(warning.message).__name__ for warning in caught]
+    warned += [kind for kind in kinds if kind == "PlantedFault"]
 with warnings.catch_warnings(action="ignore"), metalsim.plant(*metalsim.FAULTS):
     together = wrong()
     for names in ((), ("no such fault",), (name,)):
@@ -128,6 +129,56 @@ def test_a_planted_kernel_is_wrong_only_as_described():
         "there is no fault (none named)", "there is no fault no such fault",
         f"{list(outcome['after'])[-1]} is planted already",
     ]  # fmt: skip
+
+
+MEETINGS = """
+import warnings
+import torch
+import metalsim
+from metalsim import planting
+
+x = torch.ones(4, 4).to("mps")
+
+def long_sums(count):
+    for _ in range(count):
+        torch.ones(300, 200, device="mps").sum()
+
+def caught(name, use, calls=None):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with metalsim.plant(name, calls=calls):
+            use()
+    return [str(each.message) for each in told if each.category is planting.FaultNotMet]
+
+linear = torch.nn.functional.linear
+not_met = {
+    "no call": caught("linear, non-contiguous weight", lambda: None),
+    "another kind": caught("linear, non-contiguous weight", lambda: linear(x, x)),
+    "met": caught("linear, non-contiguous weight", lambda: linear(x, x.t())),
+    "too few": caught("sum, once in many calls", lambda: long_sums(3)),
+    "enough": caught("sum, once in many calls", lambda: long_sums(3), calls=range(2, 3)),
+    "not known": caught("non_blocking copy, source freed", lambda: None),
+}
+try:
+    with warnings.catch_warnings(record=True) as told, metalsim.plant("bmm, 32767 terms"):
+        raise KeyError
+except KeyError:
+    after_error = [each.category.__name__ for each in told]
+"""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
+def test_a_fault_that_no_call_has_met_is_told():
+    outcome = isolated.run(MEETINGS, results=("not_met", "after_error"), device="mps")
+    told = outcome["not_met"]
+    assert [name for name, messages in told.items() if messages] == [
+        "no call",
+        "another kind",
+        "too few",
+    ]
+    assert "1 call of linear" in told["another kind"][0]
+    assert "3 of 3 calls were counted" in told["too few"][0]
+    assert outcome["after_error"] == ["PlantedFault"]
 
 
 def test_nothing_is_planted_without_the_simulated_gpu():

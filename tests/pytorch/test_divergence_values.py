@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from metallab.pytorch.divergence import conditions, differences, report, wording
 from metallab.pytorch.divergence.calls import Call
@@ -101,6 +102,32 @@ def test_another_number_of_results_is_not_compared():
     cosine = Call(torch.ops.aten.cos.default, (torch.ones(2),), {})
     comparison = compare_call(cosine, torch.ones(2), torch.ones(2))
     assert comparison.not_compared == NotCompared(Reason.OTHER_COUNT, counts=(2, 1))
+
+
+LSTM_RESULTS = {
+    "right": (lambda output, hidden, cell: (output, hidden, cell), False),
+    "wrong output": (lambda output, hidden, cell: (output + 0.1, hidden, cell), True),
+    "wrong cell state": (lambda output, hidden, cell: (output, hidden, cell + 0.1), True),
+}
+
+
+@pytest.mark.parametrize(("change", "is_wrong"), LSTM_RESULTS.values(), ids=LSTM_RESULTS)
+def test_an_lstm_of_mps_is_compared_but_for_what_it_keeps_for_the_gradient(change, is_wrong):
+    torch.manual_seed(0)
+    layer, x, state = nn.LSTM(3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4)
+    weights = [weight.detach() for weight in layer.parameters()]
+    args = (x, [state, state], weights, True, 1, 0.0, False, False, False)
+    right = torch.ops.aten.lstm.input(*args)
+
+    call = Call(torch.ops.aten._lstm_mps.default, args, {})
+    comparison = compare_call(call, *change(*right), *[torch.ones(7)] * 3)
+    assert (comparison.difference is not None) == is_wrong
+    assert comparison.not_compared == NotCompared(Reason.KEPT, counts=(6, 3)) or is_wrong
+
+
+def test_an_operator_that_the_cpu_does_not_have_is_not_compared():
+    call = Call(torch.ops.aten.lstm_mps_backward.default, (), {})
+    assert compute_reference(call, []) == NotCompared(Reason.ONLY_THERE)
 
 
 def test_a_sparse_tensor_is_not_compared():

@@ -22,7 +22,7 @@ from metalsim.device import (
     is_installed,
 )
 from metalsim.errors import SimulationError
-from metalsim.planting import FAULTS, PlantedFault, list_planted, plant
+from metalsim.planting import FAULTS, FaultNotMet, PlantedFault, list_planted, plant
 from metalsim.preload import arm, is_armed
 from metalsim.pretending import PRETENCES, list_pretended, pretend
 
@@ -33,7 +33,7 @@ planted = list_planted
 pretended = list_pretended
 
 __all__ = [
-    "FAULTS", "PRETENCES", "Counters", "Event", "PlantedFault", "SimulationError", "arm", "armed", "count_work",
-    "counters", "install", "install_with_torch", "installed", "is_armed", "is_installed", "list_planted",
+    "FAULTS", "PRETENCES", "Counters", "Event", "FaultNotMet", "PlantedFault", "SimulationError", "arm", "armed",
+    "count_work", "counters", "install", "install_with_torch", "installed", "is_armed", "is_installed", "list_planted",
     "list_pretended", "plant", "planted", "pretend", "pretended",
 ]  # fmt: skip

@@ -14,7 +14,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from metallab import checks, units
-from metallab.pytorch.divergence.calls import Call, is_floating, to_float64, whole_storage
+from metallab.pytorch.divergence.calls import (
+    COUNTS_OF_RESULTS,
+    REFERENCES,
+    Call,
+    is_floating,
+    to_float64,
+    whole_storage,
+)
 from metallab.pytorch.divergence.differences import (
     Cause,
     Difference,
@@ -169,11 +176,13 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
     -------
     Reference or NotCompared
         The right results. Why there are none if a tensor is sparse or nested, the device returns a dtype for which no
-        error is allowed, such as float8, or the CPU cannot compute the call in float64.
+        error is allowed, such as float8, the CPU has no such operator, or it cannot compute the call in float64.
     """
     tensors = (*before.tensors, *returned)
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors):
         return NotCompared(Reason.NOT_STRIDED)
+    if not _is_on_cpu(before):
+        return NotCompared(Reason.ONLY_THERE)
 
     try:
         # first, since a result in a dtype without a tolerance cannot be compared, whatever the CPU computes:
@@ -186,6 +195,14 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
     except CPU_ERRORS as error:
         message = units.first_line(error).split(". ")[0]
         return NotCompared(Reason.CPU_RAISES, message)
+
+
+def _is_on_cpu(call: Call) -> bool:
+    """Return True if the CPU has an operator, or another one that computes the same; a composite one counts."""
+    if call.name in REFERENCES:
+        return True
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    return has_kernel(call.operator.name(), "CPU")
 
 
 def _results_and_arguments(call: Call) -> list[Tensor]:
@@ -227,17 +244,20 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
     -------
     Comparison
         The first difference, if there is one, the largest rounding, and what could not be compared: results in any
-        order, or another number of them than the CPU returns.
+        order, another number of them than the CPU returns, or what the device keeps for the gradient.
     """
     if reference.before.settings.get("sorted") is False:
         return Comparison(not_compared=NotCompared(Reason.UNORDERED))
-    if len(reference.results) != len(returned):
-        counts = len(returned), len(reference.results)
+
+    count = COUNTS_OF_RESULTS.get(reference.before.name, len(returned))
+    counts = len(returned), len(reference.results)
+    kept = NotCompared(Reason.KEPT, counts=counts) if count < len(returned) else None
+    if len(reference.results) != count:
         return Comparison(not_compared=NotCompared(Reason.OTHER_COUNT, counts=counts))
 
-    comparer = _ResultComparer(reference, after, returned)
+    comparer = _ResultComparer(reference, after, returned[:count])
     difference = comparer.compare()
-    return Comparison(difference, comparer.largest, comparer.not_compared)
+    return Comparison(difference, comparer.largest, comparer.not_compared or kept)
 
 
 @dataclass

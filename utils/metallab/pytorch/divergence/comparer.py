@@ -36,6 +36,7 @@ from metallab.pytorch.divergence.report import (
     CallSite,
     Direction,
     DivergentCall,
+    Place,
     RandomOperator,
     Report,
 )
@@ -74,6 +75,8 @@ class OperatorComparer:
         How the model is run.
     known
         Kinds of calls that earlier runs have compared, which are passed over.
+    show_progress
+        Is called with this comparer after each call that the device has computed.
 
     Attributes
     ----------
@@ -86,13 +89,19 @@ class OperatorComparer:
     """
 
     def __init__(
-        self, on: PyTorchDevice, seconds: float, mode: RunMode, known: ComparedCalls
+        self,
+        on: PyTorchDevice,
+        seconds: float,
+        mode: RunMode,
+        known: ComparedCalls,
+        show_progress: Callable[[OperatorComparer], object],
     ) -> None:
         """Begin with a report in which nothing was compared; the seconds count from now."""
         self.on = on
         self.seconds = seconds
         self.mode = mode
         self.known = known
+        self.show_progress = show_progress
         self.began = time.monotonic()
         self.modules = CallingModules()
         self.direction: Direction = "forward"
@@ -187,6 +196,7 @@ class OperatorComparer:
 
         with _computing_apart():
             self._compare(call, before, result, kind)
+        self.show_progress(self)
         return result
 
     def _leave_out(self, kind: CallKind | None) -> None:
@@ -200,6 +210,11 @@ class OperatorComparer:
     def module(self) -> str:
         """The innermost module, as `named_modules` names it; empty for the model itself, and where it is not known."""
         return self._path.partition(".")[2]
+
+    @property
+    def here(self) -> Place:
+        """What of the model runs now."""
+        return Place(self.module, self.direction, self.mode)
 
     def _is_on_device(self, call: Call, result: Any) -> bool:
         """Return True if a tensor of a call, or of what it returned, lies on the device."""

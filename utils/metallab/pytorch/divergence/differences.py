@@ -225,12 +225,16 @@ class Reason(StrEnum):
     """Results that may be in any order, as of ``topk(sorted=False)``."""
     OTHER_COUNT = "other count"
     """Another number of results than on the CPU."""
+    KEPT = "kept results"
+    """Results behind those that the CPU returns, which the device keeps for the gradient."""
     INTEGERS = "integers"
     """Integers beside floating results that are no positions."""
     RANDOM = "random numbers"
     """Devices draw numbers of their own."""
     NOT_STRIDED = "not strided"
     """A sparse or a nested tensor."""
+    ONLY_THERE = "only there"
+    """An operator that the CPU does not have."""
     CPU_RAISES = "CPU raises"
     """PyTorch raises an exception in float64 on the CPU."""
     OTHER_LAYERS = "other layers"
@@ -245,7 +249,7 @@ class NotCompared:
     message: str = ""
     """With `Reason.CPU_RAISES`: PyTorch's words."""
     counts: tuple[int, int] | None = None
-    """With `Reason.OTHER_COUNT`: the number of results on the device, and on the CPU."""
+    """With `Reason.OTHER_COUNT` and `Reason.KEPT`: the number of results on the device, and on the CPU."""
 
     def __str__(self) -> str:
         return wording.not_compared(self)

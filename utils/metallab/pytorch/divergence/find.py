@@ -15,6 +15,7 @@ from metallab import units
 from metallab.device import PyTorchDevice
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
+from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.calls import is_floating
 from metallab.pytorch.divergence.compared import ComparedCalls
 from metallab.pytorch.divergence.comparer import OperatorComparer
@@ -29,6 +30,7 @@ from metallab.pytorch.divergence.minimize import minimize
 from metallab.pytorch.divergence.repeat import repeat_calls
 from metallab.pytorch.divergence.report import DivergentCall, NotRun, Outcome, Report
 from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, RunMode
+from metallab.status_line import StatusLine
 
 REPEATS = 2
 """Bursts of calls of each kind that are made again where nothing is wrong."""
@@ -50,7 +52,8 @@ def find(
 
     The model is called without gradients as well, in evaluation and in training mode, under ``torch.no_grad()`` and
     ``torch.inference_mode()``: PyTorch takes other operators there, for attention for example. What was compared in
-    one run is not compared again in the next.
+    one run is not compared again in the next. What takes longer than some seconds shows how far it is, on a terminal
+    and in a notebook.
 
     Parameters
     ----------
@@ -107,8 +110,26 @@ def find(
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
     run = TrainingRun(model, inputs, loss or mean_square, optimizer)
-    search = Search(on, seconds)
-    report, on_device = search.compare(run, RunMode(model.training), record=layers)
+    with StatusLine() as line:
+        search = Search(on, seconds, line, runs=1 + len(WITHOUT_GRADIENTS))
+        report, on_device = _compare_all_runs(search, run, record=layers)
+        line.ending = wording.search_time(line.seconds)
+        if not layers or report.raised is not None:
+            return report
+
+        line.show(lambda: wording.layers_progress(line.seconds))
+        errors = compute_layer_errors(run, on_device)
+        line.ending = wording.search_time(line.seconds)
+    if isinstance(errors, NotCompared):
+        return dataclasses.replace(report, layers_not_compared=errors)
+    return dataclasses.replace(report, layers=errors)
+
+
+def _compare_all_runs(
+    search: Search, run: TrainingRun, *, record: bool
+) -> tuple[Report, list[RecordedLayer]]:
+    """Compare a model as it was given, then without gradients, and make calls again if nothing is wrong."""
+    report, on_device = search.compare(run, RunMode(run.model.training), record=record)
     for mode in WITHOUT_GRADIENTS:
         if report.agreement == "differs":
             break
@@ -119,14 +140,7 @@ def find(
     if report.kind in (Outcome.AGREES, Outcome.RAISED):
         seconds = min(search.until - time.monotonic(), max(MIN_REPEAT_SECONDS, search.seconds_used))
         report = search.repeat(report, REPEATS, seconds)
-
-    if not layers or report.raised is not None:
-        return report
-
-    errors = compute_layer_errors(run, on_device)
-    if isinstance(errors, NotCompared):
-        return dataclasses.replace(report, layers_not_compared=errors)
-    return dataclasses.replace(report, layers=errors)
+    return report, on_device
 
 
 class Search:
@@ -138,13 +152,45 @@ class Search:
         The device.
     seconds
         After these no more calls are compared.
+    line
+        Shows how far it is; by default nothing does.
+    runs
+        How many there will be, for that line.
     """
 
-    def __init__(self, on: PyTorchDevice, seconds: float = math.inf) -> None:
+    def __init__(
+        self,
+        on: PyTorchDevice,
+        seconds: float = math.inf,
+        line: StatusLine | None = None,
+        runs: int = 1,
+    ) -> None:
         self.on = on
         self.began = time.monotonic()
         self.until = self.began + seconds
+        self.runs = runs
         self._known = ComparedCalls()
+        self._line = line
+        self._run = 0
+        """The number of the run that is compared, from 1."""
+
+    def _show_progress(self, comparer: OperatorComparer) -> None:
+        """Show how far a run is."""
+        if self._line is None:
+            return
+        seconds = self._line.seconds
+        self._line.show(
+            lambda: wording.run_progress(
+                comparer.here, comparer.report.compared, self._run, self.runs, seconds
+            )
+        )
+
+    def _show_repeating(self, calls: int) -> None:
+        """Show how many calls were made again."""
+        if self._line is None:
+            return
+        seconds = self._line.seconds
+        self._line.show(lambda: wording.repeat_progress(calls, seconds))
 
     @property
     def seconds_used(self) -> float:
@@ -164,7 +210,13 @@ class Search:
             After these no more are made.
         """
         with torch.no_grad():
-            found = repeat_calls(self._known.samples, self.on, rounds, time.monotonic() + seconds)
+            found = repeat_calls(
+                self._known.samples,
+                self.on,
+                rounds,
+                time.monotonic() + seconds,
+                self._show_repeating,
+            )
         report = dataclasses.replace(report, repeated=found.calls, repeated_kinds=found.kinds)
         if found.sample is None or found.difference is None:
             return report
@@ -211,7 +263,8 @@ class Search:
         began = time.monotonic()
         seconds = min(seconds, self.until - began)
         self._known.begin_run()
-        comparer = OperatorComparer(self.on, seconds, mode, self._known)
+        self._run += 1
+        comparer = OperatorComparer(self.on, seconds, mode, self._known, self._show_progress)
         on_device: list[RecordedLayer] = []
         raised = None
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,11 @@ def make_sample(call: Call, before: Call, result: Any, **where: Any) -> Sample |
 
 
 def repeat_calls(
-    samples: Iterable[Sample], on: PyTorchDevice, rounds: int, until: float
+    samples: Iterable[Sample],
+    on: PyTorchDevice,
+    rounds: int,
+    until: float,
+    show_progress: Callable[[int], object] = lambda calls: None,
 ) -> Repetition:
     """Make calls again in bursts, the small ones first, until one is wrong.
 
@@ -116,6 +120,8 @@ def repeat_calls(
         How many bursts of each call there are, each with other numbers.
     until
         When to stop, by `time.monotonic`.
+    show_progress
+        Is called with the number of calls, after each burst.
     """
     in_order = sorted(samples, key=lambda sample: sample.num_bytes)
     repeated: set[int] = set()
@@ -127,6 +133,7 @@ def repeat_calls(
         factor = FACTORS[number % len(FACTORS)]
         differences = _compare_burst(sample, on, factor)
         calls += len(differences)
+        show_progress(calls)
         if differences:
             repeated.add(place)
         wrong = [difference for difference in differences if difference is not None]

@@ -72,6 +72,19 @@ class CallSite:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Which part of a model runs, and how the model is run."""
+
+    module: str
+    """The innermost module; empty for the model itself."""
+    direction: Direction
+    mode: RunMode
+
+    def __str__(self) -> str:
+        return wording.place(self)
+
+
+@dataclass(frozen=True)
 class RandomOperator:
     """An operator that draws random numbers, which are not compared; only whether they can have been drawn."""
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         CallSite,
         DivergentCall,
         NotRun,
+        Place,
         RandomOperator,
         Report,
     )
@@ -105,9 +106,12 @@ PHRASES = {
     # why something was not compared
     "unordered": "its results are in no order",
     "other count": "{on_device} results, and {on_cpu} on the CPU",
+    "kept results": "the first {on_cpu} of its {on_device} results were compared, the device keeps the others for the "
+    "gradient",
     "integers": "whole numbers beside its values",
     "random numbers": "random: devices draw numbers of their own",
     "not strided": "a sparse or nested tensor",
+    "only there": "the CPU has no such operator; compare what the whole model returns, or its gradients",
     "CPU raises": "{message}",
     "other layers": "the CPU went through other layers",
     # where
@@ -119,6 +123,11 @@ PHRASES = {
     "kept": "in {mode}",
     "no_grad": "in {mode} under torch.no_grad()",
     "inference_mode": "in {mode} under torch.inference_mode()",
+    # how far a search is
+    "in run": "find, {seconds:.0f} s: run {run} of {runs}, {compared} calls compared; {place}",
+    "repeating": "find, {seconds:.0f} s: what was right once is made again, {calls} calls",
+    "layers": "find, {seconds:.0f} s: the errors of the layers",
+    "done": "find took {seconds:.0f} s",
     # the report
     "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
     "once": "each call was compared once; a fault that comes and goes may not show",
@@ -290,6 +299,37 @@ def run_mode(mode: RunMode) -> str:
 def not_run(not_run: NotRun) -> str:
     """Return a way to run the model, and what it raises there."""
     return PHRASES["not run"].format(mode=not_run.mode, error=not_run.error)
+
+
+# ---- how far a search is ---------------------------------------------------------------------------------------------
+
+
+def place(place: Place) -> str:
+    """Return what of a model runs, ``in training mode, the backward pass, layer blocks.0``."""
+    where = f"{place.mode}, {PHRASES[place.direction]}"
+    return f"{where}, layer {place.module}" if place.module else where
+
+
+def run_progress(place: Place, compared: int, run: int, runs: int, seconds: float) -> str:
+    """Return how far a run is: how many calls were compared, in which run, after how long."""
+    return PHRASES["in run"].format(
+        run=run, runs=runs, place=place, compared=compared, seconds=seconds
+    )
+
+
+def repeat_progress(calls: int, seconds: float) -> str:
+    """Return how many calls were made again."""
+    return PHRASES["repeating"].format(calls=calls, seconds=seconds)
+
+
+def layers_progress(seconds: float) -> str:
+    """Return that the errors of layers are computed."""
+    return PHRASES["layers"].format(seconds=seconds)
+
+
+def search_time(seconds: float) -> str:
+    """Return how long a search took."""
+    return PHRASES["done"].format(seconds=seconds)
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------

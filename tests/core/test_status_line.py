@@ -1,0 +1,99 @@
+"""A line that says how far something has come: when it is shown, and where."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from metallab import status_line
+from metallab.status_line import AFTER_SECONDS, EVERY_SECONDS, StatusLine
+
+
+class Clock:
+    """Gives the seconds that it is set to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def show_at(*seconds: float) -> list[str]:
+    """Show a text at each of these seconds, and return what was written."""
+    clock, written = Clock(), []
+    with StatusLine(written.append, clock=clock) as line:
+        line.ending = "done"
+        for clock.now in seconds:
+            line.show(lambda: f"{clock.now:g} s")
+    return written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        pytest.param([0, AFTER_SECONDS / 2], [], id="quick"),
+        pytest.param([AFTER_SECONDS], ["3 s", "done"], id="slow"),
+        pytest.param([3, 3 + EVERY_SECONDS / 2, 4], ["3 s", "4 s", "done"], id="not-too-often"),
+    ],
+)
+def test_a_line_is_shown_of_what_is_slow(seconds, written):
+    assert show_at(*seconds) == written
+
+
+def test_a_text_that_is_not_shown_is_not_made():
+    line = StatusLine([].append, clock=Clock())
+    line.show(lambda: pytest.fail("it was made"))
+
+
+def test_a_line_ends_where_an_error_ends_the_work():
+    clock, written = Clock(), []
+    with pytest.raises(ValueError), StatusLine(written.append, clock=clock) as line:
+        clock.now = AFTER_SECONDS
+        line.show(lambda: "at work")
+        raise ValueError
+    assert written == ["at work", ""]
+
+
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_line_is_written_over_the_last_one_and_wiped_away(monkeypatch):
+    stream, clock = Terminal(), Clock()
+    monkeypatch.setattr(status_line.sys, "stderr", stream)
+    with StatusLine(clock=clock) as line:
+        clock.now = AFTER_SECONDS
+        line.show(lambda: "at work " * 1000)
+        line.ending = "done"
+    first, second = stream.getvalue().split("\r\x1b[K")[1:]
+    assert first.startswith("at work") and len(first) < 1000 and second == ""
+
+
+def test_in_a_file_there_is_no_line(monkeypatch):
+    monkeypatch.setattr(status_line.sys, "stderr", io.StringIO())
+    assert status_line.choose_writer() is None
+
+
+def test_in_a_notebook_one_output_is_changed(monkeypatch):
+    IPython = pytest.importorskip("IPython")
+    shown = []
+
+    class Handle:
+        def update(self, output, raw):
+            shown.append(output["text/plain"])
+
+    def display(output, raw, display_id):
+        shown.append(output["text/plain"])
+        return Handle()
+
+    monkeypatch.setattr(status_line, "_is_in_notebook", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", display)
+    write = status_line.choose_writer()
+    write("at work")
+    write("done")
+    assert shown == ["at work", "done"]

@@ -1,0 +1,126 @@
+"""A line that says how far something slow has come: on a terminal and in a notebook, and nowhere else.
+
+It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is wiped
+away on a terminal; a notebook, which cannot take an output back, keeps a last text.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+AFTER_SECONDS = 3.0
+"""What takes less needs no such line."""
+EVERY_SECONDS = 0.5
+"""So often it is rewritten: more often nobody can read it, and writing takes time itself."""
+
+
+class StatusLine:
+    """A line that is rewritten in place while something runs; use it in a ``with``.
+
+    Parameters
+    ----------
+    write : callable or None
+        Is given each text, and at the end `ending`. By default it is chosen by where the program runs; there is none
+        in a file or a pipe, where a line cannot be rewritten.
+    clock : callable
+        Returns seconds.
+
+    Attributes
+    ----------
+    ending : str
+        What a notebook keeps of the line when the ``with`` is left.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], object] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write if write is not None else choose_writer()
+        self._clock = clock
+        self._began = clock()
+        self._written = -EVERY_SECONDS
+        """When it was written last, in seconds since it began."""
+        self._is_shown = False
+        self.ending = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._began
+
+    def show(self, make_text: Callable[[], str]) -> None:
+        """Show a text in place of the last one, if it is time to; the text is made only then."""
+        now = self.seconds
+        if self._write is None or now < AFTER_SECONDS or now - self._written < EVERY_SECONDS:
+            return
+        self._written, self._is_shown = now, True
+        self._write(make_text())
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_shown or self._write is None:
+            return
+        if isinstance(self._write, _TerminalLine):
+            self._write("")
+        else:
+            self._write(self.ending)
+
+
+def choose_writer() -> Callable[[str], object] | None:
+    """Return what rewrites a line in a notebook or on a terminal; None where that is not possible."""
+    if _is_in_notebook():
+        return _NotebookLine()
+    if sys.stderr is not None and sys.stderr.isatty():
+        return _TerminalLine(sys.stderr)
+    return None
+
+
+def _is_in_notebook() -> bool:
+    """Return True in the kernel of a notebook; IPython itself may run in a terminal as well."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+class _TerminalLine:
+    """Writes a line over the last one, cut to the terminal's width: a line that wraps cannot be rewritten."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __call__(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write(f"\r\x1b[K{text[:width]}")  # to the first column, and wipe the line
+        self.stream.flush()
+
+
+class _NotebookLine:
+    """Changes one output of a cell."""
+
+    def __init__(self) -> None:
+        self._handle = None
+
+    def __call__(self, text: str) -> None:
+        from IPython.display import display
+
+        output = {"text/plain": text}
+        if self._handle is None:
+            self._handle = display(output, raw=True, display_id=True)
+            return
+        self._handle.update(output, raw=True)
