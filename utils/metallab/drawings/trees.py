@@ -28,13 +28,13 @@ ANSWERS = (
     Answer(
         "missing",
         "no kernel:\nit raises",
-        "2 another operator\n3 build it\n5 your own kernel\n4 this call on the CPU\n1 the variable",
+        "1 the variable\n2 another operator\n3 build it\n4 this call on the CPU\n5 your own kernel",
         plots.ORANGE,
     ),
     Answer(
         "refused",
         "a kernel, but not\nfor these arguments",
-        "look at the argument\n2 another operator\n3 build it\n5 your own kernel\n4 this call on the CPU",
+        "look at the argument\n2 another operator\n3 build it\n4 this call on the CPU\n5 your own kernel",
         plots.PURPLE,
     ),
     Answer(

@@ -28,7 +28,7 @@ def _sum_squares(gradients: list[torch.Tensor]) -> float:
     "11.1",
     hint="the weights stay; the convolution leaves 4 x 4 x 4: what pools it to 2 x 2 x 2?",
 )
-def judge_repaired(repaired: Callable[..., Any]) -> bool:
+def judge_make_it_run(make_it_run: Callable[..., Any]) -> bool:
     """Repair networks with several weights: they run, give the same result, and can be trained."""
     for seed, count in ((0, 2), (1, 1), (2, 64)):
         model, films = _make_network(seed), torch.rand(count, 1, 6, 6, 6)
@@ -36,8 +36,8 @@ def judge_repaired(repaired: Callable[..., Any]) -> bool:
         wanted, weights = model(films), sum(map(torch.numel, parameters))
         slopes = torch.autograd.grad(wanted.square().sum(), parameters)
 
-        own = repaired(model)
-        expect_that(isinstance(own, nn.Module), "repaired(model)", own, "a module")
+        own = make_it_run(model)
+        expect_that(isinstance(own, nn.Module), "make_it_run(model)", own, "a module")
         asked = coverage.mps_coverage(own, films)
         assert asked.runs, asked.answer
         got = own(films)
