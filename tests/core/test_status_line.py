@@ -34,8 +34,8 @@ def show_at(*seconds: float) -> list[str]:
     ("seconds", "written"),
     [
         pytest.param([0, AFTER_SECONDS / 2], [], id="quick"),
-        pytest.param([AFTER_SECONDS], ["3 s", "done"], id="slow"),
-        pytest.param([3, 3 + EVERY_SECONDS / 2, 4], ["3 s", "4 s", "done"], id="not-too-often"),
+        pytest.param([AFTER_SECONDS], ["5 s", "done"], id="slow"),
+        pytest.param([5, 5 + EVERY_SECONDS / 2, 6], ["5 s", "6 s", "done"], id="not-too-often"),
     ],
 )
 def test_a_line_is_shown_of_what_is_slow(seconds, written):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-AFTER_SECONDS = 3.0
+AFTER_SECONDS = 5.0
 """What takes less needs no such line."""
 EVERY_SECONDS = 0.5
 """So often it is rewritten: more often nobody can read it, and writing takes time itself."""
