@@ -6,6 +6,8 @@ Its checks run in a child with the simulated device (support/children.py).
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import os
 import sys
 import warnings
@@ -53,6 +55,7 @@ from metallab.pytorch.divergence.conditions import (  # noqa: E402
 from metallab.pytorch.divergence.differences import DrawFault  # noqa: E402
 from metallab.pytorch.divergence.repeat import BURST  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
+from metallab.status_line import AFTER_SECONDS, StatusLine  # noqa: E402
 from metalsim import planting  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
@@ -648,6 +651,18 @@ def test_without_time_each_call_is_compared_once():
     search = Search(device.pick())
     report, _ = search.compare(run, RunMode(True))
     assert search.repeat(report, 2, seconds=-1).repeated == 0
+
+
+@on_simulated
+def test_a_line_says_how_far_a_search_is():
+    shown, seconds = [], itertools.count(step=AFTER_SECONDS)
+    run = TrainingRun(means()[0], means()[1:], divergence.mean_square)
+    with StatusLine(shown.append, clock=lambda: next(seconds)) as line:
+        search = Search(device.pick(), line=line, runs=5)
+        report, _ = search.compare(run, RunMode(True))
+        search.repeat(report, 1, seconds=math.inf)
+    assert "run 1 of 5, calls compared: 1; in training mode" in shown[0]
+    assert any("made again" in text for text in shown)
 
 
 metalsim.FAULTS["mask at times"] = planting.Fault(

@@ -52,6 +52,7 @@ from metallab.pytorch.divergence.report import (
     DivergentCall,
     LayerError,
     NotRun,
+    Place,
     RandomOperator,
     Report,
 )
@@ -229,6 +230,7 @@ SENTENCES = {
     "counts": (NotCompared(Reason.OTHER_COUNT, counts=(2, 1)), "2 results, and 1 on the CPU"),
     "message": (NotCompared(Reason.CPU_RAISES, "{} is no matrix"), "{} is no matrix"),
     "site": (CallSite("aten::mul", "", "step"), "aten::mul in the model itself, the optimizer's step"),
+    "place": (Place("0", "forward", RunMode(True)), "in training mode, the forward pass, layer 0"),
     "random": (RandomOperator("aten::rand", ""), "aten::rand in the model"),
 }  # fmt: skip
 
@@ -281,6 +283,9 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     values.append(Report("agrees", "GPU", repeated=40, repeated_kinds=4))
     values.append(Report("differs", "GPU", divergent_call=SUM_AT_TIMES))
     values.append(report_on(WrongDraw(DrawFault.NAN, 1, 2)))
+    here = Place("blocks.0", "backward", RunMode(True))
+    values += [wording.run_progress(here, 3, 1, 5, 6.0), wording.repeat_progress(20, 7.0)]
+    values += [wording.layers_progress(8.0), wording.search_time(9.0)]
     site = CallSite("aten::cos", "", "forward")
     values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]
     assert "REWORDED" in "\n".join(map(str, values))

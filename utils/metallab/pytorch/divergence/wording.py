@@ -124,8 +124,8 @@ PHRASES = {
     "no_grad": "in {mode} under torch.no_grad()",
     "inference_mode": "in {mode} under torch.inference_mode()",
     # how far a search is
-    "in run": "find, {seconds:.0f} s: run {run} of {runs}, {compared} calls compared; {place}",
-    "repeating": "find, {seconds:.0f} s: what was right once is made again, {calls} calls",
+    "in run": "find, {seconds:.0f} s: run {run} of {runs}, calls compared: {compared}; {place}",
+    "repeating": "find, {seconds:.0f} s: what was right once is made again, calls: {calls}",
     "layers": "find, {seconds:.0f} s: the errors of the layers",
     "done": "find took {seconds:.0f} s",
     # the report
