@@ -1,8 +1,9 @@
 """The writer as found on the web: right on a CPU, with four faults that an Apple GPU reports in four different errors.
 
-It is a file that a colleague might have sent: the network of `metallab.language.decoder` written anew, with the same
-weights, and a method that writes. Each fault is one that people meet, and each is here on purpose, so this file is not
-mended. Page 10 mends it, and `metallab.language.repaired` is what then is left of it.
+Nobody really published it: it was written for page 10, in the way such scripts are written. It is the network of
+`metallab.language.decoder` written anew, with the same weights, and a method that writes. Each fault is one that people
+meet, and each is here on purpose, so this file is not repaired. Page 10 repairs it, and what then is left of it is
+`metallab.language.repaired`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The writer of `metallab.language.found` after page 10 has mended its four faults, each by one line.
+"""The writer of `metallab.language.found` after page 10 has repaired its four faults, each by one line.
 
 It runs on a CPU, on an Apple GPU and on an NVIDIA GPU, and names none of them.
 """
