@@ -1,0 +1,158 @@
+"""Where strangers find this project: one address, in ``pyproject.toml``, from which all others follow.
+
+``[tool.metal-lab] repository`` is that address. As long as it is empty nobody can be led to a copy on the web, so
+README, the guides and the book lead to what lies in the checkout instead; `make course` writes both.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metallab import paths
+
+PYPROJECT = paths.ROOT / "pyproject.toml"
+BRANCH = "main"
+"""Of the pages and documents."""
+TRY_BRANCH = "try"
+"""Of the pages that install themselves, which a release makes (``tools/try_pages.py``)."""
+FIRST_TO_TRY = "20_solve_metal_puzzles.ipynb"
+"""The page that README's link *Try it* opens: it needs no Mac, no data and no other page."""
+HOST = "github.com"
+"""Whose repositories Colab and Codespaces open, and where this project's workflow publishes the book."""
+
+
+class BadAddress(ValueError):
+    """The address in ``pyproject.toml`` is none; the message says what it has to look like."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses that follow from that of the repository."""
+
+    repository: str
+    """Such as ``https://github.com/owner/metal-lab``."""
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether Colab, Codespaces and the book's workflow know this repository."""
+        return urlsplit(self.repository).hostname == HOST
+
+    @property
+    def name(self) -> str:
+        """Owner and name, such as ``owner/metal-lab``."""
+        return urlsplit(self.repository).path.strip("/")
+
+    @property
+    def book(self) -> str | None:
+        """Of the book's first page; None where no workflow publishes it."""
+        if not self.is_on_host:
+            return None
+        owner, _, project = self.name.partition("/")
+        return f"https://{owner.lower()}.github.io/{project}/"
+
+    @property
+    def codespaces(self) -> str | None:
+        """Opens the repository in an editor in a browser; None on another host."""
+        return f"https://codespaces.new/{self.name}" if self.is_on_host else None
+
+    def colab(self, page: str) -> str | None:
+        """Return what opens a page that installs itself in Colab, by the page's file name; None on another host."""
+        if not self.is_on_host:
+            return None
+        return f"https://colab.research.google.com/github/{self.name}/blob/{TRY_BRANCH}/{page}"
+
+    def file(self, path: str) -> str:
+        """Return where a file of the checkout is shown, by its path from the root."""
+        return f"{self.repository}/blob/{BRANCH}/{path}"
+
+    def downloads(self, version: str) -> str:
+        """Return the folder that holds the wheels of a release."""
+        return f"{self.repository}/releases/download/v{version}"
+
+
+def find_addresses(
+    pyproject: Path = PYPROJECT, environment: Mapping[str, str] = os.environ
+) -> Addresses | None:
+    """Return the project's addresses, or None while it has none.
+
+    Parameters
+    ----------
+    pyproject : Path
+        The file that holds the address. Empty there, that of the host counts whose workflow is running.
+    environment : mapping of str to str
+        What such a workflow says: ``GITHUB_SERVER_URL`` and ``GITHUB_REPOSITORY``.
+
+    Raises
+    ------
+    BadAddress
+        What is there is no address of a repository.
+    """
+    tables = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+    given = tables.get("metal-lab", {}).get("repository", "")
+    if not given:
+        server, name = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
+        return Addresses(f"{server}/{name}") if server and name else None
+
+    parts = urlsplit(given)
+    if parts.scheme != "https" or not parts.hostname or parts.path.count("/") < 2:
+        raise BadAddress(
+            f"pyproject.toml, tool.metal-lab: {given!r} is no address of a repository, such as "
+            "https://github.com/owner/metal-lab"
+        )
+    return Addresses(given.rstrip("/").removesuffix(".git"))
+
+
+# ---- what README says ------------------------------------------------------------------------------------------------
+
+
+def describe_entrances(addresses: Addresses | None, pages: int) -> str:
+    """Return README's table of three entrances, and the two lines to paste, as Markdown.
+
+    Parameters
+    ----------
+    addresses : Addresses or None
+        Without them the entrances lead to what lies in the checkout.
+    pages : int
+        How many there are.
+    """
+    rows = [
+        f"| **Read it now** | {_reading(addresses)} |",
+        f"| **Try it** | {_trying(addresses)} |",
+        f"| **Run it** | All {pages} pages on your machine, by these two lines: |",
+    ]
+    return "\n".join(["| | |", "|---|---|", *rows, "", *describe_lines_to_paste(addresses)])
+
+
+def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
+    """Return the two lines that set the project up, as a block of code."""
+    if addresses is None:
+        clone = 'git clone "$ADDRESS" metal-lab && cd metal-lab  # ADDRESS: what the host of this page shows under Code'
+    else:
+        clone = f"git clone {addresses.repository} metal-lab && cd metal-lab"
+    opened = "make lab  # sets up .venv once, then opens your copies of the pages in JupyterLab"
+    return ["```sh", clone, opened, "```"]
+
+
+def _reading(addresses: Addresses | None) -> str:
+    here = (
+        "every page as it ran, with its pictures, opens by a click on its title [below](#pages); "
+        "[the gallery](docs/gallery.md) has a picture of each"
+    )
+    if addresses is None or addresses.book is None:
+        return f"{here[0].upper()}{here[1:]}. Nothing to install."
+    return f"[The book]({addresses.book}), also on a phone; or {here}. Nothing to install."
+
+
+def _trying(addresses: Addresses | None) -> str:
+    own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch 2.11 or newer"
+    if addresses is None or not addresses.is_on_host:
+        return f"{own[0].upper()}{own[1:]}, and a page runs: nothing else of ours is installed."
+    return (
+        f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
+        f"[Codespaces]({addresses.codespaces}), or {own}."
+    )
