@@ -641,6 +641,14 @@ def test_what_cannot_be_written_names_the_file_and_another_place(tmp_path):
         records.write(path, [record()])
 
 
+def test_without_the_stored_results_a_sentence_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "RESULTS", tmp_path / "not there")
+    said = stored.comparison("14_find_where_the_time_goes", "Softshrink MLP, batch 4096")
+    assert said.startswith("Softshrink MLP, batch 4096, ")
+    assert not re.search(r"\d times", said)
+
+
+
 def test_a_reference_machine_is_quoted_by_its_name():
     network = ("14_find_where_the_time_goes", "Softshrink MLP, batch 4096")
     faster = timing.Ratio("native", "the round trip", 20.9, 18.2, 23.7, 2)

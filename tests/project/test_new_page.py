@@ -38,7 +38,8 @@ def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
     assert course_tables.stale() == [], "all that is made from the pages is made"
     readme = (checkout / "README.md").read_text("utf-8")
     assert f"\n{len(pages) + 1} notebooks" in readme
-    assert f"| {number} | [Do this](notebooks/{number}_do_this.ipynb) | 40 |" in readme
+    file = f"notebooks/{number}_do_this.ipynb"
+    assert f"| [{number}]({file}) | [Do this]({file}) | 40 |" in readme
 
     paragraphs = (checkout / "docs" / "teaching.md").read_text("utf-8").split("\n\n")
     row = next(i for i, text in enumerate(paragraphs) if text.startswith(f"**{number}.** "))

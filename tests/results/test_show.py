@@ -73,7 +73,9 @@ def test_readme_lists_each_page_and_links_one_that_ran_whole():
     learned = show.lessons()
     assert [*learned] == [path.name for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
     linked = re.findall(
-        r"\(data/executed/(\w+)/(\w+)\.ipynb\)", show.README.read_text(encoding="utf-8")
+        r"^\|.*\(data/executed/(\w+)/(\w+)\.ipynb\)",
+        show.README.read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     pages = {each.folder.name: each.pages for each in show.read_sets()}
     assert [name for folder, name in linked if not show.is_linked(pages[folder][name])] == []
@@ -145,8 +147,11 @@ class Finished(Run):
         patch.setattr(show, "EXECUTED", self.executed)
         patch.setattr(show, "GALLERY", self.gallery)
         patch.setattr(show, "README", root / "README.md")
-        row = "[A](notebooks/01_a.ipynb) |"
-        show.README.write_text(f"| 01 | {row} how long a call takes |\n\n| a task | {row}\n")
+        show.README.write_text(
+            "| [01](notebooks/01_a.ipynb) | [A](notebooks/01_a.ipynb) | 5 | how long a call takes |\n\n"
+            "| a task | [A](notebooks/01_a.ipynb) |\n\n"
+            "[Begin here](data/executed/another/01_a.ipynb)\n"
+        )
         self.summary(entry("01_a"), entry("02_b"))
         for name in ("01_a", "02_b"):
             self.page_of(name, shown(png()))
@@ -510,18 +515,28 @@ def test_a_copy_of_today_s_code_comes_before_an_older_one(stored_page, monkeypat
     assert show.best_copy(copies).folder.name == "new"
 
 
-def test_a_page_whose_headline_is_withheld_loses_its_link(run):
+@pytest.fixture
+def withheld_later(run):
+    """A run whose page was shown, and whose headline was withheld the next time."""
     run.shown("01_a")
     show.update(run.executed, run.gallery)
-    assert "as it ran" in show.README.read_text()
     summary = run.executed / "some_cpu" / "summary.json"
     told = json.loads(summary.read_text())
     for each in told["notebooks"]:
         each["headline_is_withheld"] = True
     summary.write_text(json.dumps(told))
     show.update(run.executed, run.gallery)
-    assert "as it ran" not in show.README.read_text()
-    assert "01_a" not in run.gallery.read_text()
+    return run
+
+
+def test_a_page_whose_headline_is_withheld_loses_its_link(withheld_later):
+    assert "data/executed" not in show.README.read_text()
+    assert "01_a" not in withheld_later.gallery.read_text()
+
+
+def test_a_page_whose_headline_is_withheld_can_still_be_opened(withheld_later):
+    row, *_ = show.README.read_text().splitlines()
+    assert row.startswith("| [01](notebooks/01_a.ipynb) | [A](notebooks/01_a.ipynb) | 5 |")
 
 
 def test_the_command_names_what_it_refused(run, capsys):
@@ -530,11 +545,10 @@ def test_the_command_names_what_it_refused(run, capsys):
     assert "make run ONLY=02" in capsys.readouterr().err
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
     for _ in range(2):
-        linked = "| 01 | [A](notebooks/01_a.ipynb) ([as it ran](data/executed/some_cpu/01_a.ipynb)) | how"
-        assert (linked in show.README.read_text(), show.README.read_text().count("as it ran")) == (
-            True,
-            1,
-        )
+        row, _, task, _, begin = show.README.read_text().splitlines()
+        assert "[A](data/executed/some_cpu/01_a.ipynb) | 5 | how" in row
+        assert task == "| a task | [A](notebooks/01_a.ipynb) |"
+        assert begin == "[Begin here](data/executed/some_cpu/01_a.ipynb)"
         assert show.main([]) == 0
 
 

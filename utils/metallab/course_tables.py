@@ -10,12 +10,12 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import nbformat
 
-from metallab import course, paths
+from metallab import course, paths, published
 from metallab.course import Page, Route
 
 BEGIN = "<!-- made by `make course`: {name} -->"
@@ -42,25 +42,58 @@ def between(text: str, name: str, content: str) -> str:
 
 
 def readme(text: str, pages: Sequence[Page]) -> str:
-    """Return README with its tables of pages; the links to executed pages stay, which `make show` writes."""
-    ran = dict(re.findall(r"\(notebooks/([\w.]+)\)( \(\[as it ran\]\([^)]*\)\))", text))
+    """Return README with its entrances and its tables of pages.
+
+    The links to executed pages stay as they are: `make show` chooses them, with `link_copies`.
+    """
+    copies = dict(_COPY.findall(text))
     parts = []
 
     for part, members in course.group(pages):
-        rows = [
-            f"| {page.number} | [{page.short_title}](notebooks/{page.file}){ran.get(page.file, '')} | {page.minutes} | "
-            f"{page.question} |"
-            for page in members
-        ]
-        head = f"**{part.digit} {part.title}.** {part.about}"
-        parts.append(
-            "\n".join([head, "", "| | page | min | its question |", "|---|---|---|---|", *rows])
-        )
+        rows = [_row(page, copies.get(page.file)) for page in members]
+        table = ["| to run | to read, as it ran | min | its question |", "|---|---|---|---|", *rows]
+        heading = f"### {part.digit} {part.title}"
+        parts.append("\n".join([heading, "", part.about, "", *table]))
 
     counted = re.sub(
         r"^\d+ notebooks", f"{len(pages)} notebooks", text, count=1, flags=re.MULTILINE
     )
+    entrances = published.describe_entrances(published.find_addresses(), len(pages))
+    counted = between(counted, "the entrances", entrances)
     return between(counted, "the pages", "\n\n".join(parts))
+
+
+_COPY = re.compile(
+    r"^\| \[\w+\]\(notebooks/([\w.]+)\) \| \[[^]]*\]\((data/executed/[^)]*)\)", re.MULTILINE
+)
+"""A row of README that leads to a page as it ran: the notebook's file, and the copy."""
+
+_ROW = r"^(\| \[\w+\]\(notebooks/{file}\) \| \[[^]]*\])\([^)]*\)(?= \|)"
+"""A row of README, up to the link that its title is."""
+
+def _row(page: Page, copy: str | None) -> str:
+    """Return a page's row: the number leads to the notebook, the title to the page as it ran, where there is one."""
+    run = f"[{page.number}](notebooks/{page.file})"
+    read = f"[{page.short_title}]({copy or f'notebooks/{page.file}'})"
+    return f"| {run} | {read} | {page.minutes} | {page.question} |"
+
+
+def link_copies(text: str, copies: Mapping[str, str | None]) -> str:
+    """Return README with the titles of pages, and what else leads to a page as it ran, leading to these copies.
+
+    Parameters
+    ----------
+    text : str
+        README.
+    copies : mapping of str to str or None
+        By the file of a notebook the path of its copy from the root; None leads to the notebook.
+    """
+    for file, copy in copies.items():
+        where = copy or f"notebooks/{file}"
+        name = re.escape(file)
+        text = re.sub(_ROW.format(file=name), rf"\g<1>({where})", text, flags=re.MULTILINE)
+        text = re.sub(rf"(?<=\]\()data/executed/\w+/{name}(?=\))", where, text)
+    return text
 
 
 def teaching(text: str, pages: Sequence[Page]) -> str:

@@ -24,6 +24,7 @@ from metallab import contents, paths
 FOR_LEARNERS = (
     "README.md",
     "docs/questions.md",
+    "docs/glossary.md",
     "docs/gallery.md",
     "docs/your_own_code.md",
     "docs/versus.md",
@@ -32,6 +33,7 @@ FOR_LEARNERS = (
     "docs/test_mps_on_linux.md",
     "docs/first_hour_on_a_mac.md",
     "docs/setup.md",
+    "docs/try_it.md",
     "metalsim/README.md",
     "data/README.md",
     "data/results/README.md",

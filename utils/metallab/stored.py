@@ -14,6 +14,12 @@ from metallab.timing import Answer, Comparison
 RESULTS = paths.ROOT / "data" / "results"
 
 
+_NO_RESULTS = (
+    "{name}, measured before on another machine: its results are stored in the project's data/results, and this "
+    "installation of metallab alone does not have them."
+)
+
+
 def load(path: Path | str) -> list[Record]:
     """Return the records of a file of results; see `metallab.records.load`."""
     return records.load(path)
@@ -38,11 +44,19 @@ def comparison(lesson: str, name: str, variant: str = "", file: str = "nvidia_h2
     file
         The machine's file in ``data/results``.
 
+    Returns
+    -------
+    str
+        The sentences. Where metallab was installed from a wheel, which brings no results, one that says so.
+
     Raises
     ------
     ValueError
         If the file has no such comparison.
     """
+    if not RESULTS.is_dir():
+        return _NO_RESULTS.format(name=name)
+
     wanted = f"{lesson}/{name}/{variant}"
     lines = []
     for told, runs in records.by_name(load(RESULTS / file)).items():

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import notebook, paths, records, redact, timing
+from metallab import course_tables, notebook, paths, records, redact, timing
 from metallab.machine import Machine
 from metallab.records import Record
 from metallab.results import findings, pages, plain, report
@@ -379,16 +379,15 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
 
 
 def _link_readme(text: str, sets: Sequence[ExecutedSet]) -> str:
-    """Return README with a link to the best stored copy in the row of each page that has any; see `best_copy`."""
+    """Return README whose titles of pages lead to the best stored copy of each page that has any; see `best_copy`."""
+    copies: dict[str, str | None] = {}
     for name in {name for each in sets for name in each.pages}:
         best = best_copy([each.pages[name] for each in sets if name in each.pages])
-        ran = ""
+        copies[f"{name}.ipynb"] = None
         if best is not None:
-            where = f"data/{best.folder.parent.name}/{best.folder.name}/{best.path.name}"
-            ran = f" ([as it ran]({where}))"
-        row = rf"^(\| \w+ \| \[[^]]*\]\(notebooks/{name}\.ipynb\))(?: \(\[as it ran\]\([^)]*\)\))?(?= \|)"
-        text = re.sub(row, rf"\g<1>{ran}", text, flags=re.MULTILINE)
-    return text
+            folder = f"data/{best.folder.parent.name}/{best.folder.name}"
+            copies[f"{name}.ipynb"] = f"{folder}/{best.path.name}"
+    return course_tables.link_copies(text, copies)
 
 
 def best_copy(copies: Sequence[Executed]) -> Executed | None:
@@ -496,7 +495,7 @@ def _part(page: Executed, learned: str, folder: str, links: str) -> str:
 def lessons() -> dict[str, str]:
     """Return what one learns on each page, from README, by file name."""
     rows = re.findall(
-        r"^\| \w+ \| \[[^]]*\]\(notebooks/([\w.]+)\).*\| (.*) \|$",
+        r"^\| \[\w+\]\(notebooks/([\w.]+)\) \|.*\| (.*) \|$",
         README.read_text("utf-8"),
         re.MULTILINE,
     )
