@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import posixpath
 import re
 import shutil
@@ -26,7 +25,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from metallab import course, paths, records
+from metallab import course, paths, published, records
 from metallab.results import pages, report
 
 HERE = Path(__file__).parent
@@ -278,7 +277,9 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
         }
         for each in run.chapters:
             notebook = pages.read_notebook(each.executed or each.notebook)
-            page = page_of(notebook, box(each, run, runs), run.position, moved | own)
+            caption = take_caption(notebook) if run.captioned and each.executed else ""
+            told = relink(caption, "notebooks", run.position, moved | own)
+            page = page_of(notebook, box(each, run, runs, told), run.position, moved | own)
             if run is not runs[0]:
                 page.metadata["nosearch"] = (
                     True  # a search finds each page once; the switch leads on
@@ -374,7 +375,10 @@ def _address(place: str) -> str:
 
 
 def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
-    """The README, with a box below its title and the contents of the book."""
+    """The README, with where to begin below its title, and at its end on what the pages ran; the contents of the book.
+
+    What must be read before any number stands at the top as well.
+    """
     text = relink((paths.ROOT / "README.md").read_text(encoding="utf-8"), ".", ".", moved)
     guides = [
         path.relative_to(paths.ROOT).with_suffix("")
@@ -385,7 +389,11 @@ def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
     contents = _TEMPLATES.get_template("contents.md.j2").render(
         runs=runs, parts=in_parts(runs[0].chapters), guides=guides, behind=behind
     )
-    return _below_title(text, box(None, runs[0], runs)) + contents
+
+    first, *_ = runs
+    begin = _TEMPLATES.get_template("begin.html.j2").render(run=first, lesson=first.chapters[0])
+    where = f"## Where these pages ran\n\n{box(None, first, runs)}\n"
+    return f"{_below_title(text, begin)}\n\n{where}\n{contents}"
 
 
 def in_parts(chapters: Sequence[Chapter]) -> list[tuple[course.Part, list[Chapter]]]:
@@ -397,43 +405,54 @@ def in_parts(chapters: Sequence[Chapter]) -> list[tuple[course.Part, list[Chapte
     return [(part, pages) for part, pages in members if pages]
 
 
-def box(lesson: Chapter | None, run: Run, runs: Sequence[Run]) -> str:
-    """What stands below a page's title, as HTML.
+def box(lesson: Chapter | None, run: Run, runs: Sequence[Run], caption: str = "") -> str:
+    """What stands below a page's title, as HTML: on what it ran, in a line that unfolds, and links to other machines.
 
-    The same page on the other machines; what it ran on, what must be known of its numbers, or why it did not run; how
-    to run it oneself. Without a lesson, what whole runs have in common.
+    What must be known of its numbers, or why it did not run, is not folded. Without a lesson, what whole runs have in
+    common.
+
+    Parameters
+    ----------
+    lesson, run, runs
+        The page, the run that it is of, and all runs of the book.
+    caption : str
+        What the page says itself of how it ran, as Markdown.
     """
     taken, rows = "", []
     if lesson and lesson.executed:
         taken, rows = provenance(run.folder / "results" / f"{lesson.name}.json")
+    addresses = published.find_addresses()
     return _TEMPLATES.get_template("executed.html.j2").render(
         lesson=lesson,
         run=run,
         runs=runs,
-        switch=_switch(lesson, run, runs) if lesson and len(runs) > 1 else [],
+        caption=caption,
+        switch=_switch(lesson, run, runs) if lesson else [],
         taken=taken,
         rows=rows,
-        repository=_repository(),
+        repository=addresses.repository if addresses else "",
+        source=addresses.file(f"notebooks/{lesson.notebook.name}") if addresses and lesson else "",
     )
 
 
-def _switch(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, str, bool, bool]]:
-    """The same page on each machine: label, address, whether it is this one, whether it was executed there."""
+def _switch(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, str, bool]]:
+    """The same page on each machine that executed it: label, address, whether it is this one.
+
+    Empty where there is nothing to choose from.
+    """
+    executed = [
+        each for each in runs if lesson.name in {chapter.name for chapter in each.executed}
+    ]
+    if executed in ([], [run]):
+        return []
     return [
         (
             each.label,
             posixpath.relpath(f"{each.position}/{lesson.name}.html", run.position),
             each is run,
-            lesson.name in {chapter.name for chapter in each.executed},
         )
-        for each in runs
+        for each in executed
     ]
-
-
-def _repository() -> str:
-    """The address of the public repository, where a workflow of its host makes the book; else nobody knows it."""
-    server, name = os.environ.get("GITHUB_SERVER_URL", ""), os.environ.get("GITHUB_REPOSITORY", "")
-    return f"{server}/{name}" if server and name else ""
 
 
 def provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
@@ -466,6 +485,18 @@ def page_of(
     first, *_ = notebook.cells
     first.source = _below_title(first.source, box)
     return notebook
+
+
+def take_caption(notebook: nbformat.NotebookNode) -> str:
+    """Take the caption of a stored page, a quotation below its title, out of it and return it."""
+    first, *_ = notebook.cells
+    title, _, rest = first.source.partition("\n")
+    quoted, others = [], rest.lstrip("\n").split("\n")
+    while others and others[0].startswith(">"):
+        quoted.append(others.pop(0))
+    if quoted:
+        first.source = "\n".join([title, *others])
+    return "\n".join(quoted)
 
 
 def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> str:

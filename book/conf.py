@@ -14,6 +14,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.util import logging
 
+from metallab import published
+
 project = "Metal Lab"
 html_title = "Metal Lab"
 language = "en"
@@ -56,6 +58,8 @@ html_theme_options = {
     "navbar_persistent": [],  # search stands above the contents already
     "show_toc_level": 2,
 }
+if addresses := published.find_addresses():
+    html_theme_options |= {"repository_url": addresses.repository, "use_repository_button": True}
 html_context = {
     "default_mode": "auto"
 }  # light or dark as the reader's system; the theme's own default is an error

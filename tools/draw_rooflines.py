@@ -118,8 +118,8 @@ def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
         f"<style>{STYLE}</style>",
         f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
         f'<text class="title" x="24" y="36">{escape(say(roofs))}</text>',
-        '<text class="quiet" x="24" y="60">What GPUs of Apple’s chips can reach at most, by the work for each byte from '
-        "memory. Lines: float32; dashes: float16 in matrix units</text>",
+        '<text class="quiet" x="24" y="60">What Apple GPUs reach at most, by the work for each byte from memory. '
+        "Lines: float32; dashes: float16, matrix units</text>",
         *_draw_axes(),
         *_draw_places(places),
         *_draw_roofs(roofs, places),

@@ -127,7 +127,7 @@ def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Br
         )
         expect(page.locator("article h1")).to_contain_text("Time it right")
         expect(switch.locator("[aria-current=page]")).to_have_text(ELSEWHERE)
-        expect(page.locator(".executed")).to_contain_text(f"executed on {ELSEWHERE}")
+        expect(page.locator(".executed summary")).to_contain_text(f"Executed on {ELSEWHERE}")
         page.locator("a.right-next").click()
         assert "/notebooks/elsewhere/02_" in page.url, "the next page is that machine's"
         switch.get_by_role("link", name=here).click()
@@ -135,12 +135,15 @@ def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Br
 
 
 def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):
-    page.goto(one(made, LACKS))
-    page.get_by_role("link", name=f"{ELSEWHERE} (not run)").click()
-    expect(page.locator(".executed")).to_contain_text(f"Not executed on {ELSEWHERE}: {REASON}")
+    (lacking,) = (made / "notebooks" / "elsewhere").glob(f"{LACKS}_*.html")
+    page.goto(lacking.as_uri())
+    expect(page.locator("div.executed")).to_contain_text(f"Not executed on {ELSEWHERE}: {REASON}")
+    page.get_by_role("navigation", name="This page on each machine").get_by_role("link").click()
+    assert page.url == one(made, LACKS)
     page.goto((made / "index.html").as_uri())
-    expect(page.locator(".executed")).to_contain_text(f"{LACKS}: {REASON}.")
-    page.locator(".executed").get_by_role("link", name=ELSEWHERE).click()
+    where = page.locator("div.executed")
+    expect(where).to_contain_text(f"{LACKS}: {REASON}.")
+    where.get_by_role("link", name=ELSEWHERE).click()
     row = page.get_by_role("row", name="Time it right")
     expect(row).to_contain_text("executed")
     expect(page.get_by_role("row", name="Find where the time goes")).to_contain_text("not executed")
@@ -162,6 +165,34 @@ def test_a_solution_is_reached_and_unfolded_by_keyboard(book, page):
     expect(solution).to_be_visible()
     page.keyboard.press("Enter")
     expect(solution).to_be_hidden()
+
+
+def test_the_first_page_leads_to_the_first_lesson(book, page):
+    page.goto((book / "index.html").as_uri())
+    page.locator(".begin a").click()
+    assert page.url == lessons(book)[0].as_uri()
+
+
+def test_code_is_copied_by_a_button_and_outputs_have_none(made, browser: Browser):
+    with chrome.watched(browser) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(one(made, "01"))
+        block = page.locator("article .cell_input .highlight").first
+        block.get_by_role("button", name="Copy").click()
+        expect(block.get_by_role("button")).to_have_text("Copied")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("import metallab.device")
+        assert "Copy" not in copied
+        expect(page.locator(".cell_output .copy")).to_have_count(0)
+
+
+def test_lines_of_output_are_not_cut_on_a_phone(made, browser: Browser):
+    with chrome.watched(browser, size=chrome.PHONE) as page:
+        page.goto(one(made, "01"))
+        cut = page.locator("article .cell_output pre").evaluate_all(
+            "all => all.filter(it => it.scrollWidth > it.clientWidth + 1).map(it => it.innerText)"
+        )
+        assert cut == []
 
 
 def test_every_solution_is_folded_and_every_exercise_is_not(book):
@@ -227,12 +258,13 @@ def test_a_page_says_what_it_ran_on_and_how(run, made, page):
     label = json.loads((run / "summary.json").read_text())["label"]
     for path in lessons(made):
         page.goto(path.as_uri())
-        executed = page.locator(".executed").inner_text()
+        executed = " ".join(page.locator("article .executed").all_inner_texts())
         if path.name.split("_")[0] in EXECUTED:
             assert str(timing.FAST_MODE) in executed
             assert label in executed
-            page.locator(".executed summary").click()
-            expect(page.locator(".executed").get_by_role("row", name="Chip")).to_be_visible()
+            page.locator("details.executed > summary").click()
+            machine = page.locator("details.executed").get_by_role("row", name="Chip")
+            expect(machine).to_be_visible()
         else:
             assert "Not executed on" in executed
 

@@ -49,7 +49,7 @@ def checkout(tmp_path, monkeypatch):
     for name, path in {"ROOT": ".", "NOTEBOOKS": "notebooks"}.items():
         monkeypatch.setattr(paths, name, root / path)
     monkeypatch.setattr(book, "EXECUTED", root / "data/executed")
-    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.setattr(book.published, "find_addresses", lambda: None)
     for name in ("notebooks", "docs", "data/executed"):
         (root / name).mkdir(parents=True)
     for name in ("01_a", "02_b"):
@@ -112,16 +112,45 @@ def test_each_machines_pages_lead_to_the_others(laid_out):
         '<a href="../01_a.html">Some CPU</a>\n<a href="01_a.html" aria-current="page">Some GPU</a>'
         in there
     )
-    assert "executed on" not in there, "as its own caption says"
-    assert all("make lab LAB=notebooks/01_a.ipynb" in page for page in (here, there))
+
+
+def test_a_page_tells_in_a_line_what_it_ran_on_and_how_to_run_a_copy(laid_out):
+    for folder, label in (("notebooks", "Some CPU"), ("notebooks/a_gpu", "Some GPU")):
+        page = text_of(laid_out / folder / "01_a.ipynb")
+        assert f"<summary>Executed on {label}" in page
+        assert "make lab LAB=workshop/01_a.ipynb" in page
+
+
+def test_a_page_that_a_machine_lacks_says_so_and_leads_to_one_that_ran_it(laid_out):
     lacking = text_of(laid_out / "notebooks/a_gpu/02_b.ipynb")
     assert "Not executed on Some GPU</strong>: no framework there." in lacking
-    assert "Some GPU (not run)" in lacking
-    front = (laid_out / "index.md").read_text()
-    assert "2 of 2 pages were executed on <strong>Some CPU</strong>" in front
-    assert "02: no framework there." in front
+    assert '<a href="../02_b.html">Some CPU</a>' in lacking
     machine = (laid_out / "notebooks/a_gpu/index.md").read_text()
     assert "| 02 | [Time it: how?](02_b.ipynb) | not executed |" in machine
+
+
+def test_a_page_that_one_machine_ran_has_no_switch(laid_out):
+    assert "<nav" not in text_of(laid_out / "notebooks/02_b.ipynb")
+
+
+def test_the_first_page_says_where_to_begin_and_at_its_end_what_ran(laid_out):
+    front = (laid_out / "index.md").read_text()
+    title, _, rest = front.partition("\n\n")
+    assert rest.startswith('<p class="begin">Begin: <a href="notebooks/01_a.html">01 Time it</a>')
+    _, where = front.split("## Where these pages ran")
+    assert "2 of 2 pages were executed on <strong>Some CPU</strong>" in where
+    assert "02: no framework there." in where
+
+
+def test_what_a_stored_page_says_of_its_run_is_folded_and_said_once(checkout, tmp_path):
+    ran = run_in(checkout / "data/executed/cpu", "01_a")
+    put(ran / "01_a.ipynb", "# A page\n\n> **Executed** on it.\n>\n> Trust [it](../../../docs/guide.md).\n\nYou see.")
+    book.lay_out(book.read_runs([ran]), tmp_path / "laid_out")
+    page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
+    folded = page.partition("<details")[2].partition("</details>")[0]
+    assert "> Trust [it](../docs/guide.md)." in folded
+    assert page.count("**Executed**") == 1
+    assert page.partition("</details>")[2].strip() == "You see."
 
 
 def test_links_lead_where_they_led(laid_out):
@@ -304,7 +333,7 @@ def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
     page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
     assert "<nav" not in page
     assert str(timing.FAST_MODE) in page
-    assert "This page was executed on <strong>Some CPU</strong>." in page
+    assert "<summary>Executed on Some CPU</summary>" in page
     front = (tmp_path / "laid_out/index.md").read_text()
     assert "02: the run left this notebook out." in front
     assert "[b](notebooks/01_a.ipynb)" in front, (
@@ -315,10 +344,11 @@ def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
 def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkeypatch):
     mine = run_in(tmp_path / "full-cpu", "01_a")
     (run,) = book.read_runs([mine])
+    lesson = run.chapters[0]
     assert "git clone" not in book.box(None, run, [run])
-    monkeypatch.setenv("GITHUB_SERVER_URL", "https://host.example")
-    monkeypatch.setenv("GITHUB_REPOSITORY", "some/lab")
+    monkeypatch.setattr(book.published, "find_addresses", lambda: book.published.Addresses("https://host.example/some/lab"))
     assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
+    assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.box(lesson, run, [run])
 
 
 def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(

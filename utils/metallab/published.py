@@ -87,13 +87,20 @@ def find_addresses(
     environment : mapping of str to str
         What such a workflow says: ``GITHUB_SERVER_URL`` and ``GITHUB_REPOSITORY``.
 
+    Returns
+    -------
+    Addresses or None
+        None as well where metallab was installed alone, without the file.
+
     Raises
     ------
     BadAddress
         What is there is no address of a repository.
     """
-    tables = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
-    given = tables.get("metal-lab", {}).get("repository", "")
+    given = ""
+    if pyproject.is_file():
+        tables = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("tool", {})
+        given = tables.get("metal-lab", {}).get("repository", "")
     if not given:
         server, name = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
         return Addresses(f"{server}/{name}") if server and name else None
@@ -120,12 +127,9 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
     pages : int
         How many there are.
     """
-    rows = [
-        f"| **Read it now** | {_reading(addresses)} |",
-        f"| **Try it** | {_trying(addresses)} |",
-        f"| **Run it** | All {pages} pages on your machine, by these two lines: |",
-    ]
-    return "\n".join(["| | |", "|---|---|", *rows, "", *describe_lines_to_paste(addresses)])
+    cells = [_reading(addresses), _trying(addresses), f"All {pages} pages on your machine, by these two lines."]
+    table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
+    return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
 
 
 def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
@@ -144,14 +148,14 @@ def _reading(addresses: Addresses | None) -> str:
         "[the gallery](docs/gallery.md) has a picture of each"
     )
     if addresses is None or addresses.book is None:
-        return f"{here[0].upper()}{here[1:]}. Nothing to install."
-    return f"[The book]({addresses.book}), also on a phone; or {here}. Nothing to install."
+        return f"{here[0].upper()}{here[1:]}."
+    return f"[The book]({addresses.book}), also on a phone; or {here}."
 
 
 def _trying(addresses: Addresses | None) -> str:
-    own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch 2.11 or newer"
+    own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
-        return f"{own[0].upper()}{own[1:]}, and a page runs: nothing else of ours is installed."
+        return f"{own[0].upper()}{own[1:]}, and a page runs."
     return (
         f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
         f"[Codespaces]({addresses.codespaces}), or {own}."
