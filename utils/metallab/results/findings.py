@@ -233,7 +233,7 @@ def _undisturbed(conditions: Conditions) -> str:
         return f"{text}."
     count = len(conditions.noisy)
     names = sorted({record.name.partition("/")[2] for record in conditions.noisy})
-    which = f" ({', '.join(names)})" if count < 4 else ""
+    which = f" ({'; '.join(names)})" if count < 4 else ""
     vary = f"1 time{which} varies" if count == 1 else f"{count} times{which} vary"
     return f"{text}, but {vary} by more than 10 %: trust the intervals."
 

@@ -1,0 +1,53 @@
+"""The container for editors and Codespaces, as far as it can be looked at without a host."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+
+import pytest
+from test_documents import TARGETS
+
+from metallab import contents, paths, workshop
+
+PATH = paths.ROOT / ".devcontainer" / "devcontainer.json"
+TEXT = re.sub(r"^\s*//.*$", "", PATH.read_text(encoding="utf-8"), flags=re.MULTILINE)
+"""Comments are allowed in this file, and in no other JSON."""
+TOLD = json.loads(TEXT)
+COMMANDS = [each.strip() for each in TOLD["onCreateCommand"].split("&&")]
+
+
+def test_it_has_nothing_but_what_containers_dev_defines():
+    known = {"name", "image", "hostRequirements", "onCreateCommand", "customizations"}
+    assert TOLD.keys() == known
+
+
+@pytest.mark.parametrize("what", ["memory", "storage"])
+def test_what_it_asks_of_the_host_has_a_unit(what):
+    assert re.fullmatch(r"\d+[tgmk]b", TOLD["hostRequirements"][what])
+
+
+def test_its_python_is_one_that_set_up_takes():
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = re.search(r"python:(3\.\d+)-", TOLD["image"])[1]
+    assert version in ("3.11", "3.12"), "where TensorFlow 2.16 stops"
+    assert project["requires-python"].startswith(">=3.11")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_that_it_runs_is_there(command):
+    program, *words = command.split()
+    if program == "make":
+        assert set(words) <= TARGETS
+        return
+
+    assert (program, words[0]) == (".venv/bin/python", "-m")
+    assert importlib.util.find_spec(words[1]) is not None
+
+
+def test_it_opens_the_page_of_contents_which_its_last_command_writes():
+    (opened,) = TOLD["customizations"]["codespaces"]["openFiles"]
+    assert COMMANDS[-1].endswith("metallab.workshop")
+    assert paths.ROOT / opened == workshop.WORKSHOP / contents.FILE
