@@ -440,9 +440,7 @@ def _switch(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, s
 
     Empty where there is nothing to choose from.
     """
-    executed = [
-        each for each in runs if lesson.name in {chapter.name for chapter in each.executed}
-    ]
+    executed = [each for each in runs if lesson.name in {chapter.name for chapter in each.executed}]
     if executed in ([], [run]):
         return []
     return [

@@ -75,7 +75,9 @@ def read_roofs() -> list[Roof]:
     for name in CHIPS:
         peak, memory = peaks.float32(name), peaks.bandwidth(name)
         if peak is None or peak.low is None or memory is None or memory.low is None:
-            raise LookupError(f"{name}: the tables of what others reported lack its peak or bandwidth")
+            raise LookupError(
+                f"{name}: the tables of what others reported lack its peak or bandwidth"
+            )
         roofs.append(Roof(name, peak.low, memory.low))
 
     fastest = roofs[-1]
@@ -93,12 +95,10 @@ def describe(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
         f"{each.name} {units.rate(each.peak, 'FLOP/s')}, {units.rate(each.bandwidth, 'B/s')}"
         for each in roofs
     )
-    work = "; ".join(
-        f"{each.name.replace('|', ' ')} at {each.intensity:.3g}" for each in places
-    )
+    work = "; ".join(f"{each.name.replace('|', ' ')} at {each.intensity:.3g}" for each in places)
     return (
-        f"Rooflines of Apple GPUs, reported by others: {chips}. Work by its arithmetic intensity in FLOP for each byte, "
-        f"calculated: {work}. {say(roofs)}"
+        f"Rooflines of Apple GPUs, reported by others: {chips}. Work by its arithmetic intensity in FLOP for each "
+        f"byte, calculated: {work}. {say(roofs)}"
     )
 
 
@@ -111,23 +111,30 @@ def say(roofs: Sequence[Roof]) -> str:
 
 def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
     """Return the picture as SVG."""
-    parts = [
+    opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-labelledby="words">',
-        f'<title id="words">{escape(describe(roofs, places))}</title>',
-        f"<style>{STYLE}</style>",
-        f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        f'<text class="title" x="24" y="36">{escape(say(roofs))}</text>',
-        '<text class="quiet" x="24" y="60">What Apple GPUs reach at most, by the work for each byte from memory. '
-        "Lines: float32; dashes: float16, matrix units</text>",
-        *_draw_axes(),
-        *_draw_places(places),
-        *_draw_roofs(roofs, places),
-        f'<text class="quiet small" x="24" y="{HEIGHT - 16}">Chips: reported by others (no Mac of this project '
-        "measured any). Place of the work: calculated. Page 13 places your own code.</text>",
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+        f'aria-labelledby="words">\n<title id="words">{escape(describe(roofs, places))}</title>\n'
+        f'<style>{STYLE}</style>\n<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>'
+    )
+    title = f'<text class="title" x="24" y="36">{escape(say(roofs))}</text>'
+    below_title = _text(
+        24,
+        60,
+        "What Apple GPUs reach at most, by the work for each byte from memory. "
+        "Lines: float32; dashes: float16, matrix units",
+        "quiet",
+    )
+
+    kinds = _text(
+        24,
+        HEIGHT - 16,
+        "Chips: reported by others (no Mac of this project measured any). Place of the work: calculated. "
+        "Page 13 places your own code.",
+        "quiet small",
+    )
+
+    drawn = [*_draw_axes(), *_draw_places(places), *_draw_roofs(roofs, places)]
+    return "\n".join([opening, title, below_title, *drawn, kinds, "</svg>\n"])
 
 
 def _x(intensity: float) -> float:
@@ -149,7 +156,9 @@ def _draw_axes() -> Iterator[str]:
         yield _text(LEFT - 8, y + 4, label, "quiet small", anchor="end")
 
     for power in range(math.ceil(math.log10(X[0])), math.floor(math.log10(X[1])) + 1):
-        yield _text(_x(10.0**power), BOTTOM + 18, f"{10.0**power:g}", "quiet small", anchor="middle")
+        yield _text(
+            _x(10.0**power), BOTTOM + 18, f"{10.0**power:g}", "quiet small", anchor="middle"
+        )
     yield _text(RIGHT + 10, BOTTOM + 18, "FLOP for each byte", "quiet small")
 
 

@@ -47,7 +47,7 @@ FOLDER = paths.BUILD / "try"
 _ABOUT = """\
 **This copy installs itself.** The next cell brings the two packages of Metal Lab, and what its pages draw and compute
 with, into the Python that runs this page. It takes a minute. PyTorch has to be there already: 2.11 or newer, on Python
-3.11, 3.12 or 3.13. On Linux a simulated Apple GPU is then built with `g++` at its first use, which takes another one."""
+3.11, 3.12 or 3.13. On Linux a simulated Apple GPU is then built with `g++` at its first use: another minute."""
 
 _CELL = """\
 # Fetched by address, and refused by pip if its sha256 is another one. What is here already stays as it is.
@@ -71,7 +71,9 @@ def build_wheels(folder: Path) -> dict[str, Path]:
         )
 
     version = read_version()
-    return {name: folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name in SOURCES}
+    return {
+        name: folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name in SOURCES
+    }
 
 
 def _copy_sources(folder: Path) -> Path:
@@ -195,7 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python tools/try_pages.py", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--into", type=Path, default=FOLDER, help="a folder, by default build/try")
-    parser.add_argument("--wheels-at", metavar="ADDRESS", help="of the folder that holds the wheels")
+    parser.add_argument(
+        "--wheels-at", metavar="ADDRESS", help="of the folder that holds the wheels"
+    )
     wish = parser.parse_args(arguments)
 
     try:

@@ -648,7 +648,6 @@ def test_without_the_stored_results_a_sentence_says_so(tmp_path, monkeypatch):
     assert not re.search(r"\d times", said)
 
 
-
 def test_a_reference_machine_is_quoted_by_its_name():
     network = ("14_find_where_the_time_goes", "Softshrink MLP, batch 4096")
     faster = timing.Ratio("native", "the round trip", 20.9, 18.2, 23.7, 2)

@@ -135,7 +135,7 @@ def test_a_page_that_one_machine_ran_has_no_switch(laid_out):
 
 def test_the_first_page_says_where_to_begin_and_at_its_end_what_ran(laid_out):
     front = (laid_out / "index.md").read_text()
-    title, _, rest = front.partition("\n\n")
+    _, _, rest = front.partition("\n\n")
     assert rest.startswith('<p class="begin">Begin: <a href="notebooks/01_a.html">01 Time it</a>')
     _, where = front.split("## Where these pages ran")
     assert "2 of 2 pages were executed on <strong>Some CPU</strong>" in where
@@ -144,7 +144,10 @@ def test_the_first_page_says_where_to_begin_and_at_its_end_what_ran(laid_out):
 
 def test_what_a_stored_page_says_of_its_run_is_folded_and_said_once(checkout, tmp_path):
     ran = run_in(checkout / "data/executed/cpu", "01_a")
-    put(ran / "01_a.ipynb", "# A page\n\n> **Executed** on it.\n>\n> Trust [it](../../../docs/guide.md).\n\nYou see.")
+    put(
+        ran / "01_a.ipynb",
+        "# A page\n\n> **Executed** on it.\n>\n> Trust [it](../../../docs/guide.md).\n\nYou see.",
+    )
     book.lay_out(book.read_runs([ran]), tmp_path / "laid_out")
     page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
     folded = page.partition("<details")[2].partition("</details>")[0]
@@ -346,7 +349,11 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
     (run,) = book.read_runs([mine])
     lesson = run.chapters[0]
     assert "git clone" not in book.box(None, run, [run])
-    monkeypatch.setattr(book.published, "find_addresses", lambda: book.published.Addresses("https://host.example/some/lab"))
+    monkeypatch.setattr(
+        book.published,
+        "find_addresses",
+        lambda: book.published.Addresses("https://host.example/some/lab"),
+    )
     assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
     assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.box(lesson, run, [run])
 

@@ -161,7 +161,9 @@ def test_programs_are_python():
     [
         pytest.param("README.md", r"^\| \[\w+\]\(notebooks/([^)]+)\) \|", id="README.md"),
         pytest.param(
-            "docs/teaching.md", r"^\| \w+ \| \[[^]]+\]\(\.\./notebooks/([^)]+)\)", id="docs/teaching.md"
+            "docs/teaching.md",
+            r"^\| \w+ \| \[[^]]+\]\(\.\./notebooks/([^)]+)\)",
+            id="docs/teaching.md",
         ),
     ],
 )

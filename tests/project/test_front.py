@@ -83,7 +83,9 @@ def test_the_first_screen_says_that_no_mac_has_run_it():
     ("addresses", "clone"),
     [
         pytest.param(None, 'git clone "$ADDRESS" metal-lab', id="without an address"),
-        pytest.param(ON_HOST, "git clone https://github.com/Owner/metal-lab metal-lab", id="with one"),
+        pytest.param(
+            ON_HOST, "git clone https://github.com/Owner/metal-lab metal-lab", id="with one"
+        ),
     ],
 )
 def test_two_lines_are_to_be_pasted(addresses, clone):
@@ -142,7 +144,9 @@ def test_without_an_address_a_workflow_s_host_counts(pyproject):
     assert published.find_addresses(pyproject(""), host).name == "some/lab"
 
 
-@pytest.mark.parametrize("given", ["github.com/o/lab", "https://github.com/lab", "git@github.com:o/lab"])
+@pytest.mark.parametrize(
+    "given", ["github.com/o/lab", "https://github.com/lab", "git@github.com:o/lab"]
+)
 def test_what_is_no_address_is_refused(pyproject, given):
     with pytest.raises(published.BadAddress, match=re.escape(given)):
         published.find_addresses(pyproject(given), {})

@@ -23,7 +23,9 @@ def holds(page, word):
     return re.search(rf"(?<!\w){re.escape(word)}", re.sub(r"\s+", " ", text), re.IGNORECASE)
 
 
-@pytest.mark.parametrize(("word", "page"), [(row[0], row[3]) for row in ROWS], ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("word", "page"), [(row[0], row[3]) for row in ROWS], ids=[row[0] for row in ROWS]
+)
 def test_the_page_of_a_word_uses_it(word, page):
     assert holds(page, word)
 

@@ -27,7 +27,10 @@ from metalsim import device
 try_pages = load_tool("try_pages")
 
 STRANGERS = {
-    "oldest": ("3.11", f"torch=={min(device.TESTED_TORCH, key=lambda text: [*map(int, text.split('.'))])}"),
+    "oldest": (
+        "3.11",
+        f"torch=={min(device.TESTED_TORCH, key=lambda text: [*map(int, text.split('.'))])}",
+    ),
     "between": ("3.12", "torch==2.13.0"),
     "newest": ("3.13", "torch"),
 }
@@ -102,8 +105,14 @@ def test_the_same_sources_give_the_same_wheels(made, tmp_path):
 @pytest.mark.parametrize(
     ("link", "led"),
     [
-        ("[a](../docs/setup.md#conda)", "[a](https://github.com/Owner/metal-lab/blob/main/docs/setup.md#conda)"),
-        ("[b](02_b.ipynb)", "[b](https://github.com/Owner/metal-lab/blob/main/notebooks/02_b.ipynb)"),
+        (
+            "[a](../docs/setup.md#conda)",
+            "[a](https://github.com/Owner/metal-lab/blob/main/docs/setup.md#conda)",
+        ),
+        (
+            "[b](02_b.ipynb)",
+            "[b](https://github.com/Owner/metal-lab/blob/main/notebooks/02_b.ipynb)",
+        ),
         ("[c](https://example.org)", "[c](https://example.org)"),
         ("[d](#Here)", "[d](#Here)"),
     ],
@@ -162,7 +171,14 @@ def stranger(request, tmp_path_factory, registry):  # noqa: F811  the fixture th
 def test_a_page_runs_in_the_python_of_a_stranger(name, stranger, served):
     shutil.copy(served / f"{name}.ipynb", stranger)
     settings = variables(stranger / "environment", stranger / "home")
-    command = ["jupyter", "nbconvert", "--execute", "--to=notebook", "--output=ran", f"{name}.ipynb"]
+    command = [
+        "jupyter",
+        "nbconvert",
+        "--execute",
+        "--to=notebook",
+        "--output=ran",
+        f"{name}.ipynb",
+    ]
     done = subprocess.run(
         [stranger / "environment" / "bin" / command[0], *command[1:]],
         cwd=stranger,

@@ -71,6 +71,7 @@ _COPY = re.compile(
 _ROW = r"^(\| \[\w+\]\(notebooks/{file}\) \| \[[^]]*\])\([^)]*\)(?= \|)"
 """A row of README, up to the link that its title is."""
 
+
 def _row(page: Page, copy: str | None) -> str:
     """Return a page's row: the number leads to the notebook, the title to the page as it ran, where there is one."""
     run = f"[{page.number}](notebooks/{page.file})"

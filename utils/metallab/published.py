@@ -127,7 +127,11 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
     pages : int
         How many there are.
     """
-    cells = [_reading(addresses), _trying(addresses), f"All {pages} pages on your machine, by these two lines."]
+    cells = [
+        _reading(addresses),
+        _trying(addresses),
+        f"All {pages} pages on your machine, by these two lines.",
+    ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
     return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
 
