@@ -130,8 +130,10 @@ def test_switch_leads_to_the_same_page_of_another_machine(run, made, browser: Br
         expect(page.locator(".executed summary")).to_contain_text(f"Executed on {ELSEWHERE}")
         page.locator("a.right-next").click()
         assert "/notebooks/elsewhere/02_" in page.url, "the next page is that machine's"
+        expect(switch).to_have_count(0)  # no machine executed that page
+        page.locator("a.left-prev").click()
         switch.get_by_role("link", name=here).click()
-        assert "/notebooks/02_" in page.url
+        assert page.url == one(made, "01")
 
 
 def test_a_page_that_a_machine_lacks_says_so_with_the_reason(made, page):

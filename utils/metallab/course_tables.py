@@ -51,7 +51,7 @@ def readme(text: str, pages: Sequence[Page]) -> str:
 
     for part, members in course.group(pages):
         rows = [_row(page, copies.get(page.file)) for page in members]
-        table = ["| to run | to read, as it ran | min | its question |", "|---|---|---|---|", *rows]
+        table = ["| run | read, as it ran | min | its question |", "|---|---|---|---|", *rows]
         heading = f"### {part.digit} {part.title}"
         parts.append("\n".join([heading, "", part.about, "", *table]))
 
