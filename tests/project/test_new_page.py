@@ -102,6 +102,28 @@ def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kept", "place"),
+    [
+        pytest.param(["23_b 1", "15_do_this 1", "14_a 1"], 2, id="behind-its-own-exercise"),
+        pytest.param(["23_b 1", "14_a 2", "14_a 1"], 2, id="behind-the-exercise-before-it"),
+        pytest.param(["23_b 1", "16_c 1"], 0, id="first"),
+    ],
+)
+def test_a_new_wrong_answer_leaves_the_others_where_they_are(tmp_path, kept, place):
+    wrong = v4.new_code_cell("f = 2", metadata={"tags": ["wrong"]})
+    stub = v4.new_code_cell("f = ...", metadata={"tags": ["exercise"]})
+    nbformat.write(v4.new_notebook(cells=[stub, wrong]), tmp_path / "15_do_this.ipynb")
+    answers = tmp_path / "wrong_answers.txt"
+    before = [f"== {name}\nx = 0\n" for name in kept]
+    answers.write_text("".join(before))
+
+    exercise_cells.tidy(tmp_path, answers)
+
+    before.insert(place, "== 15_do_this 1\nf = 2\n")
+    assert answers.read_text() == "".join(before)
+
+
+@pytest.mark.parametrize(
     "name", ["15", "15b_do_this", "make", "3_x", "01_time_it_right", "01_other_words"]
 )
 def test_bad_names_and_existing_pages_are_refused(name, capsys):

@@ -31,12 +31,28 @@ def tidy(pages: Path, answers: Path) -> None:
         page = nbformat.reads(text, 4)
 
         if moved := _tidy_page(page, path.stem):
-            listed = sorted([*listed, *moved], key=lambda each: each.split("\n", 1)[0])
+            for answer in moved:
+                listed.insert(_find_place(listed, answer), answer)
             paths.write_atomically(answers, "".join(listed))
 
         written = nbformat.writes(page) + "\n"
         if written != text:
             paths.write_atomically(path, written)
+
+
+def _find_place(listed: list[str], answer: str) -> int:
+    """Return where an answer belongs: behind the last one of its exercise, or of the nearest exercise before it.
+
+    The others stay where they are, whatever their order, so that a difference shows the new answers alone.
+    """
+    heading = answer.partition("\n")[0]
+    headings = [each.partition("\n")[0] for each in listed]
+    before = [each for each in headings if each <= heading]
+    if not before:
+        return 0
+
+    nearest = max(before)
+    return max(place for place, each in enumerate(headings, 1) if each == nearest)
 
 
 def _tidy_page(page: nbformat.NotebookNode, name: str) -> list[str]:
