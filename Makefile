@@ -171,7 +171,7 @@ suite-lab = $(BIN)/python -m pytest tests/browser/test_chrome.py tests/browser/t
 needs-hub = .venv/extra-classroom .venv/extra-browser $(PROXY)
 suite-hub = $(BIN)/python -m pytest tests/classroom
 # The tests marked `processor` on an emulated one: CONTRIBUTING.md, "Another processor".
-suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tests/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
+suite-cpu = OMP_WAIT_POLICY=PASSIVE $(BIN)/python tools/emulated.py '$(CPU)' -n '$(JOBS)' --dist worksteal
 # The fuzzers that look at the same few hundred examples in make test, at random ones for some minutes.
 suite-fuzz = METALLAB_FUZZ='$(MINUTES)' $(BIN)/python -m pytest tests/core/test_fuzz.py
 # Notebooks 51 and 52 in fast mode, with this environment's JAX and with that of .venv-jax.
@@ -256,7 +256,7 @@ verify-mac: setup ## on a Mac: try what this project could not, and write one re
 
 # What can be proved of a Mac without one, of what pip would install there.
 check-mac: setup ### Linux: read a Mac's wheels and compare them with what this project says; downloads 0.2 GB once
-	PYTHONPATH=tests $(BIN)/python -m check_mac
+	$(BIN)/python tools/check_mac.py
 
 book: .venv/extra-book ## make a site of the executed pages in data/executed, in build/book (RUN=build/full-mps: of that run)
 	$(BIN)/python book/build.py $(if $(RUN),'$(RUN)')

@@ -569,14 +569,14 @@ def test_a_table_is_read_from_a_folder(tmp_path):
 )
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
-    """`tests/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
+    """`tools/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
 
     Every difference has its reason. By default only every eighth name is tried.
     """
     from torch.testing._internal.common_methods_invocations import op_db
 
     names = sorted({op.name for op in op_db})[::every] if every > 1 else []  # none: all
-    command = [sys.executable, "tests/expected_on_macs.py", "--only", ",".join(names)]
+    command = [sys.executable, "tools/expected_on_macs.py", "--only", ",".join(names)]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, ["metalsim/src", os.environ.get("PYTHONPATH")])),

@@ -1,7 +1,7 @@
 """PyTorch's own database of operators, run on the GPU and compared with the CPU and with what `coverage` foretells.
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They run forward and
-backward in float32 on both, from the same seed. `run` is what tests/benchmarks/simulated_operators.py runs as well.
+backward in float32 on both, from the same seed. `run` is what tools/benchmarks/simulated_operators.py runs as well.
 """
 
 from __future__ import annotations

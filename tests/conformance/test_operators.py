@@ -16,7 +16,7 @@ CANNOT_AGREE = re.compile(
 """In the name of an entry: it draws numbers, from another generator on each side, or reads memory that nobody wrote."""
 FINE = ("agrees", "missing as foretold", "refused")
 HERE = 1 if ON_A_MAC else 24
-"""Of so many entries one is asked: on the simulated GPU tests/benchmarks/simulated_operators.py asks all."""
+"""Of so many entries one is asked: on the simulated GPU tools/benchmarks/simulated_operators.py asks all."""
 
 
 @pytest.mark.claim(

@@ -1,4 +1,4 @@
-"""Each script in tests/benchmarks starts and ends as it says, at its smallest size."""
+"""Each script in tools/benchmarks starts and ends as it says, at its smallest size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from metallab import paths
 
-FOLDER = paths.ROOT / "tests" / "benchmarks"
+FOLDER = paths.ROOT / "tools" / "benchmarks"
 SMALLEST = {  # by script: its arguments, its exit codes (1: a busy machine was too slow), and what it prints
     "doctor_models": (["double", "--minutes", "0.05"], {0, 1}, "1 models"),
     "planted_drift": (["--count", "1", "--same", "1"], {0}, "nothing planted: "),

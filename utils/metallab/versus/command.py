@@ -16,7 +16,7 @@ from metallab.measuring_lock import LockTimeout
 from metallab.versus import cases, lockstep, report, sides
 from metallab.versus.lockstep import Settings
 
-CASES = paths.ROOT / "tests" / "versus_cases.py"
+CASES = paths.ROOT / "tools" / "versus_cases.py"
 """The project's own: the core of its lessons."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 EXIT_CODES = {

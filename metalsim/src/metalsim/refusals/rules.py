@@ -8,12 +8,12 @@ A rule holds for the versions of PyTorch from `Rule.since` to `Rule.until`; an e
 newer than the newest here has the newest's rules. `for_version` chooses.
 
 The words were read from the macOS wheels of PyTorch 2.11.0, 2.12.0, 2.13.0, 2.14.1 and 2.15.0, and of torchvision
-0.26.0, 0.27.0, 0.28.0 and 0.29.2: ``make check-mac`` compares them again, of other versions ``python tests/check_mac.py
+0.26.0, 0.27.0, 0.28.0 and 0.29.2: ``make check-mac`` compares them again, of other versions ``python tools/check_mac.py
 --torch all``. Which version says them was read from the function of the library that refers to them.
 
 The conditions and the exceptions of 2.15 were read from the source files that are named below, under
 ``aten/src/ATen/native/mps/operations``, and compared with PyTorch's own list for its Macs
-(``tests/expected_on_macs.py``); numbers and dtypes that the list does not have, with the machine code of the wheels.
+(``tools/expected_on_macs.py``); numbers and dtypes that the list does not have, with the machine code of the wheels.
 They are taken to be the same in all versions that have the words. Those of a rule with ``until`` were read from older
 source, and compared with what the older machine code throws; of ``adaptive_max_pool2d``, ``batch_norm``, ``gather``,
 ``linear`` of complex numbers, ``softplus`` and 2.13's ``kthvalue`` no such source was found, and the condition is

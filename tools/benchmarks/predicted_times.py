@@ -1,6 +1,6 @@
 """Are fifteen calls predicted from the numbers of a machine? Which limit, and how long?
 
-    python tests/benchmarks/predicted_times.py [--device cuda] [--threads 1] [--processor-time] [--side 4096]
+    python tools/benchmarks/predicted_times.py [--device cuda] [--threads 1] [--processor-time] [--side 4096]
 
 Measures the machine's launch overhead, peak and bandwidth and the three further numbers of `metallab.roofline`, and
 prints them with all predictions, from the three and from all six, before the first call is timed. Then it times each
@@ -93,7 +93,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/predicted_times.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU")
     parser.add_argument("--processor-time", action="store_true")

@@ -1,6 +1,6 @@
 """``make check-mac``: compare what this project says of Macs with the wheels that a Mac would install.
 
-    python tests/check_mac.py [--torch 2.13.0] [--torch all]
+    python tools/check_mac.py [--torch 2.13.0] [--torch all]
 
 Without ``--torch`` the locked versions are compared, with everything that the project uses. With it a version of
 PyTorch is, and the newest torchvision that goes with it: which operators are native in its own table, and the words of
@@ -415,7 +415,9 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def parsed(arguments: Sequence[str]) -> list[str]:
     """Return the versions of PyTorch that are asked for; none stands for the locked ones."""
-    parser = argparse.ArgumentParser(prog="check_mac", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/check_mac.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument(
         "--torch",
         action="append",

@@ -1,6 +1,6 @@
 """Is a speed-up ever taken from two speeds of a machine, and is one given where there is none?
 
-    python tests/benchmarks/planted_drift.py [--count 50] [--same 300]
+    python tools/benchmarks/planted_drift.py [--count 50] [--same 300]
 
 On this machine's CPU, at rest, a function is compared with itself under a clock that begins to run faster:
 
@@ -102,7 +102,9 @@ def share(count: int, of: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/planted_drift.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--same", type=int, default=300)
     given = parser.parse_args()

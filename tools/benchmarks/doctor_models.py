@@ -1,6 +1,6 @@
 """`metallab doctor` on models that nobody made for it: is one accused, is an answer missing, how long does it take?
 
-    python tests/benchmarks/doctor_models.py [--minutes 3] [NAME ...]
+    python tools/benchmarks/doctor_models.py [--minutes 3] [NAME ...]
 
 ``BARS`` are five models of usual size; ``KINDS`` are small, of many kinds: texts and named inputs, several outputs,
 whole and complex numbers, graphs, sound, compiled; ``FAULTS`` have one planted fault each. Weights are random, nothing
@@ -418,7 +418,9 @@ def complaints(name: str, seconds: float, report: dict[str, Any], words: str) ->
 def main() -> int:
     """Examine the models that are named, or all."""
     known = (*BARS, *KINDS, *FAULTS)
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/doctor_models.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all if none is named")
     parser.add_argument("--minutes", type=float, default=3.0)
     given = parser.parse_args()

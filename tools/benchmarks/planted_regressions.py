@@ -1,6 +1,6 @@
 """Does `metallab versus` find a slowdown that was planted, on a restless machine, and keep quiet where there is none?
 
-    python tests/benchmarks/planted_regressions.py [--count 20] [--seconds 15] [--planted 0.05] [loop ...]
+    python tools/benchmarks/planted_regressions.py [--count 20] [--seconds 15] [--planted 0.05] [loop ...]
 
 A side has 2, 5, 10 % more to do, or nothing, in a Python loop, a matrix product and a copy of memory; a load that comes
 and goes by a script runs beside it. On a GPU (``--device cuda``) it is one kernel, with 2 % planted, and no load beside
@@ -142,7 +142,10 @@ def at_least(hits: int, count: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/planted_regressions.py",
+        description=__doc__.partition("\n")[0],
+    )
     parser.add_argument("work", nargs="*", help="loop, product or copy; all three if none is named")
     parser.add_argument(
         "--count", type=int, default=20, help="comparisons of each work with each amount"

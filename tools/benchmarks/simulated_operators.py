@@ -1,6 +1,6 @@
 """Does the simulated Apple GPU compute what the CPU computes? Asked of torch's own database of operators.
 
-    python tests/benchmarks/simulated_operators.py [--only add,mm] [--samples 4]
+    python tools/benchmarks/simulated_operators.py [--only add,mm] [--samples 4]
 
 Each entry of ``torch.testing._internal.common_methods_invocations.op_db`` brings sample inputs. They are run forward
 and backward in float32 (in another dtype if the entry has no float32) on the CPU and on the simulated device, from
@@ -29,7 +29,7 @@ metalsim.install()
 
 import torch  # noqa: E402 - torch comes after the simulation is armed
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from conformance.operator_database import brief, invocations, run, tensors  # noqa: E402
 
 # Entries that cannot agree, each with its reason.
@@ -165,7 +165,10 @@ def report(outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/simulated_operators.py",
+        description=__doc__.partition("\n")[0],
+    )
     parser.add_argument("--only", default="", help="names of entries, with commas")
     parser.add_argument(
         "--samples", type=int, default=4, help="at most so many samples of an entry"

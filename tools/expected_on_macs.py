@@ -1,6 +1,6 @@
 """Does the simulated Apple GPU raise where PyTorch's own Macs do? Compared with the list that PyTorch tests them by.
 
-    python tests/expected_on_macs.py [--only addr,conv3d]
+    python tools/expected_on_macs.py [--only addr,conv3d]
 
 ``torch/testing/_internal/common_mps.py``, which is in every wheel, says of each entry of PyTorch's database of
 operators and each dtype whether its tests on a Mac are expected to fail. Here samples of an entry are run forward on
@@ -264,7 +264,9 @@ def describe_agreement(counted: Iterable[Outcome]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python tools/expected_on_macs.py", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--only", default="", help="names of entries, with commas")
     only = [name for name in parser.parse_args().only.split(",") if name]
     warnings.simplefilter("ignore")
