@@ -83,7 +83,7 @@ def test_text_around_a_kernel_is_that_of_linux(evidence):
     names = {"input_names": ["x", "lambd"], "output_names": ["out"]}
     kernel = kernels.written_by_mlx(name="softshrink", source=BODY, **names)
     x = mx.ones(1001, dtype=mx.float16)
-    text = kernels.generated(kernel, [x, 0.5], **call_for(x))
+    text = kernels.generate(kernel, [x, 0.5], **call_for(x))
     evidence("text", text)
     assert text == TEXT
 

@@ -183,7 +183,7 @@ def the_image(data):
 def small_figure(words="a line"):
     figure, axes = plots.plt.subplots(figsize=(2, 1))
     axes.plot([1, 2])
-    return plots.described(figure, words)
+    return plots.describe(figure, words)
 
 
 def small_multiples():

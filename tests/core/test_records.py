@@ -455,7 +455,7 @@ def picture(words: str = "a line that rises"):
 
     figure, axes = plots.plt.subplots(figsize=(2, 1))
     axes.plot([1, 2])
-    return plots.described(figure, words)
+    return plots.describe(figure, words)
 
 
 def test_a_page_s_headline_goes_with_its_records(tmp_path):

@@ -34,4 +34,4 @@ def test_sampling_between_and_outside_of_the_pixels():
         (holes, grid),
     ):
         theirs = F.grid_sample(torch.tensor(given), torch.tensor(places), align_corners=True)
-        same(references.sampled_grid(given, places), theirs)
+        same(references.sample_grid(given, places), theirs)

@@ -102,13 +102,13 @@ def test_a_stored_curve_has_what_may_be_believed(tmp_path, monkeypatch):
         "STORED",
         records.write(tmp_path / "gpu.json", honest([*map(slower, again), *made])),
     )
-    shown = crossover.stored("work")
+    shown = crossover.read_stored("work")
     assert (shown.stored, shown.crossover, shown.device("cuda")) == (True, 16, GPU)
     assert sorted(shown.times["cuda"]) == [8, 16, 32], "times are shown where speed-ups are not"
     assert list(shown.sizes_withheld) == [32]
     assert shown.times["cuda"][8].others == 0, "of what was measured twice, what may be believed"
     with pytest.raises(ValueError, match=r"has no curve of 'sorting': ask for 'matrix product'"):
-        crossover.stored("sorting")
+        crossover.read_stored("sorting")
 
 
 def point_of_curve(lesson, size):
@@ -130,7 +130,7 @@ def test_a_stored_curve_is_that_of_the_first_page_that_measured_it(
     made = [one for lesson, size in sizes.items() for one in point_of_curve(lesson, size)]
     stored = records.write(tmp_path / "gpu.json", honest(made))
     monkeypatch.setattr(crossover, "STORED", stored)
-    assert sorted(crossover.stored("work").times["cuda"]) == shown
+    assert sorted(crossover.read_stored("work").times["cuda"]) == shown
 
 
 def slower(one):

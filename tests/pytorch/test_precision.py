@@ -19,7 +19,7 @@ def test_what_is_kept_is_counted_once_and_without_the_weights():
         return (out * out.exp()).sum()
 
     # the input, what the first layer gives to the second, the output, its exponential: float32
-    assert precision.kept_for_backward(model, loss) == 4 * (2 * 8 + 3 * 2 * 4)
+    assert precision.count_kept_bytes(model, loss) == 4 * (2 * 8 + 3 * 2 * 4)
 
 
 def test_digits_are_scikit_learns_and_split_once():

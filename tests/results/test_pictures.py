@@ -28,7 +28,7 @@ from metallab import plots
 def draw(words):
     figure, axes = plt.subplots(figsize=(2, 1))
     axes.plot([1, 2])
-    return plots.described(figure, words)
+    return plots.describe(figure, words)
 """,
     f"draw({WORDS[0]!r})",
     f"plots.multiples(draw, [{WORDS[1]!r}])",
@@ -37,7 +37,7 @@ from matplotlib import pyplot as plt
 from metallab import plots
 figure, axes = plt.subplots(figsize=(2, 1))
 axes.plot([1, 2])
-display(plots.described(figure, {WORDS[2]!r}))
+display(plots.describe(figure, {WORDS[2]!r}))
 """,
 ]
 

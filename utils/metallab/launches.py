@@ -19,12 +19,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
 from metallab import checks, device, isolated, measuring_lock, mode, results_made, timing, units
 from metallab.allowance import Allowance
-from metallab.timing import Measurement
+from metallab.verdicts import SIMULATED, Measurement
 
 STAGES = ("import", "load", "first call")
 TOTAL = "first answer"
@@ -80,7 +81,8 @@ class Launch:
     def __str__(self) -> str:
         total = self.parts[TOTAL]
         if total.simulated:
-            return f"{self.name}: {timing.SIMULATED}"
+            return f"{self.name}: {SIMULATED}"
+
         seconds = {stage: self.parts[stage].median for stage in STAGES}
         longest = max(seconds, key=seconds.__getitem__)
         share = seconds[longest] / sum(seconds.values())
@@ -135,6 +137,7 @@ def measure(
     """
     within = Allowance(seconds, clock)
     samples: dict[str, list[_Sample]] = {name: [] for name in ways}
+
     for number in within.items(range(1, rounds + 1), "rounds of launches"):
         with measuring_lock.hold():  # its processes have it too: a turn inside a turn is the same
             load = timing.BackgroundLoad()
@@ -153,14 +156,15 @@ def measure(
 
 
 def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
+    """Run a way in a fresh process, and return its times and its answer."""
     if way.emptied:
         shutil.rmtree(here / way.emptied, ignore_errors=True)
+
     environment = {key: value.format(here=here) for key, value in way.environment.items()}
-    environment |= {"PYTHONPATH": str(here)}
-    if way.device != "mps":
-        environment["METALLAB_DEVICE"] = (
-            way.device
-        )  # and not the page's own, which may be simulated
+    environment["PYTHONPATH"] = str(here)
+    if way.device != "mps":  # and not the page's own, which may be simulated
+        environment["METALLAB_DEVICE"] = way.device
+
     outcome = isolated.run(
         _PROGRAM.format(imports=way.imports, load=way.load, here=str(here)),
         results=["early", "seconds", "y"],
@@ -172,44 +176,46 @@ def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
         early, seconds, output = outcome["early"], outcome["seconds"], outcome["y"]
     except isolated.ChildFailed as error:
         raise isolated.ChildFailed(f"{name}: {error}") from None
+
     if early and way.device != "mps":
         raise RuntimeError(
             f"{', '.join(early)} had been imported before the clock started: no import is measured"
         )
-    return _Sample({**dict(zip(STAGES, seconds, strict=True)), TOTAL: sum(seconds)}, others, output)
+    stages = dict(zip(STAGES, seconds, strict=True))
+    return _Sample({**stages, TOTAL: sum(seconds)}, others, output)
 
 
 def _summary(name: str, way: Way, samples: list[_Sample], rounds: int, on: device.Device) -> Launch:
-    """A way's launch from its samples."""
+    """Return a way's launch from its samples."""
     first = samples[0]
     for repeated in samples[1:]:
         checks.assert_close(first.output, repeated.output, "float32")
+
     label, simulated = _hardware(way, on)
-    made = {
-        "question": "latency",
-        "block": 1,
-        "warmup_calls": 0,
-        "mode": mode.current(),
-        "kind": way.device,
-    }
-    made |= {
-        "device": label,
-        "simulated": simulated,
-        "others": max(sample.others for sample in samples),
-    }
-    made["stop_reason"] = f"{len(samples)} of {rounds} processes"
-    columns = {stage: tuple(sample.seconds[stage] for sample in samples) for stage in first.seconds}
-    parts = {
-        stage: Measurement(f"{name}: {stage}", samples=column, first_call=column[0], **made)
-        for stage, column in columns.items()
-    }
-    for part in parts.values():
-        results_made.announce(part)
+    others = max(sample.others for sample in samples)
+    parts: dict[str, Measurement] = {}
+    for stage in first.seconds:
+        seconds = tuple(sample.seconds[stage] for sample in samples)
+        parts[stage] = Measurement(
+            f"{name}: {stage}",
+            question="latency",
+            samples=seconds,
+            first_call=seconds[0],
+            block=1,
+            warmup_calls=0,
+            stop_reason=f"{len(samples)} of {rounds} processes",
+            mode=mode.current(),
+            device=label,
+            simulated=simulated,
+            others=others,
+            kind=cast(Any, way.device),  # of the kinds that there are
+        )
+        results_made.announce(parts[stage])
     return Launch(name, parts, first.output)
 
 
 def _hardware(way: Way, on: device.Device) -> tuple[str, bool]:
-    """The name of what a way computes on, and whether that is simulated."""
+    """Return the name of what a way computes on, and whether that is simulated."""
     if way.device == on.kind:
         return on.label, on.simulated
     if way.device == "cpu":

@@ -17,7 +17,7 @@ import itertools
 import math
 import textwrap
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +68,33 @@ def picture(height: float) -> Iterator[tuple[Figure, Axes]]:
 def title(
     figure: Figure, text: str, devices: Iterable[str], simulated: bool = False, busy: bool = False
 ) -> None:
-    """Say what the picture shows, and below on which devices; left-aligned over the whole width."""
-    below = f"{'SIMULATED: ' if simulated else ''}{' / '.join(dict.fromkeys(devices))}"
-    below += "; BUSY\N{NO-BREAK SPACE}MACHINE: other programs ran meanwhile" if busy else ""
+    """Say what the picture shows, and below on which devices; left-aligned over the whole width.
+
+    Parameters
+    ----------
+    figure
+        The picture.
+    text
+        What it shows.
+    devices
+        The hardware's names; each is named once.
+    simulated
+        Whether one of them is simulated.
+    busy
+        Whether other programs ran meanwhile.
+    """
+    below = " / ".join(dict.fromkeys(devices))
+    if simulated:
+        below = f"SIMULATED: {below}"
+    if busy:
+        below += "; BUSY\N{NO-BREAK SPACE}MACHINE: other programs ran meanwhile"
+
     lines = [*textwrap.wrap(text, 90), *textwrap.wrap(below, 90, break_long_words=False)]
-    figure.suptitle(
-        "\n".join(lines).replace("\N{NO-BREAK SPACE}", " "), x=0.01, ha="left", fontsize=10
-    )
+    shown = "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    figure.suptitle(shown, x=0.01, ha="left", fontsize=10)
+
+
+# ---- speed-ups -------------------------------------------------------------------------------------------------------
 
 
 def speedups(comparisons: Sequence[Comparison]) -> Figure:
@@ -86,81 +106,107 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """
     answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
     if answers and not any(answer.ratio for _, answer in answers):
-        return _times_without_speedups(comparisons)
+        return _draw_times_without_speedups(comparisons)
 
     with picture(1.0 + 0.45 * len(answers)) as (figure, axes):
         for row, (_, answer) in enumerate(answers):
             speedup_row(axes, row, answer)
-        axes.axvline(1, color=BLACK, linewidth=1)
         rows(axes, [f"{c.name}: {answer.variant}" for c, answer in answers])
-        axes.set_xscale(
-            "log", base=2
-        )  # so that twice as fast and half as fast are equally far from 1
-        low, high = axes.get_xlim()
-        axes.set_xlim(
-            min(low, 0.48), max(high, 2.1)
-        )  # so that 0.5, 1 and 2 are on the axis at least
-        _label_powers_of_two(axes.xaxis)
-        axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
-        devices, simulated, _ = _where([m for c in comparisons for m in c.measurements.values()])
+        _set_speedup_axis(axes)
+
         baselines = list(dict.fromkeys(c.baseline for c in comparisons))
         over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
+        measured = [each for c in comparisons for each in c.measurements.values()]
+        devices, simulated, _ = _find_devices(measured)
         title(figure, f"Speed-up {over}", devices, simulated)
-    return described(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
+
+    return describe(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
 
 
-def _times_without_speedups(comparisons: Sequence[Comparison]) -> Figure:
+def _set_speedup_axis(axes: Axes) -> None:
+    """Make the horizontal axis one of speed-ups: twice as fast and half as fast are equally far from 1."""
+    axes.axvline(1, color=BLACK, linewidth=1)
+    axes.set_xscale("log", base=2)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.48), max(high, 2.1))  # so that 0.5, 1 and 2 are on it at least
+    _label_powers_of_two(axes.xaxis)
+    axes.set_xlabel("speed-up, with 95 % interval (right of 1: faster)")
+
+
+def _draw_times_without_speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Draw medians with their quartiles, and beside each why it is not compared."""
-    said = "; ".join(f"{c.name}: {answer}" for c in comparisons for answer in c.answers.values())
-    if any(each.simulated for c in comparisons for each in c.measurements.values()):
-        return reason("\n".join(textwrap.wrap(said, 110)))
+    reasons = [f"{c.name}: {answer}" for c in comparisons for answer in c.answers.values()]
+    every = [each for c in comparisons for each in c.measurements.values()]
+    if any(each.simulated for each in every):
+        return reason("\n".join(textwrap.wrap("; ".join(reasons), 110)))
 
-    timed = [
-        (f"{c.name}: {variant}", each, c.answers.get(variant))
-        for c in comparisons
-        for variant, each in c.measurements.items()
-    ]
-    with picture(1.0 + 0.45 * len(timed)) as (figure, axes):
-        beside = axes.get_yaxis_transform()  # right of the frame
-        for row, (_, each, answer) in enumerate(timed):
-            axes.hlines(row, *each.quartiles, color=GREY, linewidth=2)
-            axes.plot(each.median, row, "o", color=GREY)
-            axes.annotate(
-                units.seconds(each.median),
-                (each.median, row),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
-            if answer:
-                axes.text(
-                    1.01, row, answer.label, transform=beside, va="center", color=RED, fontsize=9
-                )
+    names: list[str] = []
+    with picture(1.0 + 0.45 * len(every)) as (figure, axes):
+        for comparison in comparisons:
+            for variant, measured in comparison.measurements.items():
+                _draw_time(axes, len(names), measured, comparison.answers.get(variant))
+                names.append(f"{comparison.name}: {variant}")
 
-        rows(axes, [name for name, *_ in timed])
+        rows(axes, names)
         axes.set_xscale("log")
-        _time_axis(axes.xaxis)
+        _label_times(axes.xaxis)
         axes.set_xlabel("time a call (bars: quartiles), not to be compared")
-        title(figure, "Times without a speed-up", *_where([each for _, each, _ in timed]))
-    times = "; ".join(f"{name}: {units.seconds(each.median)}" for name, each, _ in timed)
-    return described(figure, f"{said}. {times}")
+        title(figure, "Times without a speed-up", *_find_devices(every))
+
+    pairs = zip(names, every, strict=True)
+    times = [f"{name}: {units.seconds(each.median)}" for name, each in pairs]
+    return describe(figure, f"{'; '.join(reasons)}. {'; '.join(times)}")
+
+
+def _draw_time(axes: Axes, row: int, measured: Measurement, answer: Answer | None) -> None:
+    """Draw a median with its quartiles and its number, and right of the frame why it is not compared."""
+    axes.hlines(row, *measured.quartiles, color=GREY, linewidth=2)
+    axes.plot(measured.median, row, "o", color=GREY)
+
+    axes.annotate(
+        units.seconds(measured.median),
+        (measured.median, row),
+        xytext=(0, 6),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
+    if answer:
+        _write_beside(axes, row, answer.label, RED)
 
 
 def speedup_row(axes: Axes, row: int, answer: Answer) -> None:
-    """Draw a speed-up with its interval, and its verdict, or why there is none, right of the frame."""
-    ratio, words, colour = answer.ratio, answer.label, RED
-    if ratio:
-        words, colour = f"{units.times(ratio.median)}, {words}", BLACK
-        marks = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
-        spread = (
-            [[ratio.median - ratio.low], [ratio.high - ratio.median]]
-            if ratio.has_interval
-            else None
-        )
-        axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=marks, capsize=4)
-    beside = axes.get_yaxis_transform()  # right of the frame
-    axes.text(1.01, row, words, transform=beside, va="center", color=colour, fontsize=9)
+    """Draw a speed-up with its interval, and its verdict, or why there is none, right of the frame.
+
+    Parameters
+    ----------
+    axes
+        With a logarithmic axis of speed-ups.
+    row
+        Its number, from the top.
+    answer
+        The speed-up, or the reason why there is none.
+    """
+    ratio = answer.ratio
+    if not ratio:
+        _write_beside(axes, row, answer.label, RED)
+        return
+
+    spread = None
+    if ratio.has_interval:
+        spread = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
+    colour = {"faster": BLUE, "slower": RED}.get(ratio.verdict, GREY)
+    axes.errorbar(ratio.median, row, xerr=spread, fmt="o", color=colour, capsize=4)
+    _write_beside(axes, row, f"{units.times(ratio.median)}, {answer.label}", BLACK)
+
+
+def _write_beside(axes: Axes, row: int, text: str, colour: str) -> None:
+    """Write a text right of the frame."""
+    beside = axes.get_yaxis_transform()
+    axes.text(1.01, row, text, transform=beside, va="center", color=colour, fontsize=9)
+
+
+# ---- times over a quantity, stages, losses ---------------------------------------------------------------------------
 
 
 def curves(
@@ -173,100 +219,141 @@ def curves(
 ) -> Figure:
     """Draw medians with quartile bands over a quantity, one line for each name, both axes logarithmic.
 
-    ``marks`` draws a vertical line at a quantity, such as a crossover size. At the quantities in ``withheld``, of which
-    no speed-up is given, points are hollow. ValueError for a quantity that is not above 0.
+    Parameters
+    ----------
+    lines
+        By name and quantity, what was measured.
+    xlabel
+        What the quantity is.
+    heading
+        The title.
+    marks
+        By label, a quantity at which a vertical line is drawn, such as a crossover size.
+    withheld
+        The quantities of which no speed-up is given: points are hollow there.
+
+    Raises
+    ------
+    ValueError
+        For a quantity that is not above 0.
     """
     withheld = set(withheld)
-    for name, x in ((name, x) for name, line in lines.items() for x in line):
-        if not x > 0:
-            raise ValueError(f"{name!r} at {x} has no place on a logarithmic axis: leave it out")
+    every: list[Measurement] = []
+    quantities: set[float] = set()
+    for name, line in lines.items():
+        every += line.values()
+        quantities |= set(line)
+        for x in line:
+            if not x > 0:
+                raise ValueError(
+                    f"{name!r} at {x} has no place on a logarithmic axis: leave it out"
+                )
 
-    every = [measured for line in lines.values() for measured in line.values()]
     with picture(3.6) as (figure, axes):
-        for (name, line), colour in zip(lines.items(), _cycled(len(lines)), strict=True):
-            x = sorted(line)
-            axes.plot(x, [line[i].median for i in x], color=colour, label=name, marker="o", ms=4)
-            low, high = zip(*(line[i].quartiles for i in x), strict=True)
-            axes.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
-
-        hollow = [(x, line[x].median) for line in lines.values() for x in line if x in withheld]
-        if hollow:
-            style = {"facecolors": "white", "edgecolors": BLACK, "s": 36, "zorder": 3}
-            axes.scatter(*zip(*hollow, strict=True), label="no speed-up is given here", **style)
+        for (name, line), colour in zip(lines.items(), _cycle_colours(len(lines)), strict=True):
+            _draw_curve(axes, name, line, colour)
+        _draw_hollow_points(axes, lines.values(), withheld)
         for label, x in (marks or {}).items():
             axes.axvline(x, color=BLACK, linestyle="--", linewidth=1, label=label)
 
-        _size_axis(axes, sorted({x for line in lines.values() for x in line}), xlabel)
+        _set_size_axis(axes, sorted(quantities), xlabel)
         axes.set_yscale("log")
-        _time_axis(axes.yaxis)
+        _label_times(axes.yaxis)
         axes.set_ylabel("time a call (band: quartiles)")
         axes.legend()
-        title(figure, heading, *_where(every))
-    of = {
-        name: ", ".join(
-            _at(measured, x) + (" (no speed-up is given)" if x in withheld else "")
-            for x, measured in line.items()
+        title(figure, heading, *_find_devices(every))
+
+    described = [f"{name}: {_describe_curve(line, withheld)}" for name, line in lines.items()]
+    return describe(figure, f"time a call over {xlabel}: {'; '.join(described)}")
+
+
+def _draw_curve(axes: Axes, name: str, line: Mapping[float, Measurement], colour: str) -> None:
+    """Draw medians as a line with points, and quartiles as a band."""
+    quantities = sorted(line)
+    medians = [line[x].median for x in quantities]
+    axes.plot(quantities, medians, color=colour, label=name, marker="o", ms=4)
+
+    low, high = zip(*(line[x].quartiles for x in quantities), strict=True)
+    axes.fill_between(quantities, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def _draw_hollow_points(
+    axes: Axes, lines: Iterable[Mapping[float, Measurement]], withheld: set[float]
+) -> None:
+    """Draw points over those of which no speed-up is given."""
+    points = [(x, line[x].median) for line in lines for x in line if x in withheld]
+    if points:
+        axes.scatter(
+            *zip(*points, strict=True),
+            label="no speed-up is given here",
+            facecolors="white",
+            edgecolors=BLACK,
+            s=36,
+            zorder=3,
         )
-        for name, line in lines.items()
-    }
-    return described(
-        figure,
-        f"time a call over {xlabel}: {'; '.join(f'{name}: {each}' for name, each in of.items())}",
-    )
 
 
-def _at(measured: Measurement, x: float) -> str:
-    flags = f" [{', '.join(measured.flags)}]" if measured.flags else ""
-    return f"{units.seconds(float(measured.median))} at {x:g}{flags}"
+def _describe_curve(line: Mapping[float, Measurement], withheld: set[float]) -> str:
+    """Return the times of a line in words."""
+    points = []
+    for x, measured in line.items():
+        point = f"{units.seconds(float(measured.median))} at {x:g}"
+        if measured.flags:
+            point += f" [{', '.join(measured.flags)}]"
+        if x in withheld:
+            point += " (no speed-up is given)"
+        points.append(point)
+    return ", ".join(points)
 
 
 def stages(
     pipelines: Mapping[str, Mapping[str, Measurement]], *, heading: str = "Where the time goes"
 ) -> Figure:
-    """Draw a bar for each pipeline, with a piece as long as its median for each stage but ``total``."""
-    names = list(
-        dict.fromkeys(stage for parts in pipelines.values() for stage in parts if stage != "total")
-    )
-    scale, unit = units.of_seconds(
-        max(part.median for parts in pipelines.values() for part in parts.values())
-    )
+    """Draw a bar for each pipeline, with a piece as long as its median for each stage but ``total``.
+
+    Parameters
+    ----------
+    pipelines
+        By the name of a pipeline and of a stage, what was measured.
+    heading
+        The title.
+    """
+    every = [part for parts in pipelines.values() for part in parts.values()]
+    names = dict.fromkeys(stage for parts in pipelines.values() for stage in parts)
+    names.pop("total", None)
+    scale, unit = units.of_seconds(max(part.median for part in every))
+
     with picture(1.4 + 0.55 * len(pipelines)) as (figure, axes):
-        starts = np.zeros(len(pipelines))
-        for stage, colour in zip(names, _cycled(len(names)), strict=True):
+        ends = np.zeros(len(pipelines))
+        for stage, colour in zip(names, _cycle_colours(len(names)), strict=True):
             lengths = [
                 parts[stage].median / scale if stage in parts else 0 for parts in pipelines.values()
             ]
-            axes.barh(
-                range(len(pipelines)),
-                lengths,
-                left=starts,
-                color=colour,
-                label=stage,
-                edgecolor="white",
-            )
-            starts += lengths
+            bars = range(len(pipelines))
+            axes.barh(bars, lengths, left=ends, label=stage, color=colour, edgecolor="white")
+            ends += lengths
+
         rows(axes, list(pipelines))
         axes.set_xlabel(f"medians of the stages' times, one after the other [{unit}]")
         figure.legend(loc="outside lower center", ncols=len(names))
-        title(
-            figure,
-            heading,
-            *_where([part for parts in pipelines.values() for part in parts.values()]),
-        )
-    sentences = (f"{name}: " + ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
-            for name, parts in pipelines.items())  # fmt: skip
-    return described(figure, "; ".join(sentences))
+        title(figure, heading, *_find_devices(every))
+
+    sentences = [f"{name}: {_describe_stages(parts)}" for name, parts in pipelines.items()]
+    return describe(figure, "; ".join(sentences))
+
+
+def _describe_stages(parts: Mapping[str, Measurement]) -> str:
+    """Return the times of stages in words."""
+    return ", ".join(f"{stage} {units.seconds(part.median)}" for stage, part in parts.items())
 
 
 def reason(words: str) -> Figure:
     """Draw a line of words: the reason why there is no picture."""
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            figsize=(7.5, 0.6)
-        )  # with axes: IPython draws no figure that has none
+        figure, axes = plt.subplots(figsize=(7.5, 0.6))  # IPython draws no figure without axes
         axes.set_axis_off()
         figure.text(0.01, 0.5, words, va="center", color=RED)
-    return described(figure, words)
+    return describe(figure, words)
 
 
 def losses(
@@ -278,74 +365,104 @@ def losses(
 ) -> Figure:
     """Draw training losses: the median over seeds as a line, and a band from the lowest to the highest.
 
-    ``runs`` maps a name to numbers above 0, (seeds, epochs): cross-entropy in nats. ``each`` names the unit instead of
-    epochs. What was skipped (`metallab.isolated.Skipped`) is left out, or shown if there is nothing else.
+    Parameters
+    ----------
+    runs
+        By name, numbers above 0, (seeds, epochs): cross-entropy in nats. What was skipped
+        (`metallab.isolated.Skipped`) is left out, or shown if there is nothing else.
+    device
+        The hardware's name.
+    heading
+        The title.
+    each
+        The unit, instead of epochs.
     """
-    made = {
-        name: seeds
-        for name, seeds in runs.items()
-        if not any(isinstance(s, Skipped) for s in seeds)
-    }
-    if runs and not made:
+    ran = {name: seeds for name, seeds in runs.items() if not _is_skipped(seeds)}
+    if runs and not ran:
         return reason(repr(next(iter(runs.values()))[0]))
-    runs = made
+
     with picture(3.2) as (figure, axes):
-        looks = zip(_cycled(len(runs)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
-        for (name, seeds), (colour, style) in zip(runs.items(), looks, strict=True):
-            epochs = np.arange(1, len(seeds[0]) + 1)
-            axes.fill_between(
-                epochs, np.min(seeds, 0), np.max(seeds, 0), color=colour, alpha=0.2, linewidth=0
-            )
-            axes.plot(
-                epochs,
-                np.median(seeds, 0),
-                style,
-                color=colour,
-                label=name,
-                marker="o",
-                markersize=4,
-            )
-        axes.set_yscale("log")
-        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel(each)
-        axes.set_ylabel("training loss")
+        looks = zip(_cycle_colours(len(ran)), itertools.cycle(("-", "--", ":", "-.")), strict=False)
+        for (name, seeds), (colour, style) in zip(ran.items(), looks, strict=True):
+            _draw_losses(axes, name, seeds, colour, style)
+        _set_loss_axes(axes, each)
         axes.legend(fontsize=8)
-        several = any(len(seeds) > 1 for seeds in runs.values())
-        title(
-            figure,
-            f"{heading} (line: median of seeds, band: all of them)" if several else heading,
-            [device],
-        )
-    sentences = (f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in runs.items())
-    return described(figure, f"median training loss at the end: {'; '.join(sentences)}")
+
+        if any(len(seeds) > 1 for seeds in ran.values()):
+            heading = f"{heading} (line: median of seeds, band: all of them)"
+        title(figure, heading, [device])
+
+    sentences = [f"{name}: {np.median(seeds, 0)[-1]:.3g}" for name, seeds in ran.items()]
+    return describe(figure, f"median training loss at the end: {'; '.join(sentences)}")
+
+
+def _is_skipped(seeds: Sequence[object]) -> bool:
+    return any(isinstance(each, Skipped) for each in seeds)
+
+
+def _draw_losses(
+    axes: Axes, name: str, seeds: Sequence[Sequence[float]], colour: str, style: str
+) -> None:
+    """Draw the median over seeds as a line, and all seeds as a band."""
+    epochs = np.arange(1, len(seeds[0]) + 1)
+    low, high = np.min(seeds, 0), np.max(seeds, 0)
+    axes.fill_between(epochs, low, high, color=colour, alpha=0.2, linewidth=0)
+
+    median = np.median(seeds, 0)
+    axes.plot(epochs, median, style, color=colour, label=name, marker="o", markersize=4)
+
+
+def _set_loss_axes(axes: Axes, each: str) -> None:
+    """Make the axes those of losses, logarithmic, over whole numbers of epochs."""
+    axes.set_yscale("log")
+    for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axes.set_ylabel("training loss")
+
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(each)
 
 
 def multiples(draw: Callable[[Any], Figure], values: Iterable[object]) -> Picture:
-    """Return one picture of several: what ``draw`` returns for each of the values, two in a row.
+    """Return one picture of several, two in a row.
 
+    Parameters
+    ----------
+    draw
+        Makes a figure of a value.
+    values
+        Each is drawn.
+
+    Examples
+    --------
     >>> multiples(lambda power: my_picture(2**power), [1, 2, 4, 8])
     """
-    pictures, words = [], []
+    pixels: list[np.ndarray] = []
+    words: list[str] = []
     for value in values:
         figure = draw(value)
         figure.savefig(file := io.BytesIO(), format="png", bbox_inches="tight")
         plt.close(figure)
-        pictures.append(plt.imread(io.BytesIO(file.getvalue())))
+        pixels.append(plt.imread(io.BytesIO(file.getvalue())))
         words.append(figure_words.describe_figure(figure) or str(value))
-    height, width, _ = np.max([picture.shape for picture in pictures], axis=0)
-    tiles = [
-        np.pad(p, [(0, height - len(p)), (0, width - len(p[0])), (0, 0)], constant_values=1)
-        for p in pictures
-    ]
-    tiles += [np.ones_like(tiles[0])] * (len(tiles) % 2)
-    plt.imsave(
-        file := io.BytesIO(),
-        np.vstack([np.hstack(tiles[at : at + 2]) for at in range(0, len(tiles), 2)]),
-    )
+
+    plt.imsave(file := io.BytesIO(), _tile(pixels))
     return Picture(file.getvalue(), " ".join(words))
+
+
+def _tile(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Return pictures (height, width, 4) as one, two in a row, on white."""
+    height, width, _ = np.max([picture.shape for picture in pictures], axis=0)
+    tiles: list[np.ndarray] = []
+    for picture in pictures:
+        below, beside = height - len(picture), width - len(picture[0])
+        tiles.append(np.pad(picture, [(0, below), (0, beside), (0, 0)], constant_values=1))
+    if len(tiles) % 2:
+        tiles.append(np.ones_like(tiles[0]))
+
+    in_rows = [np.hstack(tiles[first : first + 2]) for first in range(0, len(tiles), 2)]
+    return np.vstack(in_rows)
 
 
 def rows(axes: Axes, names: Sequence[str], **style: object) -> None:
@@ -367,8 +484,8 @@ def _label_powers_of_two(axis: Axis, most: int = 8) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _size_axis(axes: Axes, sizes: Sequence[float], label: str) -> None:
-    """A logarithmic horizontal axis of sizes, labelled where something was measured."""
+def _set_size_axis(axes: Axes, sizes: Sequence[float], label: str) -> None:
+    """Make the horizontal axis one of sizes, logarithmic, labelled where something was measured."""
     axes.set_xscale("log", base=2)
     if len(sizes) <= 8:
         axes.set_xticks(sizes)
@@ -377,45 +494,62 @@ def _size_axis(axes: Axes, sizes: Sequence[float], label: str) -> None:
     axes.set_xlabel(label)
 
 
-def _time_axis(axis: Axis) -> None:
+def _label_times(axis: Axis) -> None:
     """Label a logarithmic axis with units: all ticks in a short range, only 2 and 5 in a longer one."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
-    low, high = axis.get_view_interval()
-    labelled = range(1, 10) if high < 12 * low else (2, 5) if high < 1000 * low else ()
+    labelled = _choose_digits(*axis.get_view_interval())
 
-    def minor(value: float, _) -> str:
+    def label_minor(value: float, _: object) -> str:
         leading = round(value / 10 ** math.floor(math.log10(value) + 1e-9))
         return units.seconds(value) if leading in labelled else ""
 
-    axis.set_minor_formatter(FuncFormatter(minor))
+    axis.set_minor_formatter(FuncFormatter(label_minor))
 
 
-def _cycled(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+def _choose_digits(low: float, high: float) -> Collection[int]:
+    """Return the leading digits of the ticks that are labelled, so that labels do not touch."""
+    if high < 12 * low:
+        return range(1, 10)
+    return (2, 5) if high < 1000 * low else ()
 
 
-def _where(measurements: Sequence[Measurement]) -> tuple[list[str], bool, bool]:
-    """The devices' names, whether any is simulated, and whether other programs were busy meanwhile."""
-    devices, busy = (
-        [measured.device for measured in measurements],
-        any(m.is_busy for m in measurements),
-    )
-    return devices, any(measured.simulated for measured in measurements), busy
+def _cycle_colours(count: int) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+
+
+def _find_devices(measurements: Sequence[Measurement]) -> tuple[list[str], bool, bool]:
+    """Return the devices' names, whether any is simulated, and whether other programs were busy meanwhile."""
+    devices = [measured.device for measured in measurements]
+    is_simulated = any(measured.simulated for measured in measurements)
+    is_busy = any(measured.is_busy for measured in measurements)
+    return devices, is_simulated, is_busy
 
 
 def _size(value: float) -> str:
-    """A size on an axis: large powers of two as such."""
+    """Return a size for an axis: large powers of two as such."""
     power = round(math.log2(value)) if value > 0 else 0
-    return f"$2^{{{power}}}$" if value >= 2**14 and value == 2.0**power else f"{value:g}"
+    is_large_power = value >= 2**14 and value == 2.0**power
+    return f"$2^{{{power}}}$" if is_large_power else f"{value:g}"
 
 
-def described(figure: Figure, words: str) -> Figure:
+# ---- words, and how a notebook shows a figure ------------------------------------------------------------------------
+
+
+def describe(figure: Figure, words: str) -> Figure:
     """Give a finished figure the numbers that it shows in words, for whoever cannot see it, and return it.
 
     The words become the figure's label. Where a notebook shows the figure, they end its alternative text.
+
+    Parameters
+    ----------
+    figure
+        The picture.
+    words
+        Its numbers: ``eager: 1.5 ms at 64``.
     """
     figure.set_label(words)
-    figure._repr_mimebundle_ = functools.partial(
+    shown: Any = figure
+    shown._repr_mimebundle_ = functools.partial(
         _show_figure, figure
     )  # IPython asks for it by this name
     plt.close(figure)  # shown once, as the cell's result, and not again by the inline backend
@@ -423,7 +557,7 @@ def described(figure: Figure, words: str) -> Figure:
 
 
 def alternative_text(figure: Figure) -> str:
-    """Return a figure in words: its title, axes and series, and the numbers that `described` gave it."""
+    """Return a figure in words: its title, axes and series, and the numbers that `describe` gave it."""
     return figure_words.describe_figure(figure) or figure_words.UNNAMED
 
 
@@ -508,12 +642,12 @@ def _bundle(
     metadata = {kind: {**sizes[kind], "alt": words} for kind in data}
 
     kind, picture = next(iter(data.items()))
-    encoded = (
-        _encode(picture.encode()) if kind == "image/svg+xml" else picture
-    )  # IPython has SVG as it is
-    width = (
-        f' width="{sizes[kind]["width"]}"' if "width" in sizes[kind] else ""
-    )  # half the pixels, for "retina"
+    encoded = picture
+    if kind == "image/svg+xml":  # which IPython has as it is
+        encoded = _encode(picture.encode())
+    width = ""
+    if "width" in sizes[kind]:  # half the pixels, for "retina"
+        width = f' width="{sizes[kind]["width"]}"'
     shown = f'<img alt="{html.escape(words)}" src="data:{kind};base64,{encoded}"{width}>'
 
     return {"text/html": shown, **data}, metadata

@@ -186,9 +186,9 @@ def count_bytes(subject: ModelUnderTest) -> Counted:
     try:
         # without memory and without computing, so that a model which does not fit can be counted
         on_meta = subject.to("meta")
-        kept = precision.kept_for_backward(on_meta.model, on_meta.value)
+        kept = precision.count_kept_bytes(on_meta.model, on_meta.value)
     except Exception:  # noqa: BLE001 - a model that looks at its numbers, which meta tensors lack, raises anything
-        kept = precision.kept_for_backward(subject.model, subject.value)
+        kept = precision.count_kept_bytes(subject.model, subject.value)
     return Counted(weights, gradients, kept)
 
 

@@ -199,7 +199,7 @@ def _time_inference(
 def _count_kept(each: Format) -> int | None:
     """Return the bytes kept for the backward pass; None if the model raises, which another column reports."""
     with contextlib.suppress(Exception), each.autocast:
-        return precision.kept_for_backward(each.subject.model, each.subject.outputs)
+        return precision.count_kept_bytes(each.subject.model, each.subject.outputs)
     return None
 
 

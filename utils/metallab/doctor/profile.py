@@ -15,7 +15,7 @@ from metallab.doctor.results import Asked, OperatorTime, ProfileResult, Task, Tr
 from metallab.doctor.worker import apple_gpu, best_device, caveats
 from metallab.outcomes import Status
 from metallab.pytorch import trace
-from metallab.pytorch.dispatch import installed_package
+from metallab.pytorch.dispatch import find_package
 from metallab.pytorch.model import ModelUnderTest
 
 
@@ -217,7 +217,7 @@ def _find_packages(events: Sequence[trace.Event], subject: ModelUnderTest) -> tu
         if event.kind == "fallback":
             return ()
         file = event.line.rpartition(":")[0]
-        packages.add(installed_package(file))  # empty for a file that belongs to none
+        packages.add(find_package(file))  # empty for a file that belongs to none
 
     has_own_code = "" in packages or subject.package in packages
     return () if has_own_code else tuple(sorted(packages))

@@ -55,7 +55,7 @@ def draw_chip(chips: Sequence[ChipParts]) -> Figure:
         for each in chips
     ]
 
-    return plots.described(figure, "; ".join(told))
+    return plots.describe(figure, "; ".join(told))
 
 
 def _draw_one_chip(axes: Axes, left: float, chip: ChipParts, width: float) -> None:
@@ -148,7 +148,7 @@ def draw_grid(parts: GridParts) -> Figure:
         f"{name}: {count}, {holds}".replace("\n", " ") for name, count, holds, _ in columns
     )
 
-    return plots.described(figure, words)
+    return plots.describe(figure, words)
 
 
 def draw_one_memory(size_bytes: int, copies: Sequence[str], shares: Sequence[str]) -> Figure:
@@ -185,7 +185,7 @@ def draw_one_memory(size_bytes: int, copies: Sequence[str], shares: Sequence[str
 
         plots.title(figure, "One memory, and still a copy", ["a drawing"])
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"{', '.join(copies)}: a second tensor of {size} in the same memory; "
         f"{', '.join(shares)}: a second name for the same {size}",

@@ -63,7 +63,7 @@ def draw_moves(moves: Moves) -> Figure:
 
         plots.title(figure, "What moves when: an arrow is a copy", ["a drawing"])
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"the model, {model}, goes to the GPU once; then a batch of {batch} before each of {moves.steps} steps; "
         f"at the end the losses, {losses}, come back, and the program waits for them",

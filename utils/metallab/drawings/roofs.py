@@ -56,7 +56,7 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
         for each in readings
     )
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"peak {units.rate(machine.peak, 'FLOP/s')}, ridge point {machine.ridge:.3g} FLOP/B; {'; '.join(told)}",
     )
@@ -155,7 +155,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
         for each in roofs
     )
 
-    return plots.described(figure, "; ".join(told))
+    return plots.describe(figure, "; ".join(told))
 
 
 def draw_crossover(
@@ -209,4 +209,4 @@ def draw_crossover(
         )
     where = "they do not cross" if crossing is None else f"they cross at n = {crossing}"
 
-    return plots.described(figure, f"predicted times of {len(machines)} machines: {where}")
+    return plots.describe(figure, f"predicted times of {len(machines)} machines: {where}")

@@ -52,7 +52,7 @@ def draw_lines(counted: Strides) -> Figure:
 
     told = (f"stride {stride}: {lines:g} lines" for stride, lines in counted.lines.items())
 
-    return plots.described(figure, "; ".join(told))
+    return plots.describe(figure, "; ".join(told))
 
 
 def _draw_stride(axes: Axes, top: float, stride: int, lines: float, counted: Strides) -> None:
@@ -147,4 +147,4 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
         for each in kernels
     )
 
-    return plots.described(figure, "; ".join(told))
+    return plots.describe(figure, "; ".join(told))

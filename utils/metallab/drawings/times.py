@@ -45,7 +45,7 @@ def draw_samples(measured: Measurement) -> Figure:
             measured.is_busy,
         )
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"{measured.n} samples, median {units.seconds(measured.median)}, half of them between "
         f"{units.seconds(low)} and {units.seconds(high)}, the longest {units.seconds(max(measured.samples))}",
@@ -99,7 +99,7 @@ def draw_time_line(times: CallTimes, calls: int = 4) -> Figure:
             ["a drawing"],
         )
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"{calls} calls of {units.seconds(times.work)} take {units.seconds(waited)} if each is waited for, and "
         f"{units.seconds(chained)} with one wait at the end; in each wait {units.seconds(times.wake)} pass in which "
@@ -194,7 +194,7 @@ def draw_latency_and_throughput(times: CallTimes, calls: int = 4) -> Figure:
             ["a drawing"],
         )
 
-    return plots.described(
+    return plots.describe(
         figure,
         f"latency {units.seconds(latency)}: one call after the other; throughput {units.seconds(throughput)} a call: "
         "the next is prepared while the device works",

@@ -80,7 +80,7 @@ def draw_steps(
         plots.title(figure, "One step: what runs, in which order", [label], simulated)
 
     told = "; ".join(_describe_step(name, events) for name, events in shown.items())
-    return plots.described(figure, told)
+    return plots.describe(figure, told)
 
 
 def _leave_out_views(events: Sequence[TracedEvent]) -> list[TracedEvent]:
@@ -161,7 +161,7 @@ def draw_traced_times(
         f"{name}: {units.seconds(each.traced)} while traced, {units.seconds(each.untraced)} without"
         for name, each in times.items()
     )
-    return plots.described(figure, told)
+    return plots.describe(figure, told)
 
 
 def _draw_time(axes: Axes, place: float, seconds: float, scale: float, colour: str) -> None:

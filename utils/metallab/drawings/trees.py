@@ -85,4 +85,4 @@ def draw_ways_out(examples: Mapping[str, str]) -> Figure:
     for answer in ANSWERS:
         means, ways = answer.means.replace("\n", " "), answer.ways.replace("\n", ", ")
         told.append(f"{answer.name} ({examples[answer.name]}): {means}; {ways}")
-    return plots.described(figure, "; ".join(told))
+    return plots.describe(figure, "; ".join(told))

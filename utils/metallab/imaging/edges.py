@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Case:
     dtype: str = "float32"
 
     def outcome(self, on: Device) -> str:
-        """``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
+        """Return ``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls it experimental
             return parity.against_numpy(
@@ -45,57 +45,83 @@ class Case:
 
 
 def survey(*, on: Device) -> dict[str, dict[str, str]]:
-    """The outcome of every case on a device, by operator and case: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
+    """Return the outcome of every case on a device: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
 
     Asking a GPU's library for what it does not have may end the process.
+
+    Returns
+    -------
+    dict
+        By operator, then by case.
     """
-    return {name: {case.name: case.outcome(on) for case in cases(name)} for name in OPERATORS}
+    outcomes: dict[str, dict[str, str]] = {}
+    for operator in OPERATORS:
+        outcomes[operator] = {case.name: case.outcome(on) for case in cases(operator)}
+    return outcomes
 
 
 def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
-    """A row for each operator of which something does not agree, and one for all others."""
-    rows, agreeing = [], {}
+    """Return a row for each operator of which something does not agree, and one for all others.
+
+    Parameters
+    ----------
+    survey
+        By operator and case, the outcome (`survey`).
+    device
+        The heading of its column.
+    """
+    rows: list[list[str]] = []
+    agreeing: dict[str, int] = {}
     for operator, outcomes in survey.items():
         agree = list(outcomes.values()).count(parity.AGREES)
         if agree == len(outcomes):
             agreeing[operator] = agree
         else:
-            rows.append([operator, f"{agree} of {len(outcomes)} agree", _not_agreeing(outcomes)])
+            others = _describe_others(outcomes)
+            rows.append([operator, f"{agree} of {len(outcomes)} agree", others])
+
     if agreeing:
         rows.append([", ".join(agreeing), f"all {sum(agreeing.values())} agree", ""])
     return tables.Table(["operator", device, "what does not agree"], rows)
 
 
-def _not_agreeing(outcomes: Mapping[str, str]) -> str:
-    """The cases that differ or are refused, by name, with the device's words for the first of each."""
+def _describe_others(outcomes: Mapping[str, str]) -> str:
+    """Return the cases that differ or are refused, by name, with the device's words for the first of each."""
     parts = []
     for kind in ("differs", "refused"):
-        first, *others = [
-            name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)
-        ] or [""]
-        if first:
-            also = "; ".join(others if len(others) <= 9 else [others[0], "...", others[-1]])
-            parts.append(f"{first}: {outcomes[first]}" + (f" (also: {also})" if others else ""))
+        names = [name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)]
+        if not names:
+            continue
+
+        first, *others = names
+        part = f"{first}: {outcomes[first]}"
+        if others:
+            listed = others if len(others) <= 9 else [others[0], "...", others[-1]]
+            part += f" (also: {'; '.join(listed)})"
+        parts.append(part)
     return "; ".join(parts)
 
 
 def cases(operator: str) -> list[Case]:
-    """The cases of one operator, one of `OPERATORS`; KeyError for another."""
+    """Return the cases of one operator, one of `OPERATORS`; KeyError for another."""
     if operator in ("complex64", "complex32"):
-        return _complex(operator)
+        return _make_complex(operator)
     if operator.endswith("fftn"):
-        return list(itertools.starmap(partial(_transform, operator), _SIZES))
-    if operator in ("conv3d", "grid_sample"):
-        return _solids(operator)
-    return _rows(operator)
+        return list(itertools.starmap(partial(_make_transform, operator), _SIZES))
+    if operator == "conv3d":
+        return _make_convolutions()
+    if operator == "grid_sample":
+        return _make_grids()
+    return _make_rows(operator)
 
 
-def _complex(operator: str) -> list[Case]:
+def _make_complex(operator: str) -> list[Case]:
+    """Return functions of complex numbers, in the parts that the operator names."""
     import torch
 
     z = np.random.default_rng(0).normal(size=(8, 24)).view(complex)  # 8 x 12
     dtype = {"complex64": "float32", "complex32": "float16"}[operator]
-    functions = {
+    functions: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "|z|": (torch.abs, np.abs),
         "angle": (torch.angle, np.angle),
         "conjugate": (torch.conj_physical, np.conj),
@@ -106,61 +132,94 @@ def _complex(operator: str) -> list[Case]:
         "FFT of 12": (torch.fft.fft, np.fft.fft),
         "FFT of 8": (partial(torch.fft.fft, dim=0), partial(np.fft.fft, axis=0)),
     }
-    return [Case(name, *functions[name], (z,), dtype) for name in functions]
+    return [
+        Case(name, function, reference, (z,), dtype)
+        for name, (function, reference) in functions.items()
+    ]
 
 
 _SIZES = list(itertools.product((1, 2, 3, 4), ("backward", "forward", "ortho"), (8, 9)))
 """Dimensions, scaling, and the size of the last axis: way back to an odd one was reported wrong (pytorch#126649)."""
 
 
-def _transform(operator: str, dimensions: int, norm: str, last: int) -> Case:
+def _make_transform(operator: str, dimensions: int, norm: str, last: int) -> Case:
+    """Return a Fourier transform over the last dimensions, of an array whose last axis is so long."""
     import torch
 
     rng = np.random.default_rng(0)
-    shape, axes = (4, 6, 5, last), tuple(range(-dimensions, 0))
+    shape = (4, 6, 5, last)
+    axes = tuple(range(-dimensions, 0))
     real = rng.normal(size=shape)
-    given = {"rfftn": real, "irfftn": np.fft.rfftn(real, axes=axes)}.get(
-        operator, real + 1j * rng.normal(size=shape)
-    )
-    options = {"s": shape[-dimensions:], "norm": norm}
+    imaginary = rng.normal(size=shape)
+    numbers = real + 1j * imaginary
+    if operator == "rfftn":
+        numbers = real
+    elif operator == "irfftn":
+        numbers = np.fft.rfftn(real, axes=axes)
+
+    transformed = shape[-dimensions:]
     return Case(
         f"{dimensions}-D, {norm}, {last} wide",
-        partial(getattr(torch.fft, operator), dim=axes, **options),
-        partial(getattr(np.fft, operator), axes=axes, **options),
-        (given,),
+        partial(getattr(torch.fft, operator), dim=axes, s=transformed, norm=norm),
+        partial(getattr(np.fft, operator), axes=axes, s=transformed, norm=norm),
+        (numbers,),
     )
 
 
-def _solids(operator: str) -> list[Case]:
+class _Arrays(NamedTuple):
+    """What is convolved, and what is sampled."""
+
+    video: np.ndarray
+    weights: np.ndarray
+    picture: np.ndarray
+    grid: np.ndarray
+    """Positions of which some lie outside of the picture."""
+
+
+def _draw_arrays() -> _Arrays:
+    rng = np.random.default_rng(0)
+    return _Arrays(
+        video=rng.random((2, 3, 4, 5, 6)),
+        weights=rng.random((2, 3, 2, 3, 3)),
+        picture=rng.random((1, 2, 4, 5)),
+        grid=rng.uniform(-1.2, 1.2, (1, 6, 7, 2)),
+    )
+
+
+def _make_convolutions() -> list[Case]:
+    """Return convolutions of videos."""
     from torch.nn import functional as F
 
-    rng = np.random.default_rng(0)
-    video, weights = rng.random((2, 3, 4, 5, 6)), rng.random((2, 3, 2, 3, 3))
-    small, grid = (
-        rng.random((1, 2, 4, 5)),
-        rng.uniform(-1.2, 1.2, (1, 6, 7, 2)),
-    )  # some positions lie outside
-    if operator == "conv3d":
-        both = F.conv3d, references.convolution3d
-        return [
-            Case("plain", *both, (video, weights)),
-            Case("empty", *both, (video[:0], weights)),
-            Case("one element", *both, (video[:1, :1, :1, :1, :1], weights[:1, :1, :1, :1, :1])),
-            Case("NaN", *both, (_with_nan(video), weights)),
-        ]
-    both = partial(F.grid_sample, align_corners=True), references.sampled_grid
-    return [
-        Case("plain", *both, (small, grid)),
-        Case("empty", *both, (small, grid[:, :0])),
-        Case("one element", *both, (small[:, :1, :1, :1], grid)),
-        Case("halfway between two rows", *both, (small, np.zeros((1, 1, 1, 2)))),
-        Case("NaN", *both, (_with_nan(small), grid)),
-        Case("gradient by the positions", _gradient, _slope, (small, grid)),
-    ]
+    video, weights, *_ = _draw_arrays()
+    one_video, one_weight = video[:1, :1, :1, :1, :1], weights[:1, :1, :1, :1, :1]
+    arrays = {
+        "plain": (video, weights),
+        "empty": (video[:0], weights),
+        "one element": (one_video, one_weight),
+        "NaN": (_with_nan(video), weights),
+    }
+    return [Case(name, F.conv3d, references.convolution3d, each) for name, each in arrays.items()]
+
+
+def _make_grids() -> list[Case]:
+    """Return samples of pictures at positions, and their gradient."""
+    from torch.nn import functional as F
+
+    *_, picture, grid = _draw_arrays()
+    arrays = {
+        "plain": (picture, grid),
+        "empty": (picture, grid[:, :0]),
+        "one element": (picture[:, :1, :1, :1], grid),
+        "halfway between two rows": (picture, np.zeros((1, 1, 1, 2))),
+        "NaN": (_with_nan(picture), grid),
+    }
+    sample = partial(F.grid_sample, align_corners=True)
+    cases = [Case(name, sample, references.sample_grid, each) for name, each in arrays.items()]
+    return [*cases, Case("gradient by the positions", _gradient, _slope, (picture, grid))]
 
 
 def _gradient(picture: Any, grid: Any) -> Any:
-    """How the sum of the sampled values changes with each position, by autograd."""
+    """Return how the sum of the sampled values changes with each position, by autograd."""
     import torch
     from torch.nn import functional as F
 
@@ -170,20 +229,21 @@ def _gradient(picture: Any, grid: Any) -> Any:
 
 
 def _slope(picture: np.ndarray, grid: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """The same by finite differences: (n, h, w, 2)."""
+    """Return the same by finite differences: (n, h, w, 2)."""
     slopes = []
     for direction in step * np.eye(2):  # across, down
-        apart = references.sampled_grid(picture, grid + direction) - references.sampled_grid(
-            picture, grid - direction
-        )
+        ahead = references.sample_grid(picture, grid + direction)
+        behind = references.sample_grid(picture, grid - direction)
+        apart = ahead - behind
         slopes.append(apart.sum(axis=1) / (2 * step))
     return np.stack(slopes, axis=-1)
 
 
-def _rows(operator: str) -> list[Case]:
+def _make_rows(operator: str) -> list[Case]:
+    """Return sorts and running results along rows."""
     import torch
 
-    functions = {
+    functions: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "sort": (lambda x, dim: x.sort(dim=dim, stable=True).values, np.sort),
         "argsort": (
             lambda x, dim: x.argsort(dim=dim, stable=True),
@@ -194,25 +254,38 @@ def _rows(operator: str) -> list[Case]:
         "cummin": (lambda x, dim: x.cummin(dim).values, np.minimum.accumulate),
         "cummax": (lambda x, dim: x.cummax(dim).values, np.maximum.accumulate),
     }
-    ours, numpys = functions[operator]
+    function, reference = functions[operator]
+
     row = np.array([[3, np.nan, 1, 2, np.nan, 0]])
-    given: dict[str, tuple[np.ndarray, int]] = {
+    arrays: dict[str, tuple[np.ndarray, int]] = {
         "empty": (row[:, :0], -1),
         "one element": (row[:, :1], -1),
         "ties": (row[:, [3, 2, 3, 2, 3]], -1),
         "NaN": (row, -1),
         "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
     }
-    along = lambda function, axis: lambda x: function(x, axis)
     made = [
-        Case(name, along(ours, axis), along(numpys, axis), (x,))
-        for name, (x, axis) in given.items()
+        Case(name, _along(function, axis), _along(reference, axis), (x,))
+        for name, (x, axis) in arrays.items()
     ]
+
     if operator == "argsort":
-        downwards = lambda x: x.argsort(dim=-1, descending=True, stable=True)
-        nan_first = lambda x: np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")
-        made.append(Case("NaN, downwards", downwards, nan_first, (row,)))
+        made.append(Case("NaN, downwards", _sort_downwards, _sort_nan_first, (row,)))
     return made
+
+
+def _along(function: Callable[..., Any], axis: int) -> Callable[[Any], Any]:
+    """Return a function of an array and an axis as one of the array."""
+    return lambda x: function(x, axis)
+
+
+def _sort_downwards(x: Any) -> Any:
+    return x.argsort(dim=-1, descending=True, stable=True)
+
+
+def _sort_nan_first(x: np.ndarray) -> np.ndarray:
+    """Return the order downwards, in which PyTorch takes NaN for larger than any number."""
+    return np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")
 
 
 def _with_nan(array: np.ndarray) -> np.ndarray:

@@ -5,34 +5,57 @@ Lessons hold a device's results against them (`metallab.parity`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
 def convolution3d(video: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """What `torch.nn.functional.conv3d` computes without padding, stride or bias.
+    """Compute what `torch.nn.functional.conv3d` does without padding, stride or bias.
 
-    ``video`` is (n, channels, time, height, width), ``weights`` (outputs, channels, t, h, w), which are not flipped;
-    the result is (n, outputs, time - t + 1, height - h + 1, width - w + 1).
+    Parameters
+    ----------
+    video
+        (n, channels, time, height, width).
+    weights
+        (outputs, channels, t, h, w); they are not flipped.
+
+    Returns
+    -------
+    numpy.ndarray
+        (n, outputs, time - t + 1, height - h + 1, width - w + 1).
     """
-    windows = np.lib.stride_tricks.sliding_window_view(video, weights.shape[2:], axis=(2, 3, 4))
+    window: Any = weights.shape[2:]
+    axes: Any = (2, 3, 4)  # NumPy takes several, and its types say that it takes one
+    windows = np.lib.stride_tricks.sliding_window_view(video, window, axis=axes)
     return np.einsum("nctyxijk,ocijk->notyx", windows, weights)
 
 
-def sampled_grid(picture: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """What `torch.nn.functional.grid_sample` computes with ``align_corners=True``: bilinear, zeros outside.
+def sample_grid(picture: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Compute what `torch.nn.functional.grid_sample` does with ``align_corners=True``: bilinear, zeros outside.
 
-    ``picture`` is (n, channels, height, width); ``grid`` is (n, h, w, 2), positions across and down, of which -1 and 1
-    are the middles of the outermost pixels. The result is (n, channels, h, w).
+    Parameters
+    ----------
+    picture
+        (n, channels, height, width).
+    grid
+        (n, h, w, 2): positions across and down, of which -1 and 1 are the middles of the outermost pixels.
+
+    Returns
+    -------
+    numpy.ndarray
+        (n, channels, h, w).
     """
     from scipy import ndimage
 
-    high, wide = picture.shape[2:]
-    made = np.empty((*picture.shape[:2], *grid.shape[1:3]))
-    for one, points, result in zip(picture, grid, made, strict=True):
-        rows_columns = [
-            (points[..., 1] + 1) / 2 * (high - 1),
-            (points[..., 0] + 1) / 2 * (wide - 1),
-        ]
-        for channel, plane in zip(one, result, strict=True):
-            plane[:] = ndimage.map_coordinates(channel, rows_columns, order=1, mode="grid-constant")
-    return made
+    height, width = picture.shape[2:]
+    sampled = np.empty((*picture.shape[:2], *grid.shape[1:3]))
+    for channels, points, planes in zip(picture, grid, sampled, strict=True):
+        rows = (points[..., 1] + 1) / 2 * (height - 1)
+        columns = (points[..., 0] + 1) / 2 * (width - 1)
+
+        for channel, plane in zip(channels, planes, strict=True):
+            plane[:] = ndimage.map_coordinates(
+                channel, [rows, columns], order=1, mode="grid-constant"
+            )
+    return sampled

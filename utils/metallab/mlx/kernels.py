@@ -2,7 +2,7 @@
 
 MLX is given a function's body, and writes the signature around it from the arrays of a call. It does so in its Linux
 build, too, where a function is only written down (`mx.export_function`); what it writes is printed with
-``verbose=True``. `generated` reads that, and `install` has it compiled by `metalsim.shader` and run. So the text is
+``verbose=True``. `generate` reads that, and `install` has it compiled by `metalsim.shader` and run. So the text is
 MLX's own; that Metal's compiler takes it, only a Mac can say.
 """
 
@@ -46,11 +46,22 @@ def install() -> str:
     return "SIMULATED: the kernels of MLX run on this CPU, from the text that MLX writes for a Mac."
 
 
-def generated(kernel: Callable[..., Any], inputs: Sequence[Any], **call: Any) -> str:
-    """The Metal text that MLX makes of a kernel for a call: signature, body, and what its template is made for.
+def generate(kernel: Callable[..., Any], inputs: Sequence[Any], **call: Any) -> str:
+    """Return the Metal text that MLX makes of a kernel for a call: signature, body, and what its template is made for.
 
-    ``kernel`` is what `written_by_mlx` gave, ``inputs`` and ``call`` what it would be called with.
-    Nothing is computed. ValueError where MLX refuses the call.
+    Nothing is computed.
+
+    Parameters
+    ----------
+    kernel
+        What `written_by_mlx` gave.
+    inputs, call
+        What it would be called with.
+
+    Raises
+    ------
+    ValueError
+        Where MLX refuses the call.
     """
     arrays = [mx.array(value) for value in inputs]
 
@@ -77,7 +88,7 @@ class SimulatedKernel:
     atomic_outputs: bool = False
     compile_options: Any = None
 
-    def __call__(
+    def __call__(  # noqa: PLR0913 - MLX's arguments
         self,
         *,
         inputs: Sequence[Any],
@@ -90,31 +101,31 @@ class SimulatedKernel:
         verbose: bool = False,
         stream: Any = None,
     ) -> list[mx.array]:
-        """The outputs, arrays of ``output_shapes`` and ``output_dtypes``; ``grid`` is in threads.
+        """Return the outputs, arrays of ``output_shapes`` and ``output_dtypes``; ``grid`` is in threads.
 
         What a kernel does not write holds ``init_value``, or without one NaN (whole numbers: -1). ValueError where MLX
         refuses the call, and for its gradient, which a kernel has not; SyntaxError for a body that does not compile.
         """
-        call = {
-            "output_shapes": output_shapes,
-            "output_dtypes": output_dtypes,
-            "grid": grid,
-            "threadgroup": threadgroup,
-            "template": template,
-            "init_value": init_value,
-        }
-        text = generated(written_by_mlx(**self._arguments), inputs, **call)
+        text = generate(
+            written_by_mlx(**self._arguments),
+            inputs,
+            output_shapes=output_shapes,
+            output_dtypes=output_dtypes,
+            grid=grid,
+            threadgroup=threadgroup,
+            template=template,
+            init_value=init_value,
+        )
         if verbose:
             print(f"Generated source code for `{self.name}`:\n```\n{text}```")
 
         @mx.custom_function
         def run(*arrays: mx.array) -> list[mx.array]:
-            outputs = [
-                _empty(shape, dtype, init_value)
-                for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
-            ]
+            kinds = zip(output_shapes, output_dtypes, strict=True)
+            outputs = [_empty(shape, dtype, init_value) for shape, dtype in kinds]
+
             group = tuple(min(sizes) for sizes in zip(threadgroup, grid, strict=True))
-            launch = _compiled(text, not self.ensure_row_contiguous)
+            launch = _compile(text, not self.ensure_row_contiguous)
             launch(*self._buffers(arrays), *outputs, threads=tuple(grid), group_size=group)
             return [mx.array(output) for output in outputs]
 
@@ -129,22 +140,23 @@ class SimulatedKernel:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def _buffers(self, arrays: Sequence[mx.array]) -> Iterator[torch.Tensor]:
-        """Each input and, where the body names them, its shape, strides and number of dimensions, in MLX's order."""
+        """Yield each input and, where the body names them, shape, strides and number of dimensions, in MLX's order."""
         for name, array in zip(self.input_names, arrays, strict=True):
-            tensor = torch.from_dlpack(
-                mx.contiguous(array) if self.ensure_row_contiguous else array
-            )
+            if self.ensure_row_contiguous:
+                array = mx.contiguous(array)  # noqa: PLW2901 - the same numbers
+            tensor = torch.from_dlpack(array)
             yield tensor
-            about = {
-                f"{name}_shape": torch.tensor(tensor.shape, dtype=torch.int32),
-                f"{name}_strides": torch.tensor(tensor.stride(), dtype=torch.int64),
-                f"{name}_ndim": torch.tensor(tensor.ndim, dtype=torch.int32),
-            }
-            yield from (values for word, values in about.items() if word in self.source)
+
+            if f"{name}_shape" in self.source:
+                yield torch.tensor(tensor.shape, dtype=torch.int32)
+            if f"{name}_strides" in self.source:
+                yield torch.tensor(tensor.stride(), dtype=torch.int64)
+            if f"{name}_ndim" in self.source:
+                yield torch.tensor(tensor.ndim, dtype=torch.int32)
 
 
 def _empty(shape: Sequence[int], dtype: mx.Dtype, init_value: float | None) -> torch.Tensor:
-    """Memory for a kernel to fill."""
+    """Return memory for a kernel to fill."""
     tensor = torch.from_dlpack(mx.zeros(shape, dtype))
     if init_value is not None:
         return tensor.fill_(init_value)
@@ -152,16 +164,19 @@ def _empty(shape: Sequence[int], dtype: mx.Dtype, init_value: float | None) -> t
 
 
 @functools.cache
-def _compiled(text: str, strided: bool) -> Callable[..., None]:
+def _compile(text: str, strided: bool) -> Callable[..., None]:
+    """Return the kernel of a text that MLX has written."""
     from metalsim import shader
 
     library = shader.compile_shader(_PRELUDE + text, strided=strided)
-    return getattr(library, _KERNEL.search(text)[1])
+    declaration = _KERNEL.search(text)
+    assert declaration is not None, text  # MLX writes one
+    return getattr(library, declaration[1])
 
 
 @contextlib.contextmanager
 def _what_is_printed() -> Iterator[IO[bytes]]:
-    """What C++ prints meanwhile, which `contextlib.redirect_stdout` does not see."""
+    """Yield a file with what C++ prints meanwhile, which `contextlib.redirect_stdout` does not see."""
     sys.stdout.flush()
     shown = os.dup(1)
     with tempfile.TemporaryFile() as file:

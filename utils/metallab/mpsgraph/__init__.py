@@ -14,30 +14,39 @@ from typing import Any
 import numpy as np
 
 _NAMES = (
-    "float32",
-    "float16",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "bool",
-)
+    "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+"""The dtypes that Metal has, as NumPy calls them."""
 
 
 def data_type(dtype: Any) -> int:
-    """MPSGraph's number for a dtype of NumPy: ``data_type("int8")`` is ``MPSDataTypeInt8``.
+    """Return MPSGraph's number for a dtype of NumPy: ``data_type("int8")`` is ``MPSDataTypeInt8``.
 
     ValueError for a dtype that Metal does not have, such as float64.
     """
-    return _types()[_known(np.dtype(dtype).name)]
+    name = np.dtype(dtype).name
+    if name not in _NAMES:
+        raise ValueError(
+            f"Metal has no {name}; {', '.join(_NAMES)} are possible, so cast the array with astype"
+        )
+    return _types()[name]
 
 
 def constant(graph: Any, array: np.ndarray) -> Any:
-    """An MPSGraphTensor that holds a copy of an array."""
+    """Put a copy of an array into a graph.
+
+    Parameters
+    ----------
+    graph
+        An MPSGraph.
+    array
+        Of a dtype that `data_type` knows.
+
+    Returns
+    -------
+    MPSGraphTensor
+        Of the array's shape and dtype.
+    """
     from Foundation import NSData
 
     data = NSData.dataWithBytes_length_(array.tobytes(), array.nbytes)
@@ -45,16 +54,17 @@ def constant(graph: Any, array: np.ndarray) -> Any:
 
 
 def same_convolution() -> Any:
-    """The descriptor of a 2-D convolution in steps of one whose result is as large as its input.
+    """Return the descriptor of a 2-D convolution in steps of one whose result is as large as its input.
 
     Inputs are (pictures, channels, height, width), weights (outputs, inputs, height, width), as in PyTorch.
     """
-    import MetalPerformanceShadersGraph as mps
+    import MetalPerformanceShadersGraph as MPSGraph
 
-    layouts = mps.MPSGraphTensorNamedDataLayoutNCHW, mps.MPSGraphTensorNamedDataLayoutOIHW
-    descriptor = mps.MPSGraphConvolution2DOpDescriptor
+    layouts = MPSGraph.MPSGraphTensorNamedDataLayoutNCHW, MPSGraph.MPSGraphTensorNamedDataLayoutOIHW
+    padding = MPSGraph.MPSGraphPaddingStyleTF_SAME
+    descriptor = MPSGraph.MPSGraphConvolution2DOpDescriptor
     make = descriptor.descriptorWithStrideInX_strideInY_dilationRateInX_dilationRateInY_groups_paddingStyle_dataLayout_weightsLayout_  # noqa: E501
-    return make(1, 1, 1, 1, 1, mps.MPSGraphPaddingStyleTF_SAME, *layouts)
+    return make(1, 1, 1, 1, 1, padding, *layouts)
 
 
 @dataclass(frozen=True)
@@ -70,10 +80,23 @@ class Program:
     """The outputs in the executable's own order."""
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
-        """The outputs in the order given to `compile`; it waits for them.
+        """Compute the outputs, and wait for them.
 
-        ValueError for another number of arrays than there are placeholders, and for a shape or dtype that is not the
-        placeholder's.
+        Parameters
+        ----------
+        arrays
+            One for each placeholder, in the order given to `compile`, with its shape and dtype.
+
+        Returns
+        -------
+        list of numpy.ndarray
+            The outputs in the order given to `compile`.
+
+        Raises
+        ------
+        ValueError
+            For another number of arrays than there are placeholders, and for a shape or dtype that is not the
+            placeholder's.
         """
         import Metal
 
@@ -81,51 +104,63 @@ class Program:
             raise ValueError(
                 f"this program takes {len(self.inputs)} arrays, and {len(arrays)} were given"
             )
-        given = {
-            tensor: _buffer(tensor, array)
-            for tensor, array in zip(self.inputs, arrays, strict=True)
-        }
-        made = {tensor: _buffer(tensor) for tensor in self.outputs}
-        feeds = [_data(tensor, given[tensor]) for tensor in self.feeds]
-        results = [_data(tensor, made[tensor]) for tensor in self.targets]
+
+        pairs = zip(self.inputs, arrays, strict=True)
+        inputs = {tensor: _buffer(tensor, array) for tensor, array in pairs}
+        outputs = {tensor: _buffer(tensor) for tensor in self.outputs}
+        feeds = [_data(tensor, inputs[tensor]) for tensor in self.feeds]
+        results = [_data(tensor, outputs[tensor]) for tensor in self.targets]
+
         queue = Metal.MTLCreateSystemDefaultDevice().newCommandQueue()
         self.executable.runWithMTLCommandQueue_inputsArray_resultsArray_executionDescriptor_(
             queue, feeds, results, None
         )
-        return [_array(tensor, made[tensor]) for tensor in self.outputs]
+        return [_array(tensor, outputs[tensor]) for tensor in self.outputs]
 
 
-def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Program:
-    """Compile a graph for its placeholders' shapes, once: this is where MPSGraph fuses operations."""
+def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Program:  # noqa: A001 - as in re.compile
+    """Compile a graph for its placeholders' shapes, once: this is where MPSGraph fuses operations.
+
+    Parameters
+    ----------
+    graph
+        An MPSGraph.
+    inputs
+        Its placeholders, in the order in which arrays will be given.
+    outputs
+        The tensors that are to be computed.
+    """
     import Metal
-    import MetalPerformanceShadersGraph as mps
+    import MetalPerformanceShadersGraph as MPSGraph
 
-    device = mps.MPSGraphDevice.deviceWithMTLDevice_(Metal.MTLCreateSystemDefaultDevice())
-    kind = lambda tensor: mps.MPSGraphShapedType.alloc().initWithShape_dataType_(
-        tensor.shape(), tensor.dataType()
-    )
+    device = MPSGraph.MPSGraphDevice.deviceWithMTLDevice_(Metal.MTLCreateSystemDefaultDevice())
+    feeds = {tensor: _to_shaped_type(tensor) for tensor in inputs}
     executable = (
         graph.compileWithDevice_feeds_targetTensors_targetOperations_compilationDescriptor_(
-            device, {tensor: kind(tensor) for tensor in inputs}, list(outputs), None, None
+            device, feeds, list(outputs), None, None
         )
     )
     orders = tuple(executable.feedTensors()), tuple(executable.targetTensors())
     return Program(executable, tuple(inputs), tuple(outputs), *orders)
 
 
+def _to_shaped_type(tensor: Any) -> Any:
+    """Return shape and dtype of a tensor, as the compiler takes them."""
+    import MetalPerformanceShadersGraph as MPSGraph
+
+    empty = MPSGraph.MPSGraphShapedType.alloc()
+    return empty.initWithShape_dataType_(tensor.shape(), tensor.dataType())
+
+
 def _types() -> dict[str, int]:
-    import MetalPerformanceShadersGraph as mps
+    """Return MPSGraph's number of each dtype; it writes ``UInt8`` where NumPy writes ``uint8``."""
+    import MetalPerformanceShadersGraph as MPSGraph
 
-    spelled = {name: "UInt" + name[4:] if name[0] == "u" else name.capitalize() for name in _NAMES}
-    return {name: getattr(mps, f"MPSDataType{word}") for name, word in spelled.items()}
-
-
-def _known(name: str) -> str:
-    if name not in _NAMES:
-        raise ValueError(
-            f"Metal has no {name}; {', '.join(_NAMES)} are possible, so cast the array with astype"
-        )
-    return name
+    numbers = {}
+    for name in _NAMES:
+        word = name.replace("uint", "UInt") if name.startswith("u") else name.capitalize()
+        numbers[name] = getattr(MPSGraph, f"MPSDataType{word}")
+    return numbers
 
 
 def _shape(tensor: Any) -> tuple[int, ...]:
@@ -133,7 +168,7 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 
 
 def dtype_of(tensor: Any) -> np.dtype:
-    """The dtype of an MPSGraphTensor, as NumPy has it. ValueError for one that `data_type` does not take either."""
+    """Return the dtype of an MPSGraphTensor, as NumPy has it; ValueError for one that `data_type` does not take."""
     wanted = tensor.dataType()
     name = next((name for name, number in _types().items() if number == wanted), None)
     if name is None:
@@ -144,13 +179,14 @@ def dtype_of(tensor: Any) -> np.dtype:
 
 
 def _buffer(tensor: Any, array: np.ndarray | None = None) -> Any:
-    """Memory that CPU and GPU share, for a tensor's numbers: with those of an array, or empty."""
+    """Return memory that CPU and GPU share, for a tensor's numbers: with those of an array, or empty."""
     import Metal
 
     device, shape, dtype = Metal.MTLCreateSystemDefaultDevice(), _shape(tensor), dtype_of(tensor)
     if array is None:
         size = math.prod(shape) * dtype.itemsize
         return device.newBufferWithLength_options_(size, Metal.MTLResourceStorageModeShared)
+
     if (array.shape, array.dtype) != (shape, dtype):
         raise ValueError(
             f"this input is {dtype} of shape {shape}, and an array {array.dtype} {array.shape} was given"
@@ -161,10 +197,10 @@ def _buffer(tensor: Any, array: np.ndarray | None = None) -> Any:
 
 
 def _data(tensor: Any, buffer: Any) -> Any:
-    """A tensor's numbers in a buffer, as a run takes them."""
-    import MetalPerformanceShadersGraph as mps
+    """Return a tensor's numbers in a buffer, as a run takes them."""
+    import MetalPerformanceShadersGraph as MPSGraph
 
-    empty = mps.MPSGraphTensorData.alloc()
+    empty = MPSGraph.MPSGraphTensorData.alloc()
     return empty.initWithMTLBuffer_shape_dataType_(buffer, tensor.shape(), tensor.dataType())
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metallab import allowance, checks, device, mode, paths, records, timing
+from metallab import allowance, checks, device, mode, paths, records, timing, verdicts
 from metallab.device import Device
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ ONE_THREAD = "CPU, 1 thread"
 
 
 def devices(on: Device) -> dict[str, Device]:
-    """One thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the baseline (`baseline`)."""
+    """Return one thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the `baseline`."""
     one, every = device.cpu(threads=1), device.cpu()
     cpus = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
     return cpus if on.kind == "cpu" else cpus | {on.kind: on}
 
 
 def roles(devices: Mapping[str, Device]) -> dict[str, str]:
-    """What the devices are on any machine: the whole CPU, and a GPU."""
+    """Return what the devices are on any machine: the whole CPU, and a GPU."""
     return {
         name: "CPU" if each.kind == "cpu" else "GPU"
         for name, each in devices.items()
@@ -57,7 +57,7 @@ def roles(devices: Mapping[str, Device]) -> dict[str, str]:
 
 
 def baseline() -> str:
-    """The name of the device that everything is compared with: the whole CPU."""
+    """Return the name of the device that everything is compared with: the whole CPU."""
     return f"CPU, {device.cpu().threads} threads"
 
 
@@ -67,11 +67,11 @@ class Curve:
 
     work: str
     baseline: str
-    times: Mapping[str, Mapping[int, timing.Measurement]]
+    times: Mapping[str, Mapping[int, verdicts.Measurement]]
     """By the device's name, then by size."""
-    answers: Mapping[int, timing.Answer]
+    answers: Mapping[int, verdicts.Answer]
     """The rival's speed-up over the baseline by size, or why there is none."""
-    comparisons: tuple[timing.Comparison, ...] = ()
+    comparisons: tuple[verdicts.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
     left_out: str = ""
     """What was left out for time; empty if nothing was."""
@@ -89,16 +89,16 @@ class Curve:
         return self.gpu or ONE_THREAD
 
     @property
-    def sizes_withheld(self) -> dict[int, timing.Withheld]:
+    def sizes_withheld(self) -> dict[int, verdicts.Withheld]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
         return {
             size: answer.withheld
             for size, answer in self.answers.items()
-            if answer.withheld and answer.reason is not timing.Reason.OUTPUTS_DIFFER
+            if answer.withheld and answer.reason is not verdicts.Reason.OUTPUTS_DIFFER
         }
 
     @property
-    def _won(self) -> dict[int, bool | None]:
+    def _won(self) -> dict[float, bool | None]:
         """Whether the GPU, or the whole CPU, wins at each size; None where nothing may be said."""
         wins = "faster" if self.gpu else "slower"
         withheld = self.sizes_withheld
@@ -113,63 +113,74 @@ class Curve:
 
         Without a GPU: from which all threads win over one. Those of `sizes_withheld` count neither as won nor as lost.
         """
-        return timing.crossover(self._won)
+        size = verdicts.crossover(self._won)
+        return None if size is None else int(size)
 
     def device(self, name: str) -> str:
-        """The hardware's name."""
+        """Return the hardware's name."""
         return next(iter(self.times[name].values())).device
 
     @property
-    def withheld(self) -> timing.Withheld | None:
+    def withheld(self) -> verdicts.Withheld | None:
         """Why nothing may be predicted from the ends of the baseline's and the rival's line; None if one may."""
         lines = [self.times[self.baseline], self.times[self.rival]]
         ends = [(size, line[size]) for line in lines for size in (min(line), max(line))]
-        if withheld := timing.why_withheld(*(measured for _, measured in ends)):
+        if withheld := verdicts.why_withheld(*(measured for _, measured in ends)):
             return withheld
-        return next(
-            (self.sizes_withheld[size] for size, _ in ends if size in self.sizes_withheld), None
-        )
+
+        for size, _ in ends:
+            if size in self.sizes_withheld:
+                return self.sizes_withheld[size]
+        return None
 
     def draw(self) -> Figure:
-        """Time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.
+        """Draw time over size with quartile bands, and a mark at the crossover. A GPU goes by its name.
 
         Points are hollow where no speed-up is given; a stored curve also names these sizes.
         """
-        n = self.crossover
-        marks = (
-            {f"the GPU wins from n = {n} on": n} if n and self.gpu and n > min(self.answers) else {}
-        )
-        heading = f"{self.work}, float32"
-        if self.stored:
-            heading += f", stored: not measured here{timing.not_counted(self._won)}"
-        lines = {
-            self.device(name) if name == self.gpu else name: line
-            for name, line in self.times.items()
-        }
         from metallab import plots  # matplotlib takes a while to import
 
+        n = self.crossover
+        marks: dict[str, float] = {}
+        if n is not None and self.gpu and n > min(self.answers):
+            marks[f"the GPU wins from n = {n} on"] = n
+
+        heading = f"{self.work}, float32"
+        if self.stored:
+            heading += f", stored: not measured here{verdicts.not_counted(self._won)}"
+
+        lines: dict[str, Any] = {}
+        for name, line in self.times.items():
+            lines[self.device(name) if name == self.gpu else name] = line
         return plots.curves(
             lines, xlabel="n", heading=heading, marks=marks, withheld=self.sizes_withheld
         )
 
     def __str__(self) -> str:
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
-        sizes, n = [n for n, wins in self._won.items() if wins is not None], self.crossover
-        if not sizes:
-            wins = next(iter(self.sizes_withheld.values())).sentence
-        elif n == min(sizes):
-            wins = f"wins at every size that counts, {n} to {max(sizes)}"
-        else:
-            wins = (
-                f"wins from n = {n} on"
-                if n
-                else f"not shown to win from any size on, of {sizes[0]} to {sizes[-1]}"
-            )
-        wins += timing.not_counted(self._won) if sizes else ""
-        sentence = f"{self.work}, {self.device(ours)} against {self.device(theirs)}: {wins.removesuffix('.')}."
-        return " ".join(
-            filter(None, [sentence, "Stored, not measured here." if self.stored else self.left_out])
+        sentence = (
+            f"{self.work}, {self.device(ours)} against {self.device(theirs)}: "
+            f"{self._describe_win().removesuffix('.')}."
         )
+        if self.stored:
+            return f"{sentence} Stored, not measured here."
+        return f"{sentence} {self.left_out}" if self.left_out else sentence
+
+    def _describe_win(self) -> str:
+        """Return from which size on it wins, without a subject."""
+        counted = [n for n, wins in self._won.items() if wins is not None]
+        if not counted:
+            return next(iter(self.sizes_withheld.values())).sentence
+
+        not_counted = verdicts.not_counted(self._won)
+        n = self.crossover
+        if n is None:
+            return (
+                f"not shown to win from any size on, of {counted[0]} to {counted[-1]}{not_counted}"
+            )
+        if n == min(counted):
+            return f"wins at every size that counts, {n} to {max(counted)}{not_counted}"
+        return f"wins from n = {n} on{not_counted}"
 
 
 def measure(
@@ -177,22 +188,37 @@ def measure(
 ) -> Curve:
     """Time work of growing size on every device, in turns at each size, after checking that all compute the same.
 
-    ``make(n, device)`` returns what is timed. Sizes for which nothing is left of ``seconds`` are left out, and named
-    by the curve. float32 means float32: on NVIDIA GPUs TensorFloat-32
-    is switched off for as long. ValueError for no sizes.
+    float32 means float32: on NVIDIA GPUs TensorFloat-32 is switched off for as long.
+
+    Parameters
+    ----------
+    work
+        Its name.
+    make
+        Takes a size and a device of PyTorch, prepares everything, and returns what is timed.
+    sizes
+        At least one, in the order in which they are measured.
+    on
+        The page's device. The CPU is measured in any case, with all threads and with one.
+    seconds
+        The time for all sizes. Those for which nothing is left are left out, and named by the curve.
+
+    Raises
+    ------
+    ValueError
+        For no sizes.
     """
     if not sizes:
         raise ValueError("there is nothing to measure: give sizes, such as [64, 256, 1024]")
-    comparisons: dict[int, timing.Comparison] = {}
+
+    comparisons: dict[int, verdicts.Comparison] = {}
     within = allowance.Allowance(seconds)
-    on_each = devices(on)
+    on_each: dict[str, Any] = {**devices(on)}
     with whole_float32():
         for n in within.items(sizes, "n ="):
-            budget = within.budget(
-                len(sizes) - len(comparisons), budget_here(), variants=len(on_each)
-            )
+            left = len(sizes) - len(comparisons)
             comparisons[n] = timing.compare(
-                {name: _made(make, n, each) for name, each in on_each.items()},
+                {name: _prepare(make, n, each) for name, each in on_each.items()},
                 on=on_each,
                 baseline=baseline(),
                 parity=checks.matches("float32"),
@@ -200,20 +226,18 @@ def measure(
                 size=n,
                 dtype="float32",
                 roles=roles(on_each),
-                budget=budget,
+                budget=within.budget(left, budget_here(), variants=len(on_each)),
             )
-    times = {name: {n: compared[name] for n, compared in comparisons.items()} for name in on_each}
-    curve = Curve(
-        work,
-        baseline(),
-        times,
-        {},
-        tuple(comparisons.values()),
-        str(within) if within.left_out else "",
-    )
-    return dataclasses.replace(
-        curve, answers={n: each.answers[curve.rival] for n, each in comparisons.items()}
-    )
+
+    times: dict[str, dict[int, verdicts.Measurement]] = {name: {} for name in on_each}
+    for n, compared in comparisons.items():
+        for name in on_each:
+            times[name][n] = compared[name]
+
+    left_out = str(within) if within.left_out else ""
+    curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), left_out)
+    answers = {n: compared.answers[curve.rival] for n, compared in comparisons.items()}
+    return dataclasses.replace(curve, answers=answers)
 
 
 def budget_here() -> timing.Budget:
@@ -223,8 +247,8 @@ def budget_here() -> timing.Budget:
     )
 
 
-def stored(work: str) -> Curve:
-    """A curve of a machine with an NVIDIA H200, from the file of its results.
+def read_stored(work: str) -> Curve:
+    """Read a curve of a machine with an NVIDIA H200 from the file of its results.
 
     Of a size that was measured in several processes it is the first of those in which nothing is withheld, if there is
     one.
@@ -250,32 +274,35 @@ def _is_of(run: records.Record, lesson: str, work: str) -> bool:
 
 def _join(work: str, runs: Sequence[list[records.Record]]) -> Curve:
     """Return the curve whose points are stored, each as the processes that measured it."""
-    times: dict[str, dict[int, timing.Measurement]] = {}
-    answers: dict[str, dict[int, timing.Answer]] = {}
+    times: dict[str, dict[int, verdicts.Measurement]] = {}
+    answers: dict[str, dict[int, verdicts.Answer]] = {}
     base = ""
     for processes in runs:
         compared, measured = processes[0].comparison, processes[0].measurement
         assert compared is not None  # `_is_of`
         assert measured.size is not None
         base, name, size = compared.baseline, compared.variant, int(measured.size.number)
+
         usable, withheld = records.usable_runs(processes)
         times.setdefault(name, {})[size] = (usable or processes)[0].measurement
-        answer = timing.Answer(name, withheld) if withheld else usable[0].answer
-        answers.setdefault(name, {})[size] = answer
+        answer = verdicts.Answer(name, withheld) if withheld else usable[0].answer
+        if answer is not None:
+            answers.setdefault(name, {})[size] = answer
 
     curve = Curve(work, base, times, {}, stored=True)
     return dataclasses.replace(curve, answers=answers[curve.rival])
 
 
 def whole_float32() -> contextlib.AbstractContextManager:
-    """cuDNN convolves float32 in TensorFloat-32 unless switched off; elsewhere this does nothing."""
+    """Return a context in which cuDNN convolves float32 as such, not in TensorFloat-32; elsewhere it does nothing."""
     cudnn = torch.backends.cudnn
     return cudnn.flags(
         cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False
     )
 
 
-def _made(make: Work, n: int, on: Device) -> Callable[[], Any]:
+def _prepare(make: Work, n: int, on: Any) -> Callable[[], Any]:
+    """Return what is timed, made from the same random numbers for each device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(n)
         return make(n, on.torch_device)

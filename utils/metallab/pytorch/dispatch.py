@@ -11,6 +11,7 @@ import sysconfig
 import textwrap
 import threading
 import traceback
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
-    """A mode, entered with ``with``, under which each operator becomes ``see(operator, args, kwargs)``.
+    """Return a mode, entered with ``with``, under which each operator becomes ``see(operator, args, kwargs)``.
 
-    ``see`` returns the operator's result; what it calls itself is not seen. PyTorch keeps its compiler away from the
-    methods of a mode's class, and loads the compiler for that, which takes seconds. It decides so when the class is
-    made. That is here, each time: while no compiler is loaded there is none to keep away.
+    PyTorch keeps its compiler away from the methods of a mode's class, and loads the compiler for that, which takes
+    seconds. It decides so when the class is made. That is here, each time: while no compiler is loaded there is none to
+    keep away.
+
+    Parameters
+    ----------
+    see
+        Returns the operator's result; what it calls itself is not seen.
     """
 
     class Watching(TorchDispatchMode):
@@ -36,7 +42,9 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
         def _should_skip_dynamo(cls) -> bool:
             return "torch._dynamo" in sys.modules
 
-        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return see(operator, args, kwargs or {})
 
     return Watching()
@@ -79,62 +87,79 @@ class CallingModules:
         self._entered.close()
 
     def innermost(self) -> str:
-        """The path of the innermost module, from its root's class on; empty outside of modules.
+        """Return the path of the innermost module, from its root's class on; empty outside of modules.
 
         In a backward pass that of the operator whose gradient is computed, and `BACKWARD` where that is not known; of
         what is computed a second time there (checkpointing) the module that does it.
         """
         entered = self._at_work[threading.get_ident()]
         task, path = entered[-1] if entered else (-1, "")
-        if (
-            task != torch._C._current_graph_task_id()
-        ):  # not in the forward pass of a module, nor in a second one
-            node = torch._C._current_autograd_node()
-            paths = set(self._paths[node._sequence_nr()].values()) if node is not None else {""}
-            path = (paths.pop() if len(paths) == 1 else "") or BACKWARD
+        is_in_module = (
+            task == torch._C._current_graph_task_id()
+        )  # in the first forward pass or a second one
+        if not is_in_module:
+            path = self._find_path_of_gradient()
+
         self._note(path)
         return path
+
+    def _find_path_of_gradient(self) -> str:
+        """Return the module of the operator whose gradient is computed, or `BACKWARD` if that is not known."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return BACKWARD
+        paths = set(self._paths[node._sequence_nr()].values())
+        return (paths.pop() if len(paths) == 1 else "") or BACKWARD
 
     def _enter_module(self, module: nn.Module, _: object) -> None:
         self.innermost()
         if module not in self._names:
             root = type(module).__name__
-            self._names.update(
-                (each, f"{root}.{name}" if name else root) for name, each in module.named_modules()
-            )
-        self._at_work[threading.get_ident()].append(
-            (torch._C._current_graph_task_id(), self._names[module])
-        )
+            for name, each in module.named_modules():
+                self._names[each] = f"{root}.{name}" if name else root
+
+        task = torch._C._current_graph_task_id()
+        self._at_work[threading.get_ident()].append((task, self._names[module]))
 
     def _leave_module(self, *_: object) -> None:
         self.innermost()
-        if entered := self._at_work[
-            threading.get_ident()
-        ]:  # none where it was entered before this was
+        entered = self._at_work[threading.get_ident()]
+        if entered:  # none where the module was entered before this was
             entered.pop()
 
     def _note(self, path: str) -> None:
-        """Nodes that were made since the last time belong to this path, as it is noted before each change of module."""
+        """Note that the nodes that were made since the last time belong to a path.
+
+        It is called before each change of module, so they do.
+        """
         thread = threading.get_ident()
         number = (
             torch.autograd._get_sequence_nr() - 1
-        )  # of the last node, which is made before its operator is seen
+        )  # of the last node, made before its operator is seen
         for each in range(self._noted.get(thread, number - 1) + 1, number + 1):
             self._paths[each][thread] = path
         self._noted[thread] = number
 
 
 def below_root(path: str) -> str:
-    """A path as `named_modules` has it, without the root's class: empty for the root. `BACKWARD` stays."""
+    """Return a path as `named_modules` has it, without the root's class: empty for the root. `BACKWARD` stays."""
     return path if path == BACKWARD else path.partition(".")[2]
 
 
 def calling_line(until: str = "") -> str:
-    """The innermost line that runs outside of PyTorch and of this package, ``file:number``; empty if there is none.
+    """Return the innermost line that runs outside of PyTorch and of this package; empty if there is none.
 
-    Callers from a function named ``until`` on are not asked.
+    Parameters
+    ----------
+    until
+        The name of a function: its callers are not asked.
+
+    Returns
+    -------
+    str
+        ``file:number``.
     """
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != until:
         name = frame.f_code.co_filename
         if not name.startswith((*INSIDE, "<frozen")):
@@ -155,53 +180,69 @@ class Raised:
     """See `raising_line`."""
 
     def __str__(self) -> str:
-        where = ", ".join(
-            filter(None, [self.module and f"in {self.module}", self.line and f"at {self.line}"])
-        )
-        return self.text + (f" ({where})" if where else "")
+        places = []
+        if self.module:
+            places.append(f"in {self.module}")
+        if self.line:
+            places.append(f"at {self.line}")
+        return f"{self.text} ({', '.join(places)})" if places else self.text
 
 
 def explain(error: BaseException) -> Raised:
     """Describe an exception and where in a model it was raised: the model is the outermost module that was at work."""
-    text = textwrap.shorten(
-        str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".!"), 200
-    )
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    modules = [
-        each for frame in frames if isinstance(each := frame.f_locals.get("self"), nn.Module)
-    ]
-    names = {id(module): name for name, module in modules[0].named_modules()} if modules else {}
-    module = next(filter(None, (names.get(id(each)) for each in reversed(modules))), "")
-    return Raised(type(error).__name__ + (f": {text}" if text else ""), module, raising_line(error))
+    kind = type(error).__name__
+    first_line = str(error).strip().partition("\n")[0]
+    sentence = textwrap.shorten(first_line.partition(". ")[0].rstrip(".!"), 200)
+    text = f"{kind}: {sentence}" if sentence else kind
+    return Raised(text, _find_raising_module(error), raising_line(error))
+
+
+def _find_raising_module(error: BaseException) -> str:
+    """Return the innermost module that was at work, by its place in the outermost one; empty for that itself."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    owners = [frame.f_locals.get("self") for frame in frames]
+    modules = [owner for owner in owners if isinstance(owner, nn.Module)]
+    if not modules:
+        return ""
+
+    names = {id(module): name for name, module in modules[0].named_modules()}
+    for module in reversed(modules):
+        if name := names.get(id(module)):
+            return name
+    return ""
 
 
 def raising_line(error: BaseException) -> str:
-    """The line from which an exception came, ``file:number``: the innermost of the reader's own code.
+    """Return the line from which an exception came, ``file:number``: the innermost of the reader's own code.
 
     That of an installed package where no code of the reader's was at work; empty if only PyTorch and this one were. Of
     a file that is no Python it is that file's.
     """
     if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
         return _line(error.filename, error.lineno or 1)
-    lines = [
-        (frame.f_code.co_filename, number)
-        for frame, number in traceback.walk_tb(error.__traceback__)
-    ]
-    lines = [line for line in reversed(lines) if not line[0].startswith((*INSIDE, "<"))]
-    own = (line for line in lines if not installed_package(line[0]))
-    return next((_line(*line) for line in (*own, *lines)), "")
+
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    lines = [(frame.f_code.co_filename, number) for frame, number in reversed(frames)]
+    lines = [line for line in lines if not line[0].startswith((*INSIDE, "<"))]
+    own = [line for line in lines if not find_package(line[0])]
+    for file, number in (*own, *lines):
+        return _line(file, number)
+    return ""
 
 
-def installed_package(file: str | Path) -> str:
-    """The installed package, or part of Python's own library, to which a file belongs; empty if to none."""
-    folders = {
-        Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "platstdlib")
-    }
+def find_package(file: str | Path) -> str:
+    """Return the installed package, or part of Python's own library, to which a file belongs; empty if to none."""
+    names = ("purelib", "platlib", "stdlib", "platstdlib")
+    folders = {Path(sysconfig.get_path(name)) for name in names}
     path = Path(file).absolute()
     inside = [path.relative_to(folder) for folder in folders if path.is_relative_to(folder)]
-    return (
-        min(inside, key=lambda rest: len(rest.parts)).parts[0].removesuffix(".py") if inside else ""
-    )
+    if not inside:
+        return ""
+
+    shortest = min(
+        inside, key=lambda rest: len(rest.parts)
+    )  # site-packages lies in the library's folder
+    return shortest.parts[0].removesuffix(".py")
 
 
 def _line(file: str, number: int) -> str:

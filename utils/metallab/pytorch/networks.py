@@ -24,24 +24,36 @@ class Network:
     inputs: tuple[Tensor, ...]
 
     def to(self, device: torch.device | str) -> Network:
-        """A copy on a device; this one stays where it is."""
-        return Network(
-            self.name, _copied(self.model).to(device), tuple(x.to(device) for x in self.inputs)
-        )
+        """Return a copy on a device; this one stays where it is."""
+        inputs = tuple(each.to(device) for each in self.inputs)
+        return Network(self.name, _copy_model(self.model).to(device), inputs)
 
     def replace(self, old: type[nn.Module], new: Callable[[], nn.Module]) -> Network:
-        """A copy in which each layer of one kind is a new one of another. ValueError if there is none of that kind.
+        """Return a copy in which each layer of one kind is a new one of another.
 
         It looks at the layers of an `nn.Sequential`, not inside them.
+
+        Parameters
+        ----------
+        old
+            The kind of layer that is replaced.
+        new
+            Makes a layer.
+
+        Raises
+        ------
+        ValueError
+            If there is no layer of that kind.
         """
-        layers = [new() if isinstance(layer, old) else copy.deepcopy(layer) for layer in self.model]
         if not any(isinstance(layer, old) for layer in self.model):
             raise ValueError(f"{self.name} has no layer of the kind {old.__name__}")
+
+        layers = [new() if isinstance(layer, old) else copy.deepcopy(layer) for layer in self.model]
         return Network(self.name, nn.Sequential(*layers), self.inputs)
 
     def inference(self) -> Callable[[], Tensor]:
-        """A function that computes the outputs, without gradients, on a copy in evaluation mode."""
-        model, inputs = _copied(self.model).eval(), self.inputs
+        """Return a function that computes the outputs, without gradients, on a copy in evaluation mode."""
+        model, inputs = _copy_model(self.model).eval(), self.inputs
 
         def infer() -> Tensor:
             with torch.no_grad():
@@ -50,13 +62,13 @@ class Network:
         return infer
 
     def training_step(self, learning_rate: float = 0.0) -> Callable[[], Tensor]:
-        """A function that makes one step of SGD on the mean square of the outputs, on a copy, and returns the loss.
+        """Return a function that makes a step of SGD on the mean square of the outputs, on a copy, and gives the loss.
 
         At a rate of 0 nothing is learned, and all is computed: each step is the same work with the same loss, which can
         be compared after the last step as after the first. A network that learns its batch by heart gets subnormal
         gradients, with which a CPU computes many times more slowly: the time would depend on how long was measured.
         """
-        model, inputs = _copied(self.model).train(), self.inputs
+        model, inputs = _copy_model(self.model).train(), self.inputs
         optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
         def step() -> Tensor:
@@ -78,42 +90,40 @@ class LastStep(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The classes' scores."""
-        return self.head(self.lstm(x)[0][:, -1])
+        """Return the classes' scores."""
+        outputs, _ = self.lstm(x)  # (batch, steps, hidden)
+        return self.head(outputs[:, -1])
 
 
 def mlp(batch: int = 256, width: int = 512) -> Network:
-    """Three linear layers with ReLU: 784 -> width -> width -> 10."""
-    return _seeded(
-        "MLP",
-        lambda: nn.Sequential(
+    """Make three linear layers with ReLU: 784 -> width -> width -> 10."""
+
+    def make() -> nn.Module:
+        return nn.Sequential(
             nn.Linear(784, width),
             nn.ReLU(),
             nn.Linear(width, width),
             nn.ReLU(),
             nn.Linear(width, 10),
-        ),
-        (batch, 784),
-    )
+        )
+
+    return _make_network("MLP", make, (batch, 784))
 
 
 def talk_mlp(batch: int = 256) -> Network:
-    """The PyTorch Conference 2023 talk's example: 784-256-256-256-10 with Softshrink between."""
+    """Make the PyTorch Conference 2023 talk's example: 784-256-256-256-10 with Softshrink between."""
 
     def make() -> nn.Module:
-        widths = (784, 256, 256, 256)
-        hidden = [
-            layer
-            for a, b in itertools.pairwise(widths)
-            for layer in (nn.Linear(a, b), nn.Softshrink())
-        ]
-        return nn.Sequential(*hidden, nn.Linear(256, 10))
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise((784, 256, 256, 256)):
+            layers += [nn.Linear(before, after), nn.Softshrink()]
+        return nn.Sequential(*layers, nn.Linear(256, 10))
 
-    return _seeded("Softshrink MLP", make, (batch, 784))
+    return _make_network("Softshrink MLP", make, (batch, 784))
 
 
 def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
-    """Two convolutions with batch norm and pooling, and a linear layer."""
+    """Make two convolutions with batch norm and pooling, and a linear layer."""
 
     def make() -> nn.Module:
         def stage(before: int, after: int) -> list[nn.Module]:
@@ -127,21 +137,21 @@ def cnn(batch: int = 32, channels: int = 32, size: int = 32) -> Network:
         head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * channels, 10)]
         return nn.Sequential(*stage(3, channels), *stage(channels, 2 * channels), *head)
 
-    return _seeded("CNN", make, (batch, 3, size, size))
+    return _make_network("CNN", make, (batch, 3, size, size))
 
 
 def resnet(batch: int = 8, size: int = 64) -> Network:
-    """torchvision's ResNet-18, untrained."""
+    """Make torchvision's ResNet-18, untrained."""
     import torchvision
 
-    return _seeded(
+    return _make_network(
         "ResNet-18", lambda: torchvision.models.resnet18(weights=None), (batch, 3, size, size)
     )
 
 
 def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
-    """One Transformer encoder block without dropout, so that training is the same on every device."""
-    return _seeded(
+    """Make one Transformer encoder block without dropout, so that training is the same on every device."""
+    return _make_network(
         "Transformer block",
         lambda: nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True),
         (batch, steps, width),
@@ -149,12 +159,12 @@ def transformer(batch: int = 8, steps: int = 64, width: int = 128) -> Network:
 
 
 def lstm(batch: int = 16, steps: int = 32, hidden: int = 128) -> Network:
-    """One LSTM layer with a linear head."""
-    return _seeded("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
+    """Make one LSTM layer with a linear head."""
+    return _make_network("LSTM", lambda: LastStep(64, hidden, 10), (batch, steps, 64))
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy whose recurrent layers' weights lie in one piece again, as cuDNN wants them: a copy's do not."""
+def _copy_model(model: nn.Module) -> nn.Module:
+    """Return a copy whose recurrent layers' weights lie in one piece again, as cuDNN wants them: a copy's do not."""
     model = copy.deepcopy(model)
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
@@ -162,13 +172,23 @@ def _copied(model: nn.Module) -> nn.Module:
     return model
 
 
-def _seeded(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
-    """A network whose weights and inputs depend on nothing but its maker; the caller's random state stays as it was."""
+def _make_network(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
+    """Return a network whose weights and inputs depend on nothing but its maker.
+
+    The caller's random numbers and default dtype stay as they were.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    make
+        Makes the model.
+    shapes
+        Of the inputs: standard normal numbers.
+    """
     default = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(
-            0
-        )  # the CPU's alone: torch.manual_seed would reseed the GPU's too
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would reseed a GPU's as well
         torch.set_default_dtype(torch.float32)
         try:
             model = make()

@@ -535,7 +535,7 @@ class Run:
             outside = ", or outside (red)" if any(one["kind"] == 2 for one, _ in seen) else ""
             heading = f"{self.puzzle.name}, size {_size(self.size)}{some}: who reads (blue) and writes (orange) what"
             plots.title(figure, heading + outside, [])
-        return plots.described(figure, self._in_words(seen))
+        return plots.describe(figure, self._in_words(seen))
 
     def _draw_interval(self, axis: Any, rows: list[str], seen: list[tuple[np.void, Any]]) -> None:
         middle = rows.index("threads")

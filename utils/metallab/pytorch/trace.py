@@ -43,13 +43,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from metallab import simulation, units
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, watching
 from metalsim import operators, refusals
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 EventKind = Literal["op", "view", "copy", "fallback"]
 Direction = Literal["", "to device", "to host"]
@@ -68,17 +70,8 @@ COPIES = {
     ITEM: 0,
 }
 COLUMNS = (
-    "kind",
-    "operator",
-    "where",
-    "dtype",
-    "shapes",
-    "called by",
-    "calls",
-    "total [ms]",
-    "mean [µs]",
-    "share",
-)
+    "kind", "operator", "where", "dtype", "shapes", "called by", "calls", "total [ms]", "mean [µs]", "share",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,9 +121,9 @@ class Event:
         """The lane of a timeline; empty for a view."""
         if self.kind == "view":
             return ""
-        return (
-            COPY_LANE if self.kind == "copy" else CPU_LANE if self.device == "cpu" else self.device
-        )
+        if self.kind == "copy":
+            return COPY_LANE
+        return CPU_LANE if self.device == "cpu" else self.device
 
     @property
     def style(self) -> str:
@@ -166,12 +159,13 @@ class Trace:
 
     def busy(self, *lanes: str) -> list[TimeSpan]:
         """Return the intervals in which any of these lanes was busy, in order."""
+        spans = sorted((event.start, event.end) for event in self.events if event.lane in lanes)
+
         joined: list[TimeSpan] = []
-        for start, end in sorted(
-            (event.start, event.end) for event in self.events if event.lane in lanes
-        ):
+        for start, end in spans:
             if joined and start <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+                first, last = joined[-1]
+                joined[-1] = first, max(end, last)
             else:
                 joined.append((start, end))
         return joined
@@ -184,23 +178,35 @@ class Trace:
         return _without(self.busy(COPY_LANE, CPU_LANE), self.busy(self.accelerator))
 
     def __str__(self) -> str:
-        kinds = {"op": "operators", "view": "views", "copy": "copies", "fallback": "fallbacks"}
-        sentence = ", ".join(f"{len(self.having(kind))} {name}" for kind, name in kinds.items())
-        sentence += " (inferred)" if any(event.inferred for event in self.events) else ""
-        if moved := sum(event.bytes for event in self.having("copy", "fallback")):
-            sentence += f"; {units.size(moved)} between CPU and {self.accelerator}"
+        counted = self._count_events()
         if self.simulated:
-            return f"SIMULATED, {self.label}: {sentence}. Its times say nothing about a Mac."
+            return f"SIMULATED, {self.label}: {counted}. Its times say nothing about a Mac."
         if not self.seconds:
-            return f"{self.label}: {sentence}. The trace is complete when its block has ended."
-        sentence = f"{self.label}: {sentence}; {units.seconds(self.seconds)} while traced."
+            return f"{self.label}: {counted}. The trace is complete when its block has ended."
+
+        sentence = f"{self.label}: {counted}; {units.seconds(self.seconds)} while traced."
         if not self.accelerator:
             return f"{sentence} There is no accelerator."
-        spans = (self.busy(self.accelerator), self.starving)
-        computed, starved = (
-            sum(end - start for start, end in each) / self.seconds for each in spans
-        )
+        computed = _total(self.busy(self.accelerator)) / self.seconds
+        starved = _total(self.starving) / self.seconds
         return f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}."
+
+    def _count_events(self) -> str:
+        """Return how many events of each kind there are, and the bytes that crossed."""
+        names: dict[EventKind, str] = {
+            "op": "operators",
+            "view": "views",
+            "copy": "copies",
+            "fallback": "fallbacks",
+        }
+        counted = ", ".join(f"{len(self.having(kind))} {name}" for kind, name in names.items())
+        if any(event.inferred for event in self.events):
+            counted += " (inferred)"
+
+        crossed = sum(event.bytes for event in self.having("copy", "fallback"))
+        if crossed:
+            counted += f"; {units.size(crossed)} between CPU and {self.accelerator}"
+        return counted
 
     def __repr__(self) -> str:
         return f"{self}\n{self.table().to_string(index=False)}"
@@ -215,17 +221,26 @@ class Trace:
         for event in self.events:
             kind = f"{event.kind} (inferred)" if event.inferred else event.kind
             groups[kind, event.name, event.direction or event.device, event.dtype].append(event)
-        rows = []
-        for key, events in groups.items():
-            total = sum(event.duration for event in events)
-            shapes = _listed(
-                ", ".join("x".join(map(str, shape)) or "()" for shape in e.shapes) for e in events
-            )
-            share = f"{total / self.seconds:.0%}" if self.seconds else ""
-            times = (len(events), round(1e3 * total, 4), round(1e6 * total / len(events), 1), share)
-            row = dict(zip(COLUMNS, (*key, shapes, _listed(_by_time(events)), *times), strict=True))
-            rows.append(row | {"bytes": sum(event.bytes for event in events)})
+
+        rows = [self._make_row(key, events) for key, events in groups.items()]
         return sorted(rows, key=lambda row: row["total [ms]"], reverse=True)
+
+    def _make_row(self, key: tuple[str, ...], events: Sequence[Event]) -> dict[str, Any]:
+        """Return the row of events that have kind, operator, place and dtype in common."""
+        total = sum(event.duration for event in events)
+        values = (
+            *key,
+            _list_some(_describe_shapes(event) for event in events),
+            _list_some(_sort_modules(events)),
+            len(events),
+            round(1e3 * total, 4),
+            round(1e6 * total / len(events), 1),
+            f"{total / self.seconds:.0%}" if self.seconds else "",
+        )
+
+        row: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+        row["bytes"] = sum(event.bytes for event in events)
+        return row
 
     def table(self) -> pd.DataFrame:
         """Return a row for each operator on each device and dtype, the longest first, with `COLUMNS` and ``bytes``."""
@@ -234,103 +249,151 @@ class Trace:
         return pd.DataFrame(self.rows(), columns=[*COLUMNS, "bytes"])
 
     def timeline(self, heading: str = "What ran when") -> Figure:
-        """Draw a lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved."""
-        from matplotlib.patches import Patch
+        """Draw a lane each for the accelerator, for copies and for the CPU; shaded where the accelerator starved.
 
+        Parameters
+        ----------
+        heading
+            The title.
+        """
         from metallab import plots
 
         whole = self.seconds or 1.0
         scale, unit = units.of_seconds(whole)
-        drawn = [event for event in self.events if event.lane]
-        starving = {"facecolor": plots.YELLOW, "alpha": 0.35}
         with plots.picture(1.5 + 0.5 * len(self.lanes)) as (figure, axes):
             for start, end in self.starving:
-                axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **starving)
-            for event in drawn:
-                row, span = (
-                    self.lanes.index(event.lane),
-                    (event.start / scale, event.duration / scale),
-                )
-                axes.broken_barh([span], (row - 0.35, 0.7), linewidth=0, **_styles()[event.style])
-                if event.duration > 0.01 * len(event.short) * whole:  # there is room for its name
-                    middle = span[0] + span[1] / 2
-                    axes.text(
-                        middle,
-                        row,
-                        event.short,
-                        ha="center",
-                        va="center",
-                        fontsize=7,
-                        color="white",
-                    )
+                axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **_starving_style())
+            for event in self.events:
+                if event.lane:
+                    self._draw_event(axes, event, scale)
+
             axes.set_xlim(0, whole / scale)
-            plots.rows(
-                axes, [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
-            )
-            axes.set_xlabel(
-                f"time{' of the simulation, not of a Mac' if self.simulated else ''} [{unit}]"
-            )
-            there = {event.style for event in drawn}
-            patches = [
-                Patch(label=name, **style) for name, style in _styles().items() if name in there
-            ]
-            patches += (
-                [Patch(label=f"{self.accelerator} starves", **starving)] if self.starving else []
-            )
+            titles = [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
+            plots.rows(axes, titles)
+            whose = " of the simulation, not of a Mac" if self.simulated else ""
+            axes.set_xlabel(f"time{whose} [{unit}]")
+
+            patches = self._make_legend()
             figure.legend(handles=patches, loc="outside lower center", ncols=3, fontsize=8)
             plots.title(figure, heading, [self.label], self.simulated)
-        return plots.described(figure, str(self))
+        return plots.describe(figure, str(self))
+
+    def _draw_event(self, axes: Axes, event: Event, scale: float) -> None:
+        """Draw an event as a bar in its lane, with its name where there is room."""
+        row = self.lanes.index(event.lane)
+        start, duration = event.start / scale, event.duration / scale
+        style = _styles()[event.style]
+        axes.broken_barh([(start, duration)], (row - 0.35, 0.7), linewidth=0, **style)
+
+        letter = 0.01 * (self.seconds or 1.0)
+        if event.duration > letter * len(event.short):
+            middle = start + duration / 2
+            axes.text(middle, row, event.short, ha="center", va="center", fontsize=7, color="white")
+
+    def _make_legend(self) -> list[Patch]:
+        """Return what the colours mean, of those that are drawn."""
+        from matplotlib.patches import Patch
+
+        there = {event.style for event in self.events if event.lane}
+        patches = [Patch(label=name, **style) for name, style in _styles().items() if name in there]
+        if self.starving:
+            patches.append(Patch(label=f"{self.accelerator} starves", **_starving_style()))
+        return patches
 
     def save_chrome(self, path: Path | str) -> Path:
         """Write the events as Chrome-trace JSON, for Perfetto and chrome://tracing; return the file.
 
         The format: *Trace Event Format*, complete events (``"ph": "X"``) in microseconds. A thread is a lane.
+
+        Parameters
+        ----------
+        path
+            The file; its folder is made.
         """
         order = (*self.lanes, "")
         threads = sorted(
-            {(e.lane, e.thread) for e in self.events}, key=lambda key: (order.index(key[0]), key[1])
+            {(event.lane, event.thread) for event in self.events},
+            key=lambda thread: (order.index(thread[0]), thread[1]),
         )
-        common = {"pid": os.getpid(), "ts": 0}
-        written = [
-            {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.label}} | common
-        ]
-        for number, (lane, thread) in enumerate(threads, start=1):
-            title = TITLES.get(lane, lane) + (f" (thread {thread})" if thread else "")
-            for name, argument in (
-                ("thread_name", {"name": title}),
-                ("thread_sort_index", {"sort_index": number}),
-            ):
-                written.append({"ph": "M", "name": name, "tid": number, "args": argument} | common)
+        numbers = {thread: number for number, thread in enumerate(threads, start=1)}
+
+        written = [_name_thread(0, "process_name", {"name": self.label})]
+        for (lane, thread), number in numbers.items():
+            title = TITLES.get(lane, lane)
+            if thread:
+                title += f" (thread {thread})"
+            written.append(_name_thread(number, "thread_name", {"name": title}))
+            written.append(_name_thread(number, "thread_sort_index", {"sort_index": number}))
         for event in self.events:
-            arguments = {
-                name: getattr(event, name) for name in ("device", "dtype", "shapes", "bytes")
-            }
-            more = {name: getattr(event, name) for name in ("direction", "inferred", "module")}
-            times = {"ts": round(1e6 * event.start, 3), "dur": round(1e6 * event.duration, 3)}
-            tid, named = (
-                1 + threads.index((event.lane, event.thread)),
-                {"name": event.name, "cat": event.kind},
-            )
-            arguments |= {name: value for name, value in more.items() if value}
-            written.append({"ph": "X", "tid": tid, "args": arguments} | common | named | times)
-        by = {
+            written.append(_to_chrome(event, numbers[event.lane, event.thread]))
+
+        made_by = {
             "by": __name__,
             "device": self.label,
             "simulated": self.simulated,
             "torch": torch.__version__,
         }
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"traceEvents": written, "displayTimeUnit": "ms", "otherData": by})
-        Path(path).write_text(text, encoding="utf-8")
-        return Path(path)
+        text = json.dumps({"traceEvents": written, "displayTimeUnit": "ms", "otherData": made_by})
+        file = Path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+
+def _name_thread(number: int, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a metadata event of Chrome's format, which says something of a lane."""
+    return {"ph": "M", "name": name, "tid": number, "args": arguments, "pid": os.getpid(), "ts": 0}
+
+
+def _to_chrome(event: Event, number: int) -> dict[str, Any]:
+    """Return a complete event of Chrome's format; times are in microseconds."""
+    arguments: dict[str, Any] = {
+        "device": event.device,
+        "dtype": event.dtype,
+        "shapes": event.shapes,
+        "bytes": event.bytes,
+    }
+    for name in ("direction", "inferred", "module"):
+        if value := getattr(event, name):
+            arguments[name] = value
+
+    return {
+        "ph": "X",
+        "tid": number,
+        "args": arguments,
+        "pid": os.getpid(),
+        "ts": round(1e6 * event.start, 3),
+        "dur": round(1e6 * event.duration, 3),
+        "name": event.name,
+        "cat": event.kind,
+    }
+
+
+# ---- recording -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def record(on: Device) -> Iterator[Trace]:
-    """Record what the block runs; the `Trace` is complete when the block ends.
+def record(on: PyTorchDevice) -> Iterator[Trace]:
+    """Record what the block runs.
 
-    ``on`` is a device of `metallab.device.pick`. RuntimeError inside another block that records, TypeError for a
-    device's name or a `torch.device`.
+    Parameters
+    ----------
+    on
+        A device of `metallab.device.pick`, which is waited for around each operator.
+
+    Yields
+    ------
+    Trace
+        Complete when the block ends.
+
+    Raises
+    ------
+    RuntimeError
+        Inside another block that records.
+    TypeError
+        For a device's name or a `torch.device`.
+    ValueError
+        For an operator that runs on another device than this one and the CPU.
     """
     if not hasattr(on, "synchronize"):
         raise TypeError(
@@ -340,12 +403,14 @@ def record(on: Device) -> Iterator[Trace]:
         raise RuntimeError(
             "a trace is being recorded already: end its block first, two would count everything twice"
         )
+
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
             torch.ones(1, device=on.torch_device)  # the first operator loads libraries
             recorder.trace.events.clear()
             recorder.zero = time.perf_counter_ns()
+
             try:
                 yield recorder.trace
             finally:
@@ -362,13 +427,16 @@ _alone = threading.Lock()
 class _Recorder:
     """Notes every operator that reaches the dispatcher."""
 
-    def __init__(self, on: Device) -> None:
+    def __init__(self, on: PyTorchDevice) -> None:
         self.on = on
         self.trace = Trace(on.label, "" if on.kind == "cpu" else on.kind, on.simulated)
         self.modules = CallingModules()
         self.threads = {threading.get_ident(): 0}
-        self.told = threading.local()
+        """The number of each thread that ran an operator."""
         self.zero = 0
+        """When the trace began, by `time.perf_counter_ns`."""
+        self._reported = threading.local()
+        """``inside``: what the simulated GPU reports of the operator that this thread runs."""
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -376,7 +444,10 @@ class _Recorder:
         if not self.on.simulated:
             yield
             return
-        simulation.install(on_event=lambda event: getattr(self.told, "inside", []).append(event))
+
+        simulation.install(
+            on_event=lambda event: getattr(self._reported, "inside", []).append(event)
+        )
         try:
             yield
         finally:
@@ -386,31 +457,33 @@ class _Recorder:
         """Run an operator, wait for it, and note what it was."""
         if function.namespace == "profiler":  # PyTorch's own marks
             return function(*args, **kwargs)
+
         self.on.synchronize()  # what was launched unseen belongs to no event
-        self.told.inside = inside = []
+        inside: list[Any] = []
+        self._reported.inside = inside
         start = time.perf_counter_ns()
         try:
             result = function(*args, **kwargs)
             self.on.synchronize()
         finally:
-            self.told.inside = []
+            self._reported.inside = []
         stop = time.perf_counter_ns()
-        self.trace.events.append(
-            self.event(_Call(function, args, kwargs, result, inside), start, stop)
-        )
+
+        call = _Call(function, args, kwargs, result, inside)
+        self.trace.events.append(self._describe(call, start, stop))
         return result
 
-    def event(self, call: _Call, start: int, stop: int) -> Event:
-        """Describe an operator that has run."""
+    def _describe(self, call: _Call, start: int, stop: int) -> Event:
+        """Return the event of an operator that has run, from one time to another in nanoseconds."""
         there = self.trace.accelerator
         if strangers := call.devices - {there, "cpu", "meta"}:
             raise ValueError(
                 f"{call.name} runs on {', '.join(strangers)}, and this trace waits for {self.on.kind} only: "
                 "give record() the device that the code runs on"
             )
-        kind, direction, inferred = call.kind(
-            there, on_a_mac=there == "mps" and not self.on.simulated
-        )
+
+        is_on_a_mac = there == "mps" and not self.on.simulated
+        kind, direction, inferred = call.kind(there, is_on_a_mac)
         tensors = call.given or call.made
         return Event(
             kind=kind,
@@ -439,7 +512,7 @@ class _Call:
         self.inside = inside
         """What the simulated GPU reported of it."""
         self.name: str = function.name()
-        self.given, self.made = _tensors((args, kwargs)), _tensors(result)
+        self.given, self.made = _list_tensors((args, kwargs)), _list_tensors(result)
         self.devices = {tensor.device.type for tensor in (*self.given, *self.made)}
 
     def direction(self, accelerator: str) -> Direction:
@@ -453,13 +526,13 @@ class _Call:
             return ""
         return "to host" if target == "cpu" else "to device"
 
-    def kind(self, accelerator: str, on_a_mac: bool) -> tuple[EventKind, Direction, bool]:
+    def kind(self, accelerator: str, is_on_a_mac: bool) -> tuple[EventKind, Direction, bool]:
         """Return the kind, a copy's direction, and whether a fallback was inferred."""
-        if any(told.kind == "fallback" for told in self.inside):
+        if any(event.kind == "fallback" for event in self.inside):
             return "fallback", "", False
         if direction := self.direction(accelerator):
             return "copy", direction, False
-        if on_a_mac and "mps" in self.devices and self.leaves_the_gpu():
+        if is_on_a_mac and "mps" in self.devices and self.leaves_the_gpu():
             return "fallback", "", True
         return "view" if self.function.is_view else "op", "", False
 
@@ -470,74 +543,100 @@ class _Call:
         return isinstance(refusals.outcome(self.name, self.args, self.kwargs), refusals.Detour)
 
     def bytes(self, kind: EventKind, accelerator: str) -> int:
-        """See `Event.bytes`."""
+        """Return the bytes of an event; see `Event.bytes`."""
+        tensors = [*self.given, *self.made]
         if kind == "view":
             return 0
         if kind == "op":
-            return _bytes({id(tensor): tensor for tensor in (*self.given, *self.made)}.values())
-        if told := [event.bytes for event in self.inside if event.kind == kind]:
-            return sum(told)
-        there = [
-            tensor for tensor in (*self.given, *self.made) if tensor.device.type == accelerator
-        ]
+            each_once = {id(tensor): tensor for tensor in tensors}
+            return _count_bytes(each_once.values())
+
+        reported = [event.bytes for event in self.inside if event.kind == kind]
+        if reported:
+            return sum(reported)
+
+        there = [tensor for tensor in tensors if tensor.device.type == accelerator]
         if kind == "copy":
-            return _bytes(there[:1])
-        slots = enumerate(self.function._schema.arguments)
-        written = [
-            (index, slot.name)
-            for index, slot in slots
-            if slot.alias_info and slot.alias_info.is_write
-        ]
-        back = _tensors(
-            [self.args[i] if i < len(self.args) else self.kwargs.get(name) for i, name in written]
-        )
-        return _bytes((*there, *(tensor for tensor in back if tensor.device.type == accelerator)))
+            return _count_bytes(there[:1])
+        # a fallback copies arguments and results once, and back what it writes to
+        written = [tensor for tensor in self._find_written() if tensor.device.type == accelerator]
+        return _count_bytes([*there, *written])
+
+    def _find_written(self) -> list[Tensor]:
+        """Return the arguments that the operator writes to."""
+        values = []
+        for index, slot in enumerate(self.function._schema.arguments):
+            if slot.alias_info and slot.alias_info.is_write:
+                is_positional = index < len(self.args)
+                values.append(self.args[index] if is_positional else self.kwargs.get(slot.name))
+        return _list_tensors(values)
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    """The tensors among an operator's arguments or results."""
+def _list_tensors(values: Any) -> list[Tensor]:
+    """Return the tensors among an operator's arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Of dense tensors; others have no such figure."""
-    return sum(
-        tensor.nbytes
-        for tensor in tensors
-        if tensor.layout == torch.strided and not tensor.is_nested
-    )
+def _count_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of dense tensors; others have no such figure."""
+    dense = [each for each in tensors if each.layout == torch.strided and not each.is_nested]
+    return sum(tensor.nbytes for tensor in dense)
+
+
+# ---- spans of time, and words ----------------------------------------------------------------------------------------
+
+
+def _total(spans: Iterable[TimeSpan]) -> float:
+    """Return how long spans are together, in seconds."""
+    return sum(end - start for start, end in spans)
 
 
 def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[TimeSpan]:
     """Take intervals away from others; both in order."""
     left = []
     for start, end in intervals:
+        free_from = start
         for low, high in taken:
-            if high <= start or low >= end:
+            if high <= free_from or low >= end:
                 continue
-            if low > start:
-                left.append((start, low))
-            start = high
-        if start < end:
-            left.append((start, end))
+            if low > free_from:
+                left.append((free_from, low))
+            free_from = high
+
+        if free_from < end:
+            left.append((free_from, end))
     return left
 
 
-def _by_time(events: Iterable[Event]) -> list[str]:
-    """The modules of events, that with the most time first."""
-    times: collections.Counter[str] = collections.Counter()
+def _sort_modules(events: Iterable[Event]) -> list[str]:
+    """Return the modules of events, that with the most time first."""
+    times: dict[str, float] = collections.defaultdict(float)
     for event in events:
         times[event.module] += event.duration
-    return [name for name, _ in times.most_common()]
+    return sorted(times, key=times.__getitem__, reverse=True)
 
 
-def _listed(names: Iterable[str], most: int = 2) -> str:
-    names = list(dict.fromkeys(filter(None, names)))
-    return "; ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _describe_shapes(event: Event) -> str:
+    """Return the shapes of an event's inputs: ``8x4, 4``."""
+    return ", ".join("x".join(map(str, shape)) or "()" for shape in event.shapes)
+
+
+def _list_some(names: Iterable[str], most: int = 2) -> str:
+    """Return the first names, each once, and how many more there are."""
+    each_once = list(dict.fromkeys(filter(None, names)))
+    listed = "; ".join(each_once[:most])
+    return f"{listed} and {len(each_once) - most} more" if len(each_once) > most else listed
+
+
+def _starving_style() -> dict[str, Any]:
+    """Return how it is drawn that the accelerator starves."""
+    from metallab import plots
+
+    return {"facecolor": plots.YELLOW, "alpha": 0.35}
 
 
 def _styles() -> dict[str, dict[str, Any]]:
-    """How events are drawn, by the legend's words."""
+    """Return how events are drawn, by the legend's words."""
     from metallab import plots
 
     return {

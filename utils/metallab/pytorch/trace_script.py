@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from metallab import device, paths, simulation
 from metallab.device.base import NAMES
@@ -39,6 +40,25 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     SystemExit
         With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
     """
+    given = _parse(parser, arguments)
+    if not given.script.is_file():
+        print(
+            f"{parser.prog}: {given.script}: there is no such file; name a Python script",
+            file=sys.stderr,
+        )
+        return 2
+
+    try:
+        _require_files(given)
+        lab = _pick_device(given.device)
+    except (device.DeviceUnavailable, simulation.SimulationUnavailable, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    return _trace(given, lab)
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line asks for."""
     parser.add_argument(
         "--device",
         choices=NAMES,
@@ -54,55 +74,53 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--picture", type=Path, metavar="FILE.png", help="also the time line as a picture"
     )
+
     parser.add_argument("script", type=Path, help="a Python script")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
     )
-    given = parser.parse_args(arguments)
-    if not given.script.is_file():
-        print(
-            f"{parser.prog}: {given.script}: there is no such file; name a Python script",
-            file=sys.stderr,
-        )
-        return 2
-    if given.device != "auto":
-        os.environ["METALLAB_DEVICE"] = (
-            given.device
-        )  # so that the script, and what it starts, picks the same
-    try:
-        for option, file in (("--chrome", given.chrome), ("--picture", given.picture)):
-            if file is not None:
-                _assert_takes(option, file)
-        if given.picture and given.picture.suffix.lower() not in PICTURES:
-            raise OSError(
-                f"{given.picture} is no picture: let its name end with {', '.join(PICTURES)}"
-            )
-        if given.device == "sim":
-            simulation.arm(required=True)
-        lab = device.pick(given.device)
-    except (device.DeviceUnavailable, simulation.SimulationUnavailable, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
-    return _traced(given, lab)
+    return parser.parse_args(arguments)
 
 
-def _assert_takes(option: str, file: Path) -> None:
-    """OSError, with what to do, if a file cannot be written; its folder is made."""
+def _require_files(given: argparse.Namespace) -> None:
+    """Raise OSError unless the files that are to be written can be: before the script takes its time."""
+    for option, file in (("--chrome", given.chrome), ("--picture", given.picture)):
+        if file is not None:
+            _require_file(option, file)
+    if given.picture and given.picture.suffix.lower() not in PICTURES:
+        raise OSError(f"{given.picture} is no picture: let its name end with {', '.join(PICTURES)}")
+
+
+def _require_file(option: str, file: Path) -> None:
+    """Raise OSError, with what to do, if a file cannot be written; its folder is made."""
     if file.is_dir():
         raise OSError(f"{file} is a folder: name a file with {option}")
     paths.make_output(file.parent, option)
 
 
-def _traced(given: argparse.Namespace, lab: device.Device) -> int:
+def _pick_device(name: str) -> device.Device:
+    """Return the device that is waited for; the script, and what it starts, pick the same."""
+    if name != "auto":
+        os.environ["METALLAB_DEVICE"] = name
+    if name == "sim":
+        simulation.arm(required=True)
+    return device.pick(name)
+
+
+def _trace(given: argparse.Namespace, lab: Any) -> int:
+    """Run the script while it is traced, print the table and write the files; return its exit code."""
     from metallab.pytorch import trace  # imports torch, which a simulated device has to come before
 
     with trace.record(on=lab) as recorded:
         status = _run(given.script, given.arguments)
     sys.stdout.flush()
+
     table = recorded.table()
     print(recorded, table.head(given.rows).to_string(index=False), sep="\n")
-    if (left_out := len(table) - given.rows) > 0:
+    left_out = len(table) - given.rows
+    if left_out > 0:
         print(f"and {left_out} rows more, which --rows {len(table)} shows")
+
     if given.chrome:
         print(f"open in ui.perfetto.dev: {recorded.save_chrome(given.chrome)}")
     if given.picture:
@@ -112,9 +130,14 @@ def _traced(given: argparse.Namespace, lab: device.Device) -> int:
 
 
 def _run(script: Path, arguments: Sequence[str]) -> int:
-    """Run a script as ``python script`` would; its exit code, 1 if it raises, with the traceback on stderr."""
-    before = sys.argv, sys.path[:]
-    sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.resolve().parent)]
+    """Run a script as ``python script`` would.
+
+    Return its exit code; 1 if it raises, with the traceback on stderr.
+    """
+    arguments_before, path_before = sys.argv, sys.path[:]
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
@@ -125,5 +148,7 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
         traceback.print_exc()
         return 1
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv = arguments_before
+        sys.path[:] = path_before
+
     return 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from metallab.device import Device, cpu
+from metallab.device import PyTorchDevice, cpu
 
 SIZE = 32
 """Pixels along a side of an enlarged picture."""
@@ -48,7 +49,7 @@ def load() -> tuple[Digits, Digits]:
 
 
 def classifier(channels: int) -> nn.Sequential:
-    """Four convolutions with batch norm and ReLU, two poolings and a linear layer: (n, 1, h, w) -> (n, 10) scores.
+    """Make four convolutions with batch norm and ReLU, two poolings and a linear layer: (n, 1, h, w) -> (n, 10) scores.
 
     The first two convolutions have ``channels`` channels, the others twice as many.
     """
@@ -74,36 +75,56 @@ def classifier(channels: int) -> nn.Sequential:
 
 
 def train(
-    channels: int, digits: Digits, *, epochs: int, on: Device, batch: int = 64
+    channels: int, digits: Digits, *, epochs: int, on: PyTorchDevice, batch: int = 64
 ) -> nn.Sequential:
-    """Train a classifier on a device, from the same random numbers each time; it is returned on the CPU for use.
+    """Train a classifier on a device, from the same random numbers each time.
 
-    On a CPU by one thread: steps are so small that on a busy machine several would mostly wait for each other. AdamW
-    with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+    A CPU computes with one thread: steps are so small that on a busy machine several would mostly wait for each other.
+    The optimizer is AdamW with one rise and fall of the learning rate (Smith and Topin, *Super-Convergence*, 2018).
+
+    Parameters
+    ----------
+    channels
+        See `classifier`.
+    digits
+        What it learns from.
+    epochs
+        How often it sees each digit.
+    on
+        The device.
+    batch
+        Digits in a step; those that fill none are left out, other ones in each epoch.
+
+    Returns
+    -------
+    nn.Sequential
+        On the CPU, in evaluation mode, with weights that want no gradients.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         network = classifier(channels)
-        orders = [
-            torch.randperm(len(digits.labels))[: len(digits.labels) // batch * batch]
-            for _ in range(epochs)
-        ]
+        whole = len(digits.labels) // batch * batch
+        orders = [torch.randperm(len(digits.labels))[:whole] for _ in range(epochs)]
+
     network.to(on.torch_device, memory_format=torch.channels_last).train()
     images, labels = digits.images.to(on.torch_device), digits.labels.to(on.torch_device)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
     steps = [chosen for order in orders for chosen in order.to(on.torch_device).split(batch)]
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
-    with cpu(threads=1).active(), torch.enable_grad():
+
+    one_thread: Any = cpu(threads=1)
+    with one_thread.active(), torch.enable_grad():
         for chosen in steps:
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(network(images[chosen]), labels[chosen]).backward()
             optimizer.step()
             schedule.step()
+
     return network.to("cpu", memory_format=torch.contiguous_format).eval().requires_grad_(False)
 
 
-def folded(network: nn.Sequential) -> nn.Sequential:
-    """Copy a trained classifier with its batch norms folded into the convolutions before them."""
+def fold_batch_norms(network: nn.Sequential) -> nn.Sequential:
+    """Return a copy of a trained classifier with its batch norms folded into the convolutions before them."""
     layers: list[nn.Module] = []
     for layer in copy.deepcopy(network):
         if isinstance(layer, nn.BatchNorm2d):

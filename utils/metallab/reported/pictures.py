@@ -93,7 +93,7 @@ def bars(entries: Sequence[Entry], heading: str) -> Figure:
         f"{name}: {entry.quantity.value:g} {unit} ({entry.where})"
         for name, entry in zip(names, entries, strict=True)
     )
-    return plots.described(figure, f"{LABEL}: {'; '.join(told)}")
+    return plots.describe(figure, f"{LABEL}: {'; '.join(told)}")
 
 
 def _names(entries: Sequence[Entry]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Pictures become PNGs of at most 256 colours on white, films animated PNGs, HTML the few elements that every viewer
 keeps. A picture's alternative text stands in its output's metadata, as ``alt``: GitHub cleans HTML, and a picture that
-ran as HTML with the same PNG beside it (`plots.described`) is kept as that PNG alone. What was coloured in a table is
+ran as HTML with the same PNG beside it (`plots.describe`) is kept as that PNG alone. What was coloured in a table is
 bold. `pages.read_notebook` has removed the paths.
 """
 

@@ -7,13 +7,12 @@ TensorFlow is imported inside functions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from metallab import checks, units
-from metallab.device import Device
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,11 +36,22 @@ class Reading(NamedTuple):
 
 
 def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Reading:
-    """Make a graph of a Python function, run it once with the remapper on or off, and read what was optimised."""
+    """Make a graph of a Python function, run it once with the remapper on or off, and read what was optimised.
+
+    Parameters
+    ----------
+    fn
+        A function of TensorFlow tensors.
+    inputs
+        What it is called with.
+    remapping
+        Whether operations may be fused.
+    """
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    fresh, ours = tf.function(fn, jit_compile=False, autograph=False), context.context()
+    fresh = tf.function(fn, jit_compile=False, autograph=False)
+    ours = context.context()
     before = tf.config.optimizer.get_experimental_options().get("remapping", True)
     tf.config.optimizer.set_experimental_options({"remapping": remapping})  # read at each call
     ours.enable_graph_collection()
@@ -51,39 +61,54 @@ def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Readin
     finally:
         ours.disable_graph_collection()
         tf.config.optimizer.set_experimental_options({"remapping": before})
+
     written = {node.op for graph in graphs for node in graph.pre_optimization_graph.node}
     ran = [node for graph in graphs for node in graph.post_optimization_graph.node]
-    placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
-    working = [
-        node for node in placed if node.op not in _NO_WORK and not node.op.startswith("_Arg")
-    ]
-    devices = {
-        node.device.rpartition("device:")[2].split(":")[0] for node in working
-    }  # GPU of /job:.../device:GPU:0
-    fused = dict.fromkeys(filter(None, map(_fused, ran)))
+    fused = dict.fromkeys(filter(None, map(_describe_fusion, ran)))
     new = dict.fromkeys(node.op for node in ran if node.op not in written)
-    return Reading(tuple(fused), tuple(new), tuple(sorted(devices - {""})), result)
+    return Reading(tuple(fused), tuple(new), _list_devices(graphs), result)
 
 
-def _fused(node: Any) -> str:
-    """What was fused into a node, after its name; empty for one that a user wrote, as ``FusedBatchNormV3``."""
-    parts = (
-        [part.decode() for part in node.attr["fused_ops"].list.s]
-        if "fused_ops" in node.attr
-        else []
-    )
-    if parts:
-        return f"{node.op}({', '.join(parts)})"
+def _list_devices(graphs: Iterable[Any]) -> tuple[str, ...]:
+    """Return the devices on which graphs were placed, such as GPU of ``/job:.../device:GPU:0``."""
+    placed = [node for graph in graphs for part in graph.partition_graphs for node in part.node]
+
+    devices = set()
+    for node in placed:
+        if node.op not in _NO_WORK and not node.op.startswith("_Arg"):
+            devices.add(node.device.rpartition("device:")[2].split(":")[0])
+    return tuple(sorted(devices - {""}))
+
+
+def _describe_fusion(node: Any) -> str:
+    """Return what was fused into a node, after its name; empty for one that a user wrote, as ``FusedBatchNormV3``."""
+    if "fused_ops" in node.attr:
+        parts = [part.decode() for part in node.attr["fused_ops"].list.s]
+        if parts:
+            return f"{node.op}({', '.join(parts)})"
     return node.op if node.op.startswith("_") and "Fused" in node.op else ""
 
 
 def error(reference: Any, result: Any) -> float:
-    """The largest difference of two arrays, or lists of arrays, as a share of float32's tolerance there."""
+    """Return the largest difference of two arrays, or lists of arrays, as a share of float32's tolerance there.
+
+    Parameters
+    ----------
+    reference, result
+        Arrays, or lists of as many.
+
+    Returns
+    -------
+    float
+        Up to 1 they agree; infinite for other shapes, and NaN on one side only.
+    """
     if isinstance(reference, list | tuple):
         return max(error(*pair) for pair in zip(reference, result, strict=True))
+
     a, b = np.asarray(reference, np.float64), np.asarray(result, np.float64)
     if a.shape != b.shape:
         return float("inf")
+
     allowed = checks.tolerance("float32")
     limit = allowed.relative * (np.abs(a) + checks.typical_size(a)) + allowed.absolute
     shares = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b) / limit)
@@ -91,7 +116,7 @@ def error(reference: Any, result: Any) -> float:
 
 
 def survey(
-    patterns: Mapping[str, Make] | None = None, *, on: Device, remapping: bool = True
+    patterns: Mapping[str, Make] | None = None, *, on: Any, remapping: bool = True
 ) -> DataFrame:
     """Compute each pattern on a device, eagerly and as a graph, and compare with the CPU, eagerly in float64.
 
@@ -99,6 +124,10 @@ def survey(
     ----------
     patterns
         Sixteen from a matrix product to an LSTM (`common_patterns`) unless given.
+    on
+        A device of `metallab.device.tensorflow`.
+    remapping
+        Whether operations may be fused.
 
     Returns
     -------
@@ -110,8 +139,11 @@ def survey(
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # it warns of many functions, which are made on purpose
-    rows = {}
-    for name, make in (common_patterns() if patterns is None else patterns).items():
+    if patterns is None:
+        patterns = common_patterns()
+
+    rows: dict[str, Row] = {}
+    for name, make in patterns.items():
         with tf.device("/CPU:0"):
             reference = make("float64")()
         try:
@@ -120,26 +152,26 @@ def survey(
                 eager = compute()
                 reading = read(compute, remapping=remapping)
         except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as problem:
-            rows[name] = (
-                "",
-                float("inf"),
-                f"WRONG: it raised {units.first_line(problem, kind=True)}",
-                "",
-                "",
-            )
+            verdict = f"WRONG: it raised {units.first_line(problem, kind=True)}"
+            rows[name] = ("", float("inf"), verdict, "", "")
             continue
-        rows[name] = _row(reading, error(reference, reading.result), error(reference, eager))
-    return _frame(rows)
+        rows[name] = _make_row(reading, error(reference, reading.result), error(reference, eager))
+    return _make_frame(rows)
 
 
-def _row(reading: Reading, graph: float, eager: float = 0.0) -> tuple[str, float, str, str, str]:
+Row = tuple[str, float, str, str, str]
+"""What was fused, its error, the verdict, where it ran, and new operations."""
+
+
+def _make_row(reading: Reading, graph: float, eager: float = 0.0) -> Row:
+    """Return the row of a pattern from the errors of its graph and of its eager run."""
     wrong = [how for how, off in (("eager", eager), ("graph", graph)) if off > 1]
     verdict = f"WRONG in {' and '.join(wrong)}" if wrong else "agrees"
     fused, new, ran_on = (", ".join(names) for names in reading[:3])
     return fused or "nothing fused", graph, verdict, ran_on, new
 
 
-def _frame(rows: Mapping[str, tuple]) -> DataFrame:
+def _make_frame(rows: Mapping[str, Row]) -> DataFrame:
     import pandas as pd
 
     return pd.DataFrame.from_dict(
@@ -147,7 +179,7 @@ def _frame(rows: Mapping[str, tuple]) -> DataFrame:
     )
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, dict[str, float]] = {
     "SGD": {},
     "RMSprop": {},
     "Adagrad": {},
@@ -156,38 +188,56 @@ OPTIMIZERS = {
 """Keras optimizers whose steps are checked, with their options."""
 
 
-def steps(*, on: Device, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
-    """One training step of a small network on real digits with each optimizer, as a graph on a device.
+def steps(*, on: Any, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
+    """Take a training step of a small network on real digits with each optimizer, as a graph on a device.
 
-    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64. The result
-    is as `survey`'s.
+    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64.
+
+    Parameters
+    ----------
+    on
+        A device of `metallab.device.tensorflow`.
+    names
+        Keys of `OPTIMIZERS`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `survey`'s.
     """
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)
     images, classes = pixels[:32] / 16, tf.constant(classes[:32].astype("int32"))
-    rows = {}
+
+    rows: dict[str, Row] = {}
     for name in names:
         with on.active():
-            ours = _network("float32", name)
+            ours = _make_network("float32", name)
             start = ours.get_weights()
-            step = lambda *batch, ours=ours: ours.train_step(batch)
-            reading = read(step, tf.constant(images, "float32"), classes)
+            reading = read(functools.partial(_train, ours), tf.constant(images, "float32"), classes)
         with tf.device("/CPU:0"):
-            exact = _network("float64", name)
+            exact = _make_network("float64", name)
             exact.set_weights(start)
-            exact.train_step((tf.constant(images), classes))
-        moved = [
-            [b - a for a, b in zip(start, model.get_weights(), strict=True)]
-            for model in (exact, ours)
-        ]
-        rows[f"a step of {name}"] = _row(reading, error(*moved))
-    return _frame(rows)
+            _train(exact, tf.constant(images), classes)
+
+        moved = error(_subtract(exact.get_weights(), start), _subtract(ours.get_weights(), start))
+        rows[f"a step of {name}"] = _make_row(reading, moved)
+    return _make_frame(rows)
 
 
-def _network(dtype: str, optimizer: str) -> Any:
-    """A compiled Keras model (64 to 10) in one dtype throughout."""
+def _train(model: Any, *batch: Any) -> Any:
+    """Take one training step."""
+    return model.train_step(batch)
+
+
+def _subtract(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [now - then for now, then in zip(after, before, strict=True)]
+
+
+def _make_network(dtype: str, optimizer: str) -> Any:
+    """Return a compiled Keras model (64 to 10) in one dtype throughout."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -196,49 +246,52 @@ def _network(dtype: str, optimizer: str) -> Any:
         [keras.Input((64,), dtype=dtype), hidden, keras.layers.Dense(10, dtype=dtype)]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
-    options = {"learning_rate": 0.01, **OPTIMIZERS[optimizer]}
-    model.compile(getattr(keras.optimizers, optimizer)(**options), loss, jit_compile=False)
+    make_optimizer = getattr(keras.optimizers, optimizer)
+    rule = make_optimizer(learning_rate=0.01, **OPTIMIZERS[optimizer])
+    model.compile(rule, loss, jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model
 
 
 def common_patterns() -> dict[str, Make]:
-    """The patterns of notebook 54: matrix product, convolution, batch norm, LSTM, with inputs of a fixed seed."""
+    """Return the patterns of notebook 54: matrix product, convolution, batch norm, LSTM; their inputs have a seed."""
     import tensorflow as tf
 
     nn = tf.nn
-    made = {
+    patterns: dict[str, Make] = {
         "matmul + bias": _product,
         "conv2d + bias": _convolution,
-        "conv2d + fused_batch_norm": _normalised,
+        "conv2d + fused_batch_norm": _normalization,
     }
-    for start, then in (
-        ("matmul + bias", (nn.relu, nn.tanh, nn.sigmoid, nn.gelu, nn.softplus)),
-        ("conv2d + bias", (nn.relu, nn.relu6, nn.elu, nn.leaky_relu, nn.tanh)),
-        ("conv2d + fused_batch_norm", (nn.relu,)),
-    ):
-        made |= {
-            f"{start} + {f.__name__}": functools.partial(_followed, made[start], f) for f in then
-        }
-    made["conv2d + Keras BatchNormalization"] = functools.partial(_layers, _keras_normalised)
-    made["Keras LSTM"] = functools.partial(_layers, _keras_lstm)
-    return made
+    followers: dict[str, tuple[Callable[..., Any], ...]] = {
+        "matmul + bias": (nn.relu, nn.tanh, nn.sigmoid, nn.gelu, nn.softplus),
+        "conv2d + bias": (nn.relu, nn.relu6, nn.elu, nn.leaky_relu, nn.tanh),
+        "conv2d + fused_batch_norm": (nn.relu,),
+    }
+    for start, functions in followers.items():
+        for function in functions:
+            follow = functools.partial(_follow, patterns[start], function)
+            patterns[f"{start} + {function.__name__}"] = follow
+
+    keras_normalization = functools.partial(_compute_layers, _keras_normalization)
+    patterns["conv2d + Keras BatchNormalization"] = keras_normalization
+    patterns["Keras LSTM"] = functools.partial(_compute_layers, _keras_lstm)
+    return patterns
 
 
-def _followed(make: Make, then: Callable, dtype: str) -> Callable[[], Any]:
+def _follow(make: Make, then: Callable[..., Any], dtype: str) -> Callable[[], Any]:
+    """Return a pattern with a function behind it."""
     compute = make(dtype)
     return lambda: then(compute())
 
 
 def _numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
-    """Standard normal numbers / sqrt(terms of a sum), rounded to float32, so that every dtype starts from the same."""
+    """Draw standard normal numbers / sqrt(terms of a sum), in float32, so that every dtype starts from the same."""
     import tensorflow as tf
 
     terms = np.prod(shape[:-1]) if len(shape) > 1 else 1
-    values = np.random.default_rng([seed, *shape]).normal(size=shape).astype(
-        np.float32
-    ) / np.float32(terms**0.5)
-    return tf.constant(values, dtype)
+    values = np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+    return tf.constant(values / np.float32(terms**0.5), dtype)
 
 
 def _product(dtype: str) -> Callable[[], Any]:
@@ -259,7 +312,7 @@ def _convolution(dtype: str) -> Callable[[], Any]:
     return lambda: tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)
 
 
-def _normalised(dtype: str) -> Callable[[], Any]:
+def _normalization(dtype: str) -> Callable[[], Any]:
     import tensorflow as tf
 
     x, kernel = _images(dtype), _numbers(dtype, 3, 3, 8, 16)
@@ -273,18 +326,25 @@ def _normalised(dtype: str) -> Callable[[], Any]:
     return lambda: norm(tf.nn.conv2d(x, kernel, 1, "SAME"), scale, offset, mean, variance)[0]
 
 
-def _layers(build: Callable, dtype: str) -> Callable[[], Any]:
-    """Keras layers in one dtype throughout, with weights that are the same in each."""
+def _compute_layers(build: Callable[[str], Any], dtype: str) -> Callable[[], Any]:
+    """Return a function that computes Keras layers in one dtype, with weights that are the same in each dtype."""
     layers, x = build(dtype)
-    compute = lambda: functools.reduce(lambda value, layer: layer(value), layers, x)
+
+    def compute() -> Any:
+        value = x
+        for layer in layers:
+            value = layer(value)
+        return value
+
     compute()  # builds them
-    for number, weight in enumerate(weight for layer in layers for weight in layer.weights):
+    weights = [weight for layer in layers for weight in layer.weights]
+    for number, weight in enumerate(weights):
         values = _numbers("float32", *weight.shape, seed=number)
         weight.assign(np.abs(values) + 0.5 if "variance" in weight.name else values)
     return compute
 
 
-def _keras_normalised(dtype: str) -> tuple[list, Any]:
+def _keras_normalization(dtype: str) -> tuple[list, Any]:
     import keras
 
     convolution = keras.layers.Conv2D(16, 3, padding="same", use_bias=False, dtype=dtype)

@@ -207,4 +207,4 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str):
         plots.title(
             figure, f"{heading} (95 % intervals; each stroke is a pair of processes)", [device]
         )
-    return plots.described(figure, "; ".join(map(sentence, outcomes)))
+    return plots.describe(figure, "; ".join(map(sentence, outcomes)))

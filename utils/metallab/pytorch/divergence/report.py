@@ -291,7 +291,7 @@ class Report:
         if self.divergent_call is not None:
             ending = f"the first wrong operator is {self.divergent_call.operator}"
         described = f"error of {len(self.layers)} layers, forward and backward; {ending}"
-        return plots.described(figure, described)
+        return plots.describe(figure, described)
 
     def _draw_errors(self, axes: Axes, direction: Literal["forward", "backward"]) -> None:
         """Draw the errors of one direction, with a line at the first wrong call if it is in a layer and that direction.

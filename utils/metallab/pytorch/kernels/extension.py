@@ -40,20 +40,33 @@ class CannotBuild(kernels.CannotCompile):
 def load(name: str) -> Any:
     """Build a source of this folder if need be, and load it.
 
-    ``softshrink.cpp`` registers operators with PyTorch; what comes back is their namespace, ``torch.ops.metallab_cpu``.
-    ``softshrink.mm`` comes back as a Python module; it needs an Apple GPU, be it simulated. `CannotBuild` where a tool
-    is missing or the source does not compile.
+    Parameters
+    ----------
+    name
+        ``softshrink.cpp`` or ``softshrink.mm``. The second needs an Apple GPU, be it simulated.
+
+    Returns
+    -------
+    namespace or module
+        ``torch.ops.metallab_cpu``, in which ``softshrink.cpp`` registers its operators; of ``softshrink.mm`` a Python
+        module.
+
+    Raises
+    ------
+    CannotBuild
+        Where a tool is missing or the source does not compile.
     """
     cpp_extension = kernels.cpp_extension()
     _find_own_tools()
-    if fault := _missing(name):
+    if fault := _find_missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")
-    flags = (
-        ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
-        if name.endswith(".cpp")
-        else []
-    )
+
+    is_module = name.endswith(".mm")
+    flags: list[str] = []
+    if not is_module:
+        flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
     folder = _folder(name, flags)
+
     needs.use_compiler()
     try:
         paths.make_folder(folder.parent)
@@ -63,25 +76,26 @@ def load(name: str) -> Any:
                 sources=[str(kernels.FOLDER / name)],
                 extra_cflags=flags,
                 build_directory=str(folder),
-                is_python_module=name.endswith(".mm"),
+                is_python_module=is_module,
             )
     except (OSError, ImportError, RuntimeError) as error:
         raise CannotBuild(
             f"{name} cannot be built or loaded: {_first_error(str(error))}"
         ) from error
-    return module if name.endswith(".mm") else torch.ops.metallab_cpu
+    return module if is_module else torch.ops.metallab_cpu
 
 
 def _find_own_tools() -> None:
-    """Ninja lies beside this Python, which need not be on PATH: the environment may not be activated."""
+    """Put this Python's folder on PATH, where Ninja lies: the environment may not be activated."""
     own, path = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
     if own not in path.split(os.pathsep):
         os.environ["PATH"] = f"{own}{os.pathsep}{path}"
 
 
-def _missing(name: str) -> str | None:
-    """What building wants and this machine has not, with what to do; None if nothing."""
+def _find_missing(name: str) -> str | None:
+    """Return what building wants and this machine has not, with what to do; None if nothing."""
     cpp_extension = kernels.cpp_extension()
+
     has_mps = torch.backends.mps.is_available() or simulation.running()
     if name.endswith(".mm") and not has_mps:
         return (
@@ -90,6 +104,7 @@ def _missing(name: str) -> str | None:
         )
     if not cpp_extension.is_ninja_available():
         return "ninja is not here. `pip install ninja`"
+
     if not needs.has_compiler():
         compiler, fix = bootstrap.find_compiler()[0], needs.TOOLS["c++"].fix()
         return f"there is no C++ compiler ({compiler}). `{fix}`, then try again"
@@ -97,15 +112,16 @@ def _missing(name: str) -> str | None:
 
 
 def _folder(name: str, flags: list[str]) -> Path:
-    """A folder for all that the result depends on, so that nothing stale is loaded."""
+    """Return a folder for all that the result depends on, so that nothing stale is loaded."""
     parts = (kernels.source(name), torch.__version__, sys.version, platform.machine(), *flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     return paths.BUILD / "kernels" / f"{name}-{key}"
 
 
 def _first_error(output: str) -> str:
-    """What a compiler or linker complained about first, or the first line of something else's complaint."""
+    """Return what a compiler or linker complained about first, or the first line of something else's complaint."""
     lines = output.splitlines() or ["no reason given"]
-    return next(
-        (line for line in lines if "error:" in line or "undefined reference" in line), lines[0]
-    )
+    for line in lines:
+        if "error:" in line or "undefined reference" in line:
+            return line
+    return lines[0]

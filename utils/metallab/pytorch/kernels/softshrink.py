@@ -47,12 +47,15 @@ class MetalRoute:
         self.library = library
 
     def softshrink_forward(self, out: Tensor, x: Tensor, lambd: float) -> None:
+        """Fill ``out``."""
         self._run("softshrink_forward", (out, x), lambd)
 
     def softshrink_backward(self, grad_x: Tensor, grad: Tensor, x: Tensor, lambd: float) -> None:
+        """Fill ``grad_x``."""
         self._run("softshrink_backward", (grad_x, grad, x), lambd)
 
     def _run(self, kernel: str, tensors: tuple[Tensor, ...], lambd: float) -> None:
+        """Run a kernel on tensors of one dtype, shape and dense layout; four elements a thread where it can be."""
         n, dtype = tensors[0].numel(), tensors[0].dtype
         if dtype not in METAL_NAMES:
             raise TypeError(
@@ -60,29 +63,29 @@ class MetalRoute:
             )
         if n == 0:
             return
-        flat = [
-            tensor.as_strided((n,), (1,)) for tensor in tensors
-        ]  # a kernel sees memory, not strides
+
+        flat = [tensor.as_strided((n,), (1,)) for tensor in tensors]  # a kernel sees no strides
+        name = METAL_NAMES[dtype]
         if all(map(_is_aligned, flat)):
-            run = getattr(self.library, f"{kernel}_vec4_{METAL_NAMES[dtype]}")
-            run(*flat, lambd, n, threads=(n + 3) // 4)
+            by_four = getattr(self.library, f"{kernel}_vec4_{name}")
+            by_four(*flat, lambd, n, threads=(n + 3) // 4)
         else:
-            getattr(self.library, f"{kernel}_{METAL_NAMES[dtype]}")(*flat, lambd, threads=n)
+            by_one = getattr(self.library, f"{kernel}_{name}")
+            by_one(*flat, lambd, threads=n)
 
 
 def _is_aligned(tensor: Tensor) -> bool:
-    """True if four elements may be read at once where the tensor begins; a view may begin anywhere."""
-    # An MPS tensor's data_ptr is the address of an object; its memory begins at a page.
-    begin = (
-        tensor.storage_offset() * tensor.element_size()
-        if tensor.device.type == "mps"
-        else tensor.data_ptr()
-    )
+    """Say whether four elements may be read at once where the tensor begins; a view may begin anywhere."""
+    if tensor.device.type == "mps":
+        # its data_ptr is the address of an object; its memory begins at a page
+        begin = tensor.storage_offset() * tensor.element_size()
+    else:
+        begin = tensor.data_ptr()
     return begin % (4 * tensor.element_size()) == 0
 
 
 def route(device: torch.device | str) -> SoftshrinkRoute:
-    """The way that a device computes, made when it is first asked for: the CPU, an MPS or a CUDA device."""
+    """Return the way that a device computes, made when it is first asked for: the CPU, an MPS or a CUDA device."""
     device = torch.device(device)
     if device.type == "cuda":
         return _cuda_route(torch.cuda.current_device() if device.index is None else device.index)
@@ -107,35 +110,52 @@ DEVICES = ("cpu", "mps", "cuda")
 
 @torch.library.custom_op("metallab::softshrink", mutates_args=(), device_types=DEVICES)
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """Softshrink of every element: a tensor of the shape, dtype and memory format of ``x``.
+    """Compute softshrink of every element.
 
-    float32, float16 and bfloat16; on the CPU float64 too. ValueError for a ``lambd`` below 0 or beyond the dtype.
+    Parameters
+    ----------
+    x
+        float32, float16 or bfloat16; on the CPU float64 too.
+    lambd
+        Half the width of what becomes zero.
+
+    Returns
+    -------
+    Tensor
+        Of the shape, dtype and memory format of ``x``.
+
+    Raises
+    ------
+    ValueError
+        For a ``lambd`` below 0 or beyond the dtype.
+    TypeError
+        For a tensor of whole numbers.
     """
-    out = _fresh(x, lambd)
-    route(x.device).softshrink_forward(out, _laid_out_as(out, x), lambd)
+    out = _make_output(x, lambd)
+    route(x.device).softshrink_forward(out, _lay_out_as(out, x), lambd)
     return out
 
 
 @torch.library.custom_op("metallab::softshrink_backward", mutates_args=(), device_types=DEVICES)
 def softshrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
-    """The gradient with respect to ``x``, given that with respect to the result; all of one shape, dtype and device."""
-    out = _fresh(x, lambd)
-    route(x.device).softshrink_backward(out, _laid_out_as(out, grad), _laid_out_as(out, x), lambd)
+    """Compute the gradient with respect to ``x`` from that with respect to the result; both like ``x``."""
+    out = _make_output(x, lambd)
+    route(x.device).softshrink_backward(out, _lay_out_as(out, grad), _lay_out_as(out, x), lambd)
     return out
 
 
 @softshrink.register_fake
 def _(x: Tensor, lambd: float = 0.5) -> Tensor:
-    return _fresh(x, lambd)
+    return _make_output(x, lambd)
 
 
 @softshrink_backward.register_fake
-def _(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
-    return _fresh(x, lambd)
+def _(grad: Tensor, x: Tensor, lambd: float) -> Tensor:  # noqa: ARG001 - the operator's arguments
+    return _make_output(x, lambd)
 
 
-def _fresh(x: Tensor, lambd: float) -> Tensor:
-    """An output, after checks that do not look at values."""
+def _make_output(x: Tensor, lambd: float) -> Tensor:
+    """Return an output, after checks that do not look at values."""
     if not x.is_floating_point():
         raise TypeError(f"softshrink takes floating-point tensors, not {x.dtype}")
     if not 0 <= lambd <= torch.finfo(x.dtype).max:
@@ -145,12 +165,12 @@ def _fresh(x: Tensor, lambd: float) -> Tensor:
     return torch.empty_like(x)
 
 
-def _laid_out_as(out: Tensor, x: Tensor) -> Tensor:
-    """``x`` with its elements in the order in which ``out`` has them in memory; itself where it has."""
+def _lay_out_as(out: Tensor, x: Tensor) -> Tensor:
+    """Return ``x`` with its elements in the order in which ``out`` has them in memory; itself where it has."""
     return x if x.stride() == out.stride() else torch.empty_like(out).copy_(x)
 
 
-def _keep_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:
+def _keep_for_backward(ctx: Any, inputs: tuple, output: Tensor) -> None:  # noqa: ARG001 - PyTorch names it
     *_, x, ctx.lambd = inputs
     ctx.save_for_backward(x)
 
