@@ -1,7 +1,7 @@
 """A line that says how far something slow has come: on a terminal and in a notebook, and nowhere else.
 
-It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is wiped
-away on a terminal; a notebook, which cannot take an output back, keeps a last text.
+It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is
+wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def repeat_calls(
     on: PyTorchDevice,
     rounds: int,
     until: float,
-    show_progress: Callable[[int], object] = lambda calls: None,
+    show_progress: Callable[[int], object],
 ) -> Repetition:
     """Make calls again in bursts, the small ones first, until one is wrong.
 
