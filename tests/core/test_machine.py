@@ -79,9 +79,9 @@ def printing(text: str) -> str:
 @pytest.fixture(autouse=True)
 def fresh():
     """Each test asks anew: the facts are otherwise kept for the process."""
-    machine._fixed.cache_clear()
+    machine._ask_once.cache_clear()
     yield
-    machine._fixed.cache_clear()
+    machine._ask_once.cache_clear()
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
         subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True)
 
     def state():
-        machine._fixed.cache_clear()
+        machine._ask_once.cache_clear()
         described = machine.describe()
         return described.git_revision, described.git_dirty
 

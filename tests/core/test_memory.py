@@ -152,7 +152,7 @@ class Process:
 def test_samples_and_the_systems_record_are_put_together(monkeypatch):
     process, record = Process(), [9000]
     monkeypatch.setattr(memory.psutil, "Process", lambda: process)
-    monkeypatch.setattr(memory, "_highest_ever", lambda: record[0])
+    monkeypatch.setattr(memory, "_read_highest_ever", lambda: record[0])
     with memory.peak(on=CPU) as peak:
         process.rss = 4000
         process.sampled.wait(300)

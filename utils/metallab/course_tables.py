@@ -241,7 +241,7 @@ def main(given: list[str] | None = None) -> int:
 
     for path in changed:
         print(
-            f"{paths.shown(path)}: {'not as it is made; run make course' if wish.check else 'written'}"
+            f"{paths.shorten(path)}: {'not as it is made; run make course' if wish.check else 'written'}"
         )
     return 1 if changed and wish.check else 0
 

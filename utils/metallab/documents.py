@@ -106,7 +106,7 @@ class Documents:
             return content
 
         text = content.decode()
-        changed = self.relinked(text, source=name, place=name)
+        changed = self.relink(text, source=name, place=name)
         has_lost = len(find_links(changed)) < len(find_links(text))
         return (_line_above(name, has_lost=has_lost) + _with_anchors(changed)).encode()
 
@@ -119,7 +119,7 @@ class Documents:
         }
         return {name: found[0] for name, text in texts.items() if (found := headings(text))}
 
-    def relinked(self, text: str, source: str, place: str) -> str:
+    def relink(self, text: str, source: str, place: str) -> str:
         """Return a Markdown text with links that lead to copies; of those that lead to none the words remain.
 
         Parameters
@@ -170,14 +170,17 @@ class Documents:
 
     def _cells_of_headings(self, page: str) -> dict[str, str]:
         """Return the id of the cell in which each heading of a page stands, by the name that JupyterLab gives it."""
-        if page not in self._cells:
-            path, found = self.root / "notebooks" / page, {}
-            for cell in nbformat.read(path, 4).cells if path.is_file() else ():
-                if cell.cell_type == "markdown":
-                    for words in headings(cell.source):
-                        found.setdefault(words.replace(" ", "-"), cell.id)
-            self._cells[page] = found
-        return self._cells[page]
+        if page in self._cells:
+            return self._cells[page]
+
+        path = self.root / "notebooks" / page
+        found: dict[str, str] = {}
+        for cell in nbformat.read(path, 4).cells if path.is_file() else ():
+            words = headings(cell.source) if cell.cell_type == "markdown" else []
+            for heading in words:
+                found.setdefault(heading.replace(" ", "-"), cell.id)
+        self._cells[page] = found
+        return found
 
 
 def resolve(source: str, target: str) -> tuple[str | None, str]:
@@ -235,7 +238,13 @@ def find_links(text: str) -> list[Link]:
 def relink(text: str, new_target: Callable[[Link], str | None]) -> str:
     """Return a Markdown text with other targets of its links and pictures; what is code stays as it is.
 
-    Of a link for which ``new_target`` returns None the words remain. An aside for which it returns an empty text goes.
+    Parameters
+    ----------
+    text
+        The Markdown.
+    new_target
+        Returns the target that a link gets; None for one of which only the words remain, and an empty text for an
+        aside that goes.
     """
     parts, done = [], 0
     for found in _LINK.finditer(_without_code(text)):
@@ -266,13 +275,10 @@ def _headings(text: str) -> Iterator[tuple[Token, str]]:
     """Find the headings: the token that opens each, and its words."""
     opened = None
     for token in _MARKDOWN.parse(text):
-        if opened:
-            yield (
-                opened,
-                "".join(
-                    part.content for part in token.children if part.type in ("text", "code_inline")
-                ),
-            )
+        if opened is not None:
+            parts = token.children or []
+            words = [part.content for part in parts if part.type in ("text", "code_inline")]
+            yield opened, "".join(words)
         opened = token if token.type == "heading_open" else None
 
 
@@ -280,7 +286,7 @@ def _without_code(text: str) -> str:
     """Return a text of the same length with an x for each character of code."""
     lines = text.splitlines(keepends=True)
     for token in _BLOCKS.parse(text):
-        if token.type in ("fence", "code_block"):
+        if token.type in ("fence", "code_block") and token.map is not None:
             for number in range(*token.map):
                 lines[number] = re.sub(r"[^\n]", "x", lines[number])
     return _CODE_SPAN.sub(lambda found: re.sub(r"[^\n]", "x", found[0]), "".join(lines))
@@ -288,10 +294,13 @@ def _without_code(text: str) -> str:
 
 def _with_anchors(text: str) -> str:
     """Name each heading as GitHub names it, which links to headings rely on: JupyterLab's own names are others."""
-    lines, seen = text.splitlines(keepends=True), Counter()
+    lines = text.splitlines(keepends=True)
+    seen: Counter[str] = Counter()
+
     for token, words in _headings(text):
-        if not token.markup.startswith("#"):
+        if not token.markup.startswith("#") or token.map is None:
             continue
+
         name = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
         number, line = seen[name], token.map[0]
         seen[name] += 1

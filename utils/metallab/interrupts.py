@@ -41,7 +41,6 @@ def ignore() -> None:
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
 
 
-if (
-    is_command() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
-):  # a background job ignores it
+# a background job ignores it
+if is_command() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, on_interrupt)

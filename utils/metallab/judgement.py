@@ -40,22 +40,23 @@ class Judgement(str):
     """
 
     exercise: str
+    """What the page calls it."""
     outcome: Judged
+    """How the answer was judged."""
     sentence: str
+    """What its reader is told."""
 
     def __new__(cls, exercise: str, outcome: Judged, sentence: str) -> Judgement:
+        """Make the text of the exercise and the sentence."""
         judgement = super().__new__(cls, f"{exercise}: {sentence}")
         judgement.exercise = exercise
         judgement.outcome = outcome
         judgement.sentence = sentence
         return judgement
 
-    def __getnewargs__(self) -> tuple[str, str, str]:
-        return (
-            self.exercise,
-            self.outcome,
-            self.sentence,
-        )  # a text pickles and copies itself with one argument
+    # a text pickles and copies itself with one argument
+    def __getnewargs__(self) -> tuple[str, str, str]:  # type: ignore[override]
+        return (self.exercise, self.outcome, self.sentence)
 
     def data(self) -> dict[str, str]:
         """Return what programs read: ``exercise``, ``outcome`` and ``sentence``."""

@@ -14,8 +14,9 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,10 +56,10 @@ CoreCount = Annotated[int, Meta(gt=0, le=10_000)]
 Bytes = Annotated[int, Meta(gt=0, le=2**50)]
 
 LOAD_AVERAGE = "Load average (1, 5, 15 minutes)"
-_COMMAND_SECONDS = 2.0  # for what is asked each time
-_FACT_SECONDS = (
-    20.0  # for what is asked once: system_profiler and nvidia-smi may take seconds at first
-)
+_COMMAND_SECONDS = 2.0
+"""For what is asked each time."""
+_FACT_SECONDS = 20.0
+"""For what is asked once: system_profiler and nvidia-smi may take seconds at first."""
 _SYS, _PROC = Path("/sys"), Path("/proc")
 
 
@@ -99,21 +100,18 @@ class Machine:
     """Those of `VARIABLES` that are set, without folders and names."""
 
     def to_json(self) -> str:
-        """One line of JSON, which `metallab.records` reads."""
+        """Return one line of JSON, which `metallab.records` reads."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, sort_keys=True, allow_nan=False)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value for display, in reading order."""
+        """Return label and value for display, in reading order."""
         yes_no = {True: "yes", False: "no", None: ""}
-        kinds = ("physical", "logical", "performance", "efficiency")
-        cores = [(getattr(self, f"cores_{kind}"), kind) for kind in kinds]
-        revision = (self.git_revision or "none")[:12] + (", with changes" if self.git_dirty else "")
+
         rows = {
             "Chip": self.chip,
-            "CPU cores": ", ".join(f"{count} {kind}" for count, kind in cores if count is not None),
-            "Memory": self.memory_bytes and units.size(self.memory_bytes),
-            "GPU": (self.gpu or "none found")
-            + (f", {self.gpu_cores} cores" if self.gpu_cores else ""),
+            "CPU cores": self._describe_cores(),
+            "Memory": units.size(self.memory_bytes) if self.memory_bytes else None,
+            "GPU": self._describe_gpu(),
             "System": " ".join(filter(None, (self.os_name, self.os_version))),
             "Architecture": self.architecture,
             "Virtual machine": yes_no[self.virtual],
@@ -122,21 +120,34 @@ class Machine:
             "CPU governor": self.cpu_governor,
             LOAD_AVERAGE: ", ".join(f"{load:.2f}" for load in self.load_average or ()),
             "Python": self.python,
-            "Packages": ", ".join(
+            "Packages": _list(
                 f"{name} {version}" for name, version in self.versions.items() if version
-            )
-            or "none",
-            "Not installed": ", ".join(
-                name for name, version in self.versions.items() if not version
-            )
-            or "none",
-            "Environment": ", ".join(
+            ),
+            "Not installed": _list(name for name, version in self.versions.items() if not version),
+            "Environment": _list(
                 f"{key}={value}" for key, value in sorted(self.environment.items())
-            )
-            or "none",
-            "Git revision": revision,
+            ),
+            "Git revision": self._describe_revision(),
         }
         return [(label, value or "unknown") for label, value in rows.items()]
+
+    def _describe_cores(self) -> str:
+        """Return how many cores there are of each kind that is known."""
+        counts = {
+            "physical": self.cores_physical,
+            "logical": self.cores_logical,
+            "performance": self.cores_performance,
+            "efficiency": self.cores_efficiency,
+        }
+        return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count is not None)
+
+    def _describe_gpu(self) -> str:
+        name = self.gpu or "none found"
+        return f"{name}, {self.gpu_cores} cores" if self.gpu_cores else name
+
+    def _describe_revision(self) -> str:
+        revision = (self.git_revision or "none")[:12]
+        return f"{revision}, with changes" if self.git_dirty else revision
 
     def table(self) -> Table:
         """Return `rows` as a table."""
@@ -146,31 +157,59 @@ class Machine:
         return self.table()._repr_html_()
 
 
+def _list(names: Iterable[str]) -> str:
+    """Return names in a line, or that there are none."""
+    return ", ".join(names) or "none"
+
+
 def describe() -> Machine:
-    """This machine, now.
+    """Return what this machine is now.
 
     Hardware, versions and the git revision are asked once a process; power, load and environment every time. Takes
     some milliseconds on Linux; on a Mac the first call may take seconds, because it starts ``system_profiler``.
     """
-    ask_now = {"Darwin": _mac_now, "Linux": _linux_now}.get(platform.system(), dict)
-    unknown = dict.fromkeys(field.name for field in fields(Machine))
-    facts = unknown | _fixed() | ask_now()
-    with contextlib.suppress(OSError):
-        facts["load_average"] = os.getloadavg()
-    facts["environment"] = {
+    ask_now: Callable[[], dict[str, Any]]
+    ask_now = {"Darwin": _ask_mac_now, "Linux": _ask_linux_now}.get(platform.system(), dict)
+    facts = _ask_once() | ask_now()
+    environment = {
         name: one_line(scrub(os.environ[name])) for name in VARIABLES if name in os.environ
     }
-    facts["versions"] = dict(
-        facts["versions"]
-    )  # a copy: the caller's to change, the cached one is not
-    return Machine(**facts)
+    load_average = None
+    with contextlib.suppress(OSError):
+        load_average = os.getloadavg()
+
+    return Machine(
+        chip=facts.get("chip"),
+        cores_physical=facts.get("cores_physical"),
+        cores_logical=facts.get("cores_logical"),
+        cores_performance=facts.get("cores_performance"),
+        cores_efficiency=facts.get("cores_efficiency"),
+        memory_bytes=facts.get("memory_bytes"),
+        gpu=facts.get("gpu"),
+        gpu_cores=facts.get("gpu_cores"),
+        os_name=facts.get("os_name"),
+        os_version=facts.get("os_version"),
+        architecture=facts.get("architecture"),
+        virtual=facts.get("virtual"),
+        python=facts["python"],
+        versions=dict(facts["versions"]),  # the caller's to change, which the kept one is not
+        git_revision=facts.get("git_revision"),
+        git_dirty=facts.get("git_dirty"),
+        power_source=facts.get("power_source"),
+        low_power_mode=facts.get("low_power_mode"),
+        cpu_governor=facts.get("cpu_governor"),
+        load_average=load_average,
+        environment=environment,
+    )
 
 
 @functools.cache
-def _fixed() -> dict[str, Any]:
-    """What does not change while this process lives."""
-    ask = {"Darwin": _mac, "Linux": _linux}.get(platform.system(), dict)
-    revision, dirty = git_state(ROOT)
+def _ask_once() -> dict[str, Any]:
+    """Return what does not change while this process lives."""
+    ask: Callable[[], dict[str, Any]]
+    ask = {"Darwin": _ask_mac, "Linux": _ask_linux}.get(platform.system(), dict)
+    revision, is_dirty = git_state(ROOT)
+
     common = {
         "cores_physical": psutil.cpu_count(logical=False),
         "cores_logical": psutil.cpu_count(),
@@ -180,26 +219,26 @@ def _fixed() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "git_revision": revision,
-        "git_dirty": dirty,
+        "git_dirty": is_dirty,
     }
     return common | ask()
 
 
 def _version(package: str) -> str | None:
-    """The installed version, from its metadata: importing a framework takes seconds and may start a device."""
+    """Return the installed version, from its metadata: importing a framework takes seconds and may start a device."""
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-    return (
-        one_line(version) if version else None
-    )  # a broken installation has metadata without a version
+    # a broken installation has metadata without a version
+    return one_line(version) if version else None
 
 
 # --- macOS. No line below this one has been checked on a Mac; the tests run each against imitated commands. ---
 
 
-def _mac() -> dict[str, Any]:
+def _ask_mac() -> dict[str, Any]:
+    """Return what a Mac tells of itself once."""
     counts = {
         "memory_bytes": "hw.memsize",
         "cores_physical": "hw.physicalcpu",
@@ -207,22 +246,23 @@ def _mac() -> dict[str, Any]:
         "cores_performance": "hw.perflevel0.physicalcpu",
         "cores_efficiency": "hw.perflevel1.physicalcpu",
     }
-    settings = _sysctl("machdep.cpu.brand_string", "kern.hv_vmm_present", *counts.values())
-    gpu, gpu_cores = _mac_gpu()
+    settings = _ask_sysctl("machdep.cpu.brand_string", "kern.hv_vmm_present", *counts.values())
+    gpu, gpu_cores = _ask_mac_gpu()
     version = _ask("sw_vers", "-productVersion", seconds=_FACT_SECONDS)
+
     return {
         "chip": settings.get("machdep.cpu.brand_string"),
-        **{name: _positive(settings.get(asked)) for name, asked in counts.items()},
+        **{name: _read_positive(settings.get(asked)) for name, asked in counts.items()},
         "virtual": {"0": False, "1": True}.get(settings.get("kern.hv_vmm_present", "")),
         "gpu": gpu,
         "gpu_cores": gpu_cores,
         "os_name": "macOS",
-        "os_version": _matched(r"^\s*(\d+(?:\.\d+)*)\s*$", version),
+        "os_version": _find(r"^\s*(\d+(?:\.\d+)*)\s*$", version),
     }
 
 
-def _sysctl(*names: str) -> dict[str, str]:
-    """Values by name. One process for all, with names printed: a name this Mac does not know is only left out."""
+def _ask_sysctl(*names: str) -> dict[str, str]:
+    """Return values by name. One process for all, with names printed: one that this Mac does not know is left out."""
     lines = (_ask("sysctl", *names, may_fail=True, seconds=_FACT_SECONDS) or "").splitlines()
     pairs = (line.partition(": ") for line in lines)
     return {
@@ -230,8 +270,8 @@ def _sysctl(*names: str) -> dict[str, str]:
     }
 
 
-def _mac_gpu() -> tuple[str | None, int | None]:
-    """Name and core count. The report also lists displays with their serial numbers: only two values are taken."""
+def _ask_mac_gpu() -> tuple[str | None, int | None]:
+    """Return name and core count. The report lists displays with serial numbers, too: only two values are taken."""
     report = _ask("system_profiler", "SPDisplaysDataType", "-json", seconds=_FACT_SECONDS)
     try:
         cards = json.loads(report or "{}")["SPDisplaysDataType"]
@@ -239,89 +279,91 @@ def _mac_gpu() -> tuple[str | None, int | None]:
         cores = [card.get("sppci_cores") for card in cards]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None, None  # not the report that we know
-    only_cores = _positive(cores[0]) if len(cores) == 1 else None
-    return _joined([name for name in names if isinstance(name, str)]), only_cores
+
+    only_cores = _read_positive(cores[0]) if len(cores) == 1 else None
+    return _join([name for name in names if isinstance(name, str)]), only_cores
 
 
-def _mac_now() -> dict[str, Any]:
-    source = _matched(r"Now drawing from '(AC|Battery) Power'", _ask("pmset", "-g", "batt"))
-    low_power = _matched(r"^\s*lowpowermode\s+([01])\s*$", _ask("pmset", "-g"))
+def _ask_mac_now() -> dict[str, Any]:
+    """Return a Mac's power."""
+    source = _find(r"Now drawing from '(AC|Battery) Power'", _ask("pmset", "-g", "batt"))
+    low_power = _find(r"^\s*lowpowermode\s+([01])\s*$", _ask("pmset", "-g"))
     return {
         "power_source": "battery" if source == "Battery" else source,
-        "low_power_mode": low_power and low_power == "1",
+        "low_power_mode": None if low_power is None else low_power == "1",
     }
 
 
 # --- Linux ---
 
 
-def _linux() -> dict[str, Any]:
+def _ask_linux() -> dict[str, Any]:
+    """Return what Linux tells once."""
     cpuinfo = _read(_PROC / "cpuinfo") or ""
-    flags = _matched(r"^flags\s*:(.*)$", cpuinfo)
+    flags = _find(r"^flags\s*:(.*)$", cpuinfo)
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
     gpus = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", seconds=_FACT_SECONDS)
+
     return {
-        "chip": _matched(r"^model name\s*:\s*(.+?)\s*$", cpuinfo),
-        "gpu": _joined((gpus or "").splitlines()),
-        "virtual": "hypervisor" in flags.split()
-        if flags
-        else None,  # x86 says so, other processors do not
+        "chip": _find(r"^model name\s*:\s*(.+?)\s*$", cpuinfo),
+        "gpu": _join((gpus or "").splitlines()),
+        # x86 says so, other processors do not
+        "virtual": "hypervisor" in flags.split() if flags else None,
         "os_name": one_line(release.get("NAME", "")).strip() or "Linux",
         "os_version": one_line(release.get("VERSION_ID", "")).strip() or None,
     }
 
 
-def _linux_now() -> dict[str, Any]:
+def _ask_linux_now() -> dict[str, Any]:
+    """Return power and frequency governors of Linux."""
     pattern = "devices/system/cpu/cpu*/cpufreq/scaling_governor"
-    governors = sorted(
-        {text for path in _SYS.glob(pattern) if (text := one_line(_read(path) or "").strip())}
-    )
+    told = (one_line(_read(path) or "").strip() for path in _SYS.glob(pattern))
+    governors = sorted({text for text in told if text})
+    return {"power_source": _ask_power_source(), "cpu_governor": ", ".join(governors) or None}
+
+
+def _ask_power_source() -> str | None:
+    """Return ``AC`` if a power supply is plugged in, ``battery`` if one is being drained, else None."""
     supplies = [(_read(path / "type"), path) for path in sorted(_SYS.glob("class/power_supply/*"))]
-    plugged = any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies)
-    drained = any(
-        kind == "Battery" and _read(path / "status") == "Discharging" for kind, path in supplies
-    )
-    source = "AC" if plugged else "battery" if drained else None
-    return {"power_source": source, "cpu_governor": ", ".join(governors) or None}
+
+    if any(kind == "Mains" and _read(path / "online") == "1" for kind, path in supplies):
+        return "AC"
+    for kind, path in supplies:
+        if kind == "Battery" and _read(path / "status") == "Discharging":
+            return "battery"
+    return None
 
 
 # --- everywhere ---
 
 
-_GIT_STATUS = (
-    "--porcelain=v2",
-    "--branch",
-    "--untracked-files=normal",
-)  # a user's settings may leave new files out
+# new files are asked for, since a user's settings may leave them out
+_GIT_STATUS = ("--porcelain=v2", "--branch", "--untracked-files=normal")
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Revision of the checkout, and whether it differs from it; (None, None) if this is no checkout."""
+    """Return the revision of a checkout, and whether it differs from it; (None, None) if the folder is none."""
     if not (folder / ".git").exists():  # else git would answer for a repository further up
         return None, None
-    status = _ask(
-        "git",
-        "--no-optional-locks",
-        "-C",
-        str(folder),
-        "status",
-        *_GIT_STATUS,
-        seconds=_FACT_SECONDS,
-    )
+
+    command = ("git", "--no-optional-locks", "-C", str(folder), "status", *_GIT_STATUS)
+    status = _ask(*command, seconds=_FACT_SECONDS)
     if status is None:
         return None, None
-    revision = _matched(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
+    revision = _find(r"^# branch\.oid ([0-9a-f]{40,64})$", status)
     return revision, any(not line.startswith("#") for line in status.splitlines())
 
 
 def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) -> str | None:
-    """What a command prints; None if there is no such command, it fails or it takes too long.
+    """Return what a command prints; None if there is no such command, it fails or it takes too long.
 
     It does not see GIT_DIR and its like, which hooks of git set, and which would name another repository.
     """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["LC_ALL"] = "C"
     try:
         done = subprocess.run(
             command,
@@ -329,50 +371,46 @@ def _ask(*command: str, may_fail: bool = False, seconds: float | None = None) ->
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=_COMMAND_SECONDS if seconds is None else seconds,
-            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-            | {"LC_ALL": "C"},
+            env=environment,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if may_fail or done.returncode == 0 else None
+
+    if done.returncode != 0 and not may_fail:
+        return None
+    return done.stdout.decode(errors="replace")
 
 
 def _read(path: Path) -> str | None:
+    """Return the text of a file of the system; None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
 
 
-def _matched(pattern: str, text: str | None) -> str | None:
-    """The first group of a pattern, lines being lines; None if it is not there."""
+def _find(pattern: str, text: str | None) -> str | None:
+    """Return the first group of a pattern, lines being lines; None if it is not there."""
     match = re.search(pattern, text or "", re.MULTILINE)
     return one_line(match[1]) if match else None
 
 
-def _positive(text: Any) -> int | None:
-    """A positive whole number written in ASCII digits, or None."""
-    return (
-        int(text)
-        if isinstance(text, str) and re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII)
-        else None
-    )
+def _read_positive(text: Any) -> int | None:
+    """Return a positive whole number that is written in ASCII digits, or None."""
+    if isinstance(text, str) and re.fullmatch(r"0*[1-9][0-9]{0,17}", text, re.ASCII):
+        return int(text)
+    return None
 
 
-def _joined(names: list[str]) -> str | None:
-    """Names with how often each occurs: ``2 × NVIDIA H200``."""
-    names = [name.strip() for name in names if name.strip()]
-    counts = {name: names.count(name) for name in names}
-    return (
-        one_line(
-            ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
-        )
-        or None
-    )
+def _join(names: list[str]) -> str | None:
+    """Return names with how often each occurs: ``2 × NVIDIA H200``; None if there are none."""
+    counts = Counter(name.strip() for name in names if name.strip())
+    shown = (f"{count} × {name}" if count > 1 else name for name, count in counts.items())
+    return one_line(", ".join(shown)) or None
 
 
 def one_line(text: str) -> str:
-    """One line of printable text of at most `TEXT_LIMIT` characters: what `metallab.records` accepts."""
+    """Return one line of printable text of at most `TEXT_LIMIT` characters: what `metallab.records` accepts."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return shown if len(shown) <= TEXT_LIMIT else shown[: TEXT_LIMIT - 1] + "…"

@@ -9,6 +9,7 @@ is short *and* lower than one that the process had before.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,19 +24,28 @@ INTERVAL = 0.002
 """Seconds between two readings of the resident memory."""
 
 
+_SHARES_OF_15 = ((32, 2 / 3), (math.inf, 3 / 4))
+_SHARES_OF_26 = ((24, 0.74), (48, 0.78), (64, 0.81), (math.inf, 0.84))
+"""Up to so many GiB of memory Metal recommends this share of it, by the version of macOS."""
+
+
 def metal_limit(installed: int, macos: int = 15) -> int:
-    """Bytes that Metal recommends for the GPU of a Mac with ``installed`` bytes of memory, as logs of it report.
+    """Return the bytes that Metal recommends for the GPU of a Mac, as logs of it report.
 
     Up to macOS 15 two thirds up to 32 GiB (exo#1672), three quarters above (llama.cpp#1870). On macOS 26 74 % up to
     24 GiB (llmfit#754), 78 % to 48, 81 % to 64, and 84 % above (antirez/ds4#893). ``sudo sysctl iogpu.wired_limit_mb``
     changes it. On a Mac ``torch.mps.recommended_max_memory()`` returns its own.
+
+    Parameters
+    ----------
+    installed
+        Bytes of memory that the Mac has.
+    macos
+        The number of its macOS: 15, or 26.
     """
-    shares, otherwise = (
-        ([(24, 0.74), (48, 0.78), (64, 0.81)], 0.84) if macos >= 26 else ([(32, 2 / 3)], 3 / 4)
-    )
-    return int(
-        installed * next((share for most, share in shares if installed <= most * 2**30), otherwise)
-    )
+    shares = _SHARES_OF_26 if macos >= 26 else _SHARES_OF_15
+    share = next(share for most, share in shares if installed <= most * 2**30)
+    return int(installed * share)
 
 
 @dataclass
@@ -45,41 +55,69 @@ class PeakMemory:
     how: str
     """``"allocator"`` (exact) or ``"sampled"`` (resident memory of the whole process, other threads' too)."""
     bytes: int | None = None
+    """None until the block has ended."""
     pool_bytes: int | None = None
     """What the driver holds in its pool at the end, in all; None where there is no pool."""
 
     def __str__(self) -> str:
         if self.bytes is None:
             return "peak memory: the block has not ended"
+
         # memory freed before and kept by the process is reused unseen
         least = "at least " if self.how == "sampled" else ""
         text = f"peak memory {least}{units.size(self.bytes)} above the start ({self.how})"
-        return text + (
-            f", driver's pool {units.size(self.pool_bytes)}" if self.pool_bytes is not None else ""
-        )
+        if self.pool_bytes is not None:
+            text += f", driver's pool {units.size(self.pool_bytes)}"
+        return text
 
 
 @contextlib.contextmanager
 def peak(*, on: Device) -> Iterator[PeakMemory]:
-    """Peak memory of the block on a device, known when it ends, also by an exception such as "out of memory".
+    """Measure the peak memory of a ``with`` block on a device.
 
-    Not for nesting: the allocator has one peak counter. TensorFlow has such counters on some GPUs; on an Apple GPU,
-    whose memory is the CPU's, the process is sampled where it has none. ValueError for a GPU whose memory cannot be
-    seen at all, as JAX's.
+    It is known when the block ends, also by an exception such as "out of memory". Blocks are not nested: the allocator
+    has one peak counter. TensorFlow has such counters on some GPUs; on an Apple GPU, whose memory is the CPU's, the
+    process is sampled where it has none.
+
+    Parameters
+    ----------
+    on
+        The device, as `metallab.device.pick` returns it.
+
+    Yields
+    ------
+    PeakMemory
+        Its ``bytes`` are None until the block has ended.
+
+    Raises
+    ------
+    ValueError
+        For a GPU whose memory cannot be seen at all, as JAX's.
+
+    Examples
+    --------
+    >>> with memory.peak(on=lab) as used:
+    ...     y = model(x)
+    >>> print(used)
+    peak memory 1.5 GiB above the start (allocator), driver's pool 2 GiB
     """
-    with _how(on) as memory:
+    with _choose_way(on) as memory:
         yield memory
 
 
-def _how(on: Device) -> contextlib.AbstractContextManager[PeakMemory]:
+def _choose_way(on: Device) -> contextlib.AbstractContextManager[PeakMemory]:
+    """Return the way to find the peak on a device: by its allocator where that counts, else by samples."""
     if on.kind == "cpu":
-        return _sampled_peak()
+        return _sample_peak()
     if on.framework == "torch":
-        return _allocator_peak(on, _torch_counters(on))
-    if on.framework == "tensorflow" and (counters := _tensorflow_counters()):
-        return _allocator_peak(on, counters)
+        return _read_peak(on, _find_torch_counters(on))
+
+    if on.framework == "tensorflow":
+        counters = _find_tensorflow_counters()
+        if counters is not None:
+            return _read_peak(on, counters)
     if on.kind == "mps":
-        return _sampled_peak()
+        return _sample_peak()
     raise ValueError(
         f"{on.framework} does not tell the peak memory of a part of a program on {on.label}"
     )
@@ -95,36 +133,45 @@ class _Counters:
     pool: Callable[[], int | None]
 
 
-def _torch_counters(on: Device) -> _Counters:
+def _find_torch_counters(on: Device) -> _Counters:
+    """Return the counters of PyTorch's allocator of a GPU."""
     import torch
 
-    told = torch.accelerator
-    pool = torch.mps.driver_allocated_memory if on.kind == "mps" else told.memory_reserved
+    api = torch.accelerator
+    pool = torch.mps.driver_allocated_memory if on.kind == "mps" else api.memory_reserved
     return _Counters(
-        told.reset_peak_memory_stats, told.memory_allocated, told.max_memory_allocated, pool
+        reset=api.reset_peak_memory_stats,
+        allocated=api.memory_allocated,
+        highest=api.max_memory_allocated,
+        pool=pool,
     )
 
 
-def _tensorflow_counters() -> _Counters | None:
-    """None where the GPU's allocator, a plugin's for instance, does not count."""
+def _find_tensorflow_counters() -> _Counters | None:
+    """Return the counters of TensorFlow's GPU; None where its allocator, a plugin's for instance, does not count."""
     from tensorflow import config
 
-    told = config.experimental
+    api = config.experimental
     try:
-        told.get_memory_info("GPU:0")
+        api.get_memory_info("GPU:0")
     except ValueError:
         return None
-    info = lambda which: lambda: told.get_memory_info("GPU:0")[which]
+
     return _Counters(
-        lambda: told.reset_memory_stats("GPU:0"), info("current"), info("peak"), lambda: None
+        reset=lambda: api.reset_memory_stats("GPU:0"),
+        allocated=lambda: api.get_memory_info("GPU:0")["current"],
+        highest=lambda: api.get_memory_info("GPU:0")["peak"],
+        pool=lambda: None,
     )
 
 
 @contextlib.contextmanager
-def _allocator_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
+def _read_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
+    """Find the peak of a block by an allocator's counters."""
     on.synchronize()
     counters.reset()
     start = counters.allocated()
+
     memory = PeakMemory("allocator")
     try:
         yield memory
@@ -135,10 +182,11 @@ def _allocator_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
 
 
 @contextlib.contextmanager
-def _sampled_peak() -> Iterator[PeakMemory]:
+def _sample_peak() -> Iterator[PeakMemory]:
+    """Find the peak of a block by samples of the process's resident memory."""
     process = psutil.Process()
     start = highest = process.memory_info().rss
-    ever = _highest_ever()
+    ever = _read_highest_ever()
     done = threading.Event()
 
     def watch() -> None:
@@ -156,17 +204,18 @@ def _sampled_peak() -> Iterator[PeakMemory]:
         watcher.join()
         highest = max(highest, process.memory_info().rss)
         # the watcher does not run while one long call keeps Python's lock; a new record of the system's is from here
-        if (record := _highest_ever()) > ever:
+        record = _read_highest_ever()
+        if record > ever:
             highest = max(highest, record)
         memory.bytes = highest - start
 
 
-def _highest_ever() -> int:
-    """The highest resident memory that this process has had, in bytes; 0 where the system does not tell."""
+def _read_highest_ever() -> int:
+    """Return the highest resident memory that this process has had, in bytes; 0 where the system does not tell."""
     try:
         import resource
     except ImportError:  # Windows
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

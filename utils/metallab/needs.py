@@ -68,7 +68,9 @@ class MissingTool:
     def to_json(self) -> dict[str, str | bool]:
         """Return what an executed notebook holds under `MIME`."""
         told: dict[str, str | bool] = {"what": self.what, "fix": self.fix}
-        return told | ({"optional": True} if self.optional else {})
+        if self.optional:
+            told["optional"] = True
+        return told
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         style = "border-left:.4em solid #d55e00;padding:.5em 1em"
@@ -191,6 +193,7 @@ _not_run: list[tuple[int, Mapping[str, Any]]] = []
 
 
 def _no_reason() -> str:
+    """Return that nothing speaks against having a tool."""
     return ""
 
 
@@ -199,8 +202,10 @@ class Tool:
     """Something besides Python packages that a cell may need, and a machine may lack."""
 
     name: str
+    """In a sentence: ``a C++ compiler``."""
     is_here: Callable[[], bool]
     fix: Callable[[], str]
+    """Returns the command or step that brings it."""
     why_not_here: Callable[[], str] = _no_reason
     """Why this machine cannot have it; empty if it can. Only `OPTIONAL` tools have such a reason."""
 
@@ -212,46 +217,51 @@ class Tool:
     @property
     def report(self) -> MissingTool:
         """What to show in a cell that was not run without it."""
-        return self.missed_by("this cell")
+        return self.report_for("this cell")
 
-    def missed_by(self, what: str) -> MissingTool:
-        """What to show where something was not run without it, such as *this page*."""
+    def report_for(self, what: str) -> MissingTool:
+        """Return what to show where something was not run without it, such as *this page*."""
         lacking = f"{what} needs {self.name}, which this machine lacks"
         return MissingTool(lacking, self.fix(), optional=self.may_be_absent)
 
 
 def missing(names: Iterable[str]) -> list[Tool]:
-    """Those of the tools, by their names in `TOOLS`, that this machine lacks. KeyError for a name that is not there."""
+    """Return the tools that this machine lacks, of some named as in `TOOLS`. KeyError for a name that is not there."""
     return [TOOLS[name] for name in names if not TOOLS[name].is_here()]
 
 
 def other_torch() -> MissingTool | None:
-    """What to show where the simulated Apple GPU cannot be built, if it is written for another PyTorch; else None."""
+    """Return what to show where the simulated Apple GPU cannot be built, if it is for another PyTorch; else None."""
     from metalsim.device import OLDEST_TORCH, TORCH, knows
 
     here = importlib.metadata.version("torch").split("+")[0]
+    if knows(here):
+        return None
     what = f"the simulated Apple GPU is written for torch {OLDEST_TORCH} to {TORCH}, not {here}"
-    return None if knows(here) else MissingTool(what, SETUP)
+    return MissingTool(what, SETUP)
 
 
 def _has_apple_gpu() -> bool:
+    """Return whether there is an Apple GPU, or one can be simulated."""
     from metalsim import preload
 
-    here = (platform.system(), platform.machine())
     if sys.platform == "darwin":
-        return (
-            int(platform.mac_ver()[0].partition(".")[0] or 15) >= 15
-        )  # below, PyTorch sees no GPU
+        macos = int(platform.mac_ver()[0].partition(".")[0] or 15)
+        return macos >= 15  # below, PyTorch sees no GPU
+
+    here = (platform.system(), platform.machine())
     return here == preload.SYSTEM and shutil.which("g++") is not None
 
 
 def _fix_apple_gpu() -> str:
+    """Return how to get an Apple GPU, be it simulated."""
     if sys.platform == "darwin":
         return "update to macOS 15"
     return "use a Mac, or Linux on x86-64" if platform.machine() != "x86_64" else _packages("g++")
 
 
 def _has_shader_compiler() -> bool:
+    """Return whether Metal's language can be compiled here."""
     if sys.platform == "darwin":
         return _has_apple_gpu()
     from metalsim.shader import compiler  # imports torch
@@ -279,14 +289,12 @@ def use_compiler() -> None:
 
 
 def _packages(wanted: str) -> str:
-    """How to get what `make packages` installs."""
+    """Return how to get what `make packages` installs."""
     if sys.platform == "darwin":
         return "xcode-select --install"
-    return (
-        "make packages"
-        if shutil.which("apt-get")
-        else f"install {wanted} with this system's package manager"
-    )
+    if shutil.which("apt-get"):
+        return "make packages"
+    return f"install {wanted} with this system's package manager"
 
 
 SETUP = "make setup FORCE=1"
@@ -305,6 +313,7 @@ CORE_AI_FAILED = paths.ROOT / ".venv-coreai" / "failed"
 
 
 def _why_no_core_ai() -> str:
+    """Return why this machine cannot have Core AI; empty if it can."""
     if not bootstrap.loads_core_ai():
         return "its wheels are for macOS 26, and for Linux on x86-64 with glibc 2.34"
     if CORE_AI_FAILED.exists():
@@ -313,6 +322,7 @@ def _why_no_core_ai() -> str:
 
 
 def _why_no_mlx() -> str:
+    """Return why this machine cannot have MLX; empty if it can."""
     return "" if bootstrap.loads_mlx() else "on Linux its wheel takes glibc 2.35"
 
 

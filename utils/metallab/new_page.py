@@ -151,8 +151,8 @@ def make(name: str) -> list[str]:
     course_tables.write()
 
     return [
-        f"write {paths.shown(file)}, and what it says of itself in metadata.metallab.course; then make course",
-        f"in {paths.shown(module)} what each exercise asks, and its hint",
+        f"write {paths.shorten(file)}, and what it says of itself in metadata.metallab.course; then make course",
+        f"in {paths.shorten(module)} what each exercise asks, and its hint",
         "in docs/teaching.md what is to be written, and a question in docs/quiz.md",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]

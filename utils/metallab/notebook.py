@@ -116,7 +116,7 @@ def lacking_tools(notebook) -> list[needs.MissingTool]:
     told = notebook.metadata.get("metallab", {})
     names, optional = told.get("tools", []), told.get("skip", {}).get("without", [])
     try:
-        return [tool.missed_by("this page") for tool in needs.missing([*names, *optional])]
+        return [tool.report_for("this page") for tool in needs.missing([*names, *optional])]
     except (KeyError, TypeError):
         raise Failure(
             f"metadata.metallab.tools is {names!r}: it is a list of {', '.join(needs.TOOLS)}"

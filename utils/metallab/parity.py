@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metallab import checks, isolated, units
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.outcomes import Agreement
 
 if TYPE_CHECKING:
@@ -26,16 +26,36 @@ def against_numpy(
     function: Callable[..., Tensor],
     reference: Callable[..., np.ndarray],
     *arrays: np.ndarray,
-    on: Device,
+    on: PyTorchDevice,
     dtype: str = "float32",
 ) -> str:
-    """What ``function`` of tensors gives on a device, against what ``reference`` gives of the same numbers in float64.
+    """Compare a function of tensors on a device with NumPy's of the same numbers in float64.
 
-    Floating ``arrays`` are rounded to ``dtype`` (float16, float32 or float64) and complex ones to pairs of it, before
-    either sees them; whole numbers stay. What PyTorch raises on the device is a ``refused``, with its first line.
-    TypeError for a call with arguments that no device takes, and what ``reference`` raises comes through.
+    Parameters
+    ----------
+    function
+        Of as many tensors as there are arrays, on the device.
+    reference
+        Of as many arrays, in float64 or complex128.
+    *arrays
+        Of any shape. Floating ones are rounded to the dtype and complex ones to pairs of it, before either function
+        sees them; whole numbers stay.
+    on
+        The device.
+    dtype
+        float16, float32 or float64.
+
+    Returns
+    -------
+    str
+        ``agrees``, ``DIFFERS: ...`` or, with the first line of what PyTorch raised, ``refused: ...``.
+
+    Raises
+    ------
+    TypeError
+        For a call with arguments that no device takes. What the reference raises comes through.
     """
-    rounded = [_rounded(array, dtype) for array in arrays]
+    rounded = [_round(array, dtype) for array in arrays]
     truth = reference(*(_as_numpy(tensor) for tensor in rounded))
     try:
         result = function(*(tensor.to(on.torch_device) for tensor in rounded)).cpu()
@@ -46,13 +66,27 @@ def against_numpy(
     return agreement(truth, _as_numpy(result), dtype)
 
 
-def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> str:
-    """Do two arrays agree at a dtype's tolerance (`metallab.checks`)? Empty ones do if their shapes are equal.
+def agreement(
+    truth: np.ndarray, result: np.ndarray | isolated.Skipped, dtype: str = "float32"
+) -> str:
+    """Return whether two arrays agree at a dtype's tolerance (`metallab.checks`), in words for a table.
 
-    Of a result that was not made for lack of a tool (`metallab.isolated.Skipped`): why.
+    Parameters
+    ----------
+    truth, result
+        Of any shape; empty ones agree if their shapes are equal. Of a result that was not made for lack of a tool the
+        reason is returned.
+    dtype
+        In which the result was computed: its tolerance counts.
+
+    Returns
+    -------
+    str
+        ``agrees``, or ``DIFFERS: ...`` with where and by how much.
     """
     if isinstance(result, isolated.Skipped):
         return repr(result)
+
     if np.shape(truth) == np.shape(result) and not np.size(truth):
         return AGREES
     try:
@@ -62,7 +96,8 @@ def agreement(truth: np.ndarray, result: np.ndarray, dtype: str = "float32") -> 
     return AGREES
 
 
-def _rounded(array: Any, dtype: str) -> Tensor:
+def _round(array: Any, dtype: str) -> Tensor:
+    """Return an array as a tensor of a dtype, whole numbers as they are."""
     import torch
 
     tensor = torch.tensor(np.asarray(array))
@@ -72,7 +107,7 @@ def _rounded(array: Any, dtype: str) -> Tensor:
 
 
 def _as_numpy(tensor: Tensor) -> np.ndarray:
-    """In 64 bits: NumPy has no complex numbers of 16."""
+    """Return a tensor as an array in 64 bits: NumPy has no complex numbers of 16."""
     import torch
 
     if tensor.is_complex():

@@ -60,11 +60,26 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 
 def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:
-    """Read a regular file, at most ``most`` bytes of it.
+    """Read a regular file: no pipe is waited for.
 
-    OSError for anything else: no pipe is waited for, and no link followed unless ``follow``.
+    Parameters
+    ----------
+    path
+        The file.
+    most
+        Bytes that are read, at most; -1 for all.
+    follow
+        Whether it may be a link to one.
+
+    Raises
+    ------
+    OSError
+        For anything else than a file.
     """
-    more = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    more = os.O_NONBLOCK
+    if not follow:
+        more |= os.O_NOFOLLOW
+
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -72,7 +87,15 @@ def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:
 
 
 def run_folder(of_mode: str, device: str) -> Path:
-    """The folder of one run, such as ``build/full-cpu``; ``METALLAB_OUT`` names another one."""
+    """Return the folder of one run, such as ``build/full-cpu``; ``METALLAB_OUT`` names another one.
+
+    Parameters
+    ----------
+    of_mode
+        ``full`` or ``fast``.
+    device
+        ``mps``, ``cuda``, ``cpu`` or ``sim``.
+    """
     return Path(os.environ.get("METALLAB_OUT") or BUILD / f"{of_mode}-{device}")
 
 
@@ -120,12 +143,12 @@ def make_build() -> None:
 
 
 def results_file(device: str) -> str:
-    """The name of the file with a machine's results, after the device that was measured: ``nvidia_h200.json``."""
+    """Return the name of a machine's file of results, after the device that was measured: ``nvidia_h200.json``."""
     return re.sub(r"\W+", "_", device.lower()).strip("_") + ".json"
 
 
-def shown(path: Path) -> str:
-    """A path as it is shortest to read: relative if it lies below the current folder."""
+def shorten(path: Path) -> str:
+    """Return a path as it is shortest to read: relative if it lies below the current folder."""
     path = Path(os.path.normpath(path))
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
@@ -136,12 +159,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     Characters that UTF-8 does not have are escaped as in JSON.
     """
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
     make_folder(path.parent)
+
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_bytes(
-            content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
-        )
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

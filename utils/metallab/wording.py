@@ -53,18 +53,18 @@ PHRASES = {
 # ---- why there is no speed-up ------------------------------------------------------------------------------------
 
 
-def busy(cores: float) -> str:
+def describe_busy(cores: float) -> str:
     """Return the detail of a busy machine; ``cores`` is what other programs used."""
     return PHRASES["busy machine"].format(others=cores)
 
 
-def drifted(drift: float) -> str:
+def describe_drift(drift: float) -> str:
     """Return the detail of a machine whose speed moved; ``drift`` is relative, 0.1 for 10 % more time."""
     direction = "more" if drift > 0 else "less"
     return PHRASES["drifted"].format(change=f"{abs(drift):.0%} {direction}")
 
 
-def differs_in_a_round(whose: str, number: int, difference: str) -> str:
+def describe_difference(whose: str, number: int, difference: str) -> str:
     """Return the detail of a result that was wrong in one of the rounds; ``whose`` is a variant, or *it*."""
     return PHRASES["differs in a round"].format(whose=whose, round=number, difference=difference)
 

@@ -112,7 +112,7 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path]
         for cell in copy.cells:
             if cell.cell_type == "markdown":
                 _embed_pictures(cell)
-                cell.source = shelf.relinked(
+                cell.source = shelf.relink(
                     cell.source, source=f"notebooks/{target.name}", place=target.name
                 )
 
@@ -333,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(folder: Path, pages: Outcome, texts: Outcome, links: Sequence[str]) -> None:
     """Print what was done."""
-    shown = paths.shown(folder)
+    shown = paths.shorten(folder)
     if links:
         print(f"In {shown} copies took the place of links into the checkout: {', '.join(links)}.")
 
@@ -354,7 +354,7 @@ def _report(folder: Path, pages: Outcome, texts: Outcome, links: Sequence[str]) 
         print(
             f"Kept, since they are yours or you changed them: {names}. For ours rename yours, then run this again."
         )
-    print(f"The first page is {paths.shown(folder / contents.FILE)}.")
+    print(f"The first page is {paths.shorten(folder / contents.FILE)}.")
 
 
 if __name__ == "__main__":

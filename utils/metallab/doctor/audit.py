@@ -252,7 +252,7 @@ def find_missing_packages(folder: Path = paths.NOTEBOOKS) -> tuple[str, ...]:
 
 def find_missing_tools() -> tuple[needs.MissingTool, ...]:
     """Return the tools besides packages that some cells need and this machine lacks, each with what brings it."""
-    lacking = [tool.missed_by("a page") for tool in needs.missing(needs.TOOLS)]
+    lacking = [tool.report_for("a page") for tool in needs.missing(needs.TOOLS)]
     for program in ["git", *(["xcrun"] if sys.platform == "darwin" else [])]:
         if shutil.which(program) is None:
             lacking.append(needs.MissingTool(f"there is no {program}", "make packages"))

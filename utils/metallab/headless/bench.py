@@ -214,7 +214,8 @@ def _conclude(path: Path) -> None:
     flags = Counter(flag for record in kept for flag in record.measurement.flags)
     flagged = ", ".join(f"{count} {flag}" for flag, count in flags.most_common()) or "none"
     say(
-        f"{len(records.by_name(kept))} benchmarks, {len(kept)} measurements (flagged: {flagged}) in {paths.shown(path)}"
+        f"{len(records.by_name(kept))} benchmarks, {len(kept)} measurements (flagged: {flagged}) "
+        f"in {paths.shorten(path)}"
     )
 
 

@@ -34,7 +34,7 @@ from metallab.headless.runner import (
 )
 from metallab.notebook import closing_line
 from metallab.outcomes import STATUSES
-from metallab.paths import shown
+from metallab.paths import shorten
 
 STRICT = "--strict"
 CLEAR_LINE = "\r\x1b[K"
@@ -341,7 +341,7 @@ def print_table(results: Sequence[NotebookResult], folder: Path, seconds: float)
 
     statuses = [result.status for result in results]
     counts = [f"{statuses.count(status)} {status}" for status in STATUSES]
-    say(f"{', '.join(counts)} in {seconds:.1f} s; {shown(folder / 'summary.json')}")
+    say(f"{', '.join(counts)} in {seconds:.1f} s; {shorten(folder / 'summary.json')}")
 
     for result in results:
         if result.status == "failed":

@@ -168,7 +168,7 @@ class Project(Workbench):
 def _show_missing_apple_gpu(number: int) -> None:
     """Show that a step did not ask an Apple GPU, and what to do: the page is incomplete then."""
     tool = needs.TOOLS["apple-gpu"]
-    missing = tool.missed_by(wording.PHRASES["without it"].format(step=number))
+    missing = tool.report_for(wording.PHRASES["without it"].format(step=number))
     if tool.is_here():  # so it is there, and cannot be used
         missing = replace(missing, fix=needs.SETUP)
     needs.show(missing)

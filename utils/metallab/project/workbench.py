@@ -102,7 +102,7 @@ class Workbench:
                 raise KeyboardInterrupt
             page = report.save(self.folder / which)
             print(report.headline)
-            print(wording.PHRASES["all answers"].format(page=paths.shown(page)))
+            print(wording.PHRASES["all answers"].format(page=paths.shorten(page)))
             known = self.state.examined[which] = Examination(report, basis)
         return known.report
 

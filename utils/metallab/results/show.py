@@ -360,7 +360,7 @@ def _check_stored(page: Executed) -> None:
     )
     if not right or page.record.lesson != name or revision(described) not in told:
         raise ShowError(
-            f"{paths.shown(page.path)} and its file in results do not belong together: show it again"
+            f"{paths.shorten(page.path)} and its file in results do not belong together: show it again"
         )
     if page.picture:
         records.read_picture(page.folder / "results" / f"{name}.json", page.record.headline)
@@ -439,7 +439,7 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
         changed = pages.texts_of(executed) != before
         paths.write_atomically(path, nbformat.writes(executed) + "\n" if changed else text)
         told += [
-            f"{paths.shown(path)}: no heading {link}: the link leads to the page" for link in lost
+            f"{paths.shorten(path)}: no heading {link}: the link leads to the page" for link in lost
         ]
     return told
 
@@ -514,7 +514,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for run in parser.parse_args(arguments).runs:
             folder, reasons = make(run.resolve(), EXECUTED)
             refused |= reasons
-            print(f"show: {paths.shown(folder)}")
+            print(f"show: {paths.shorten(folder)}")
         for lost in update(EXECUTED, GALLERY):
             print(f"show: {lost}", file=sys.stderr)
     except (ShowError, report.ReportError, records.RecordError, OSError) as problem:

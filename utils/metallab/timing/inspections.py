@@ -173,7 +173,7 @@ class Inspections:
             difference = difference_of(self.judges[key], self.reference, result)
             if difference is not None:
                 whose = f"'{variant}' itself" if variant == self.baseline else "it"
-                detail = wording.differs_in_a_round(whose, self.round, difference)
+                detail = wording.describe_difference(whose, self.round, difference)
                 self.refused[key] = Withheld(Reason.OUTPUTS_DIFFER, detail)
                 self.differed_in[key] = self.round
         return bool(asked) and not any(key in self.refused for key in asked)

@@ -112,10 +112,10 @@ def why_withheld(*measurements: Measurement, drift: float | None = None) -> With
 
     busiest = max(measurements, key=lambda measured: measured.others, default=None)
     if busiest is not None and busiest.is_busy:
-        return Withheld(Reason.BUSY_MACHINE, wording.busy(busiest.others))
+        return Withheld(Reason.BUSY_MACHINE, wording.describe_busy(busiest.others))
 
     if drift is not None and has_drifted(drift):
-        return Withheld(Reason.DRIFTED, wording.drifted(drift))
+        return Withheld(Reason.DRIFTED, wording.describe_drift(drift))
     return None
 
 

@@ -85,7 +85,8 @@ def run(given: argparse.Namespace) -> int:
     print(different)
     threads = f"{given.threads} a side" if given.threads else "no limit"
     print(
-        f"Cases: {len(chosen)} of {paths.shown(file)}; device: {device}; threads: {threads}", end=""
+        f"Cases: {len(chosen)} of {paths.shorten(file)}; device: {device}; threads: {threads}",
+        end="",
     )
     print(f"; about {given.seconds:g} s a case, at most twice that", flush=True)
     load = os.getloadavg()[0]
@@ -94,13 +95,13 @@ def run(given: argparse.Namespace) -> int:
     summary = f"{report.table(outcomes, load)}\n{report.summary(outcomes, given.factor)}"
     print(summary)
     if report.save(given.out / "versus.json", outcomes, described, settings):
-        print(f"The samples of both sides: {paths.shown(given.out / 'versus.json')}")
+        print(f"The samples of both sides: {paths.shorten(given.out / 'versus.json')}")
     report.save_answers(given.out / "answers.json", outcomes, described, different, settings, load)
-    print(f"Answers, intervals, what differs: {paths.shown(given.out / 'answers.json')}")
+    print(f"Answers, intervals, what differs: {paths.shorten(given.out / 'answers.json')}")
     plotting = importlib.util.find_spec("matplotlib")  # not a core dependency
     if plotting and (picture := report.draw(outcomes, f"A: {given.a}; B: {given.b}", device)):
         picture.savefig(given.out / "versus.png", metadata={"Software": "metallab versus"})
-        print(f"A picture: {paths.shown(given.out / 'versus.png')}")
+        print(f"A picture: {paths.shorten(given.out / 'versus.png')}")
     code = report.exit_code(outcomes) if ended is None else ended
     print(f"Exit code {code}: {EXIT_CODES[code]}.")
     if job := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -187,9 +187,9 @@ def differences(described: Mapping[str, Side]) -> Table:
     for side in described.values():
         facts = {
             "revision": (side.revision or "working tree")[:12],
-            "folder": paths.shown(side.checkout),
+            "folder": paths.shorten(side.checkout),
         }
-        facts |= {"Python": side.version, "environment": paths.shown(side.python)}
+        facts |= {"Python": side.version, "environment": paths.shorten(side.python)}
         facts |= {f"variable {name}": value for name, value in side.variables.items()}
         columns.append(
             facts | {f"package {name}": version for name, version in sorted(side.packages.items())}
