@@ -25,7 +25,7 @@ import numpy as np
 
 from metallab import checks, device, isolated, measuring_lock, mode, results_made, timing, units
 from metallab.allowance import Allowance
-from metallab.verdicts import SIMULATED, Measurement
+from metallab.timing import SIMULATED, Measurement
 
 STAGES = ("import", "load", "first call")
 TOTAL = "first answer"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from metallab import isolated
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.exercises.judging import Open, Right, exercise, expect, expect_that
 from metallab.pytorch import trace
 
@@ -66,7 +66,7 @@ def add_up(events: Iterable[trace.Event]) -> dict[str, float]:
     hint="which of the three lines need the scores on the CPU? scatter takes the last three tokens as they are",
 )
 def judge_loop(
-    stay_on_device: Loop, as_found: Loop, model: Any, tokens: torch.Tensor, on: Device
+    stay_on_device: Loop, as_found: Loop, model: Any, tokens: torch.Tensor, on: PyTorchDevice
 ) -> bool:
     """Compare the tokens with those of the loop as found, and count the copies of a trace.
 

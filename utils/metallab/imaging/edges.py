@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metallab import parity, tables
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.imaging import references
 
 OPERATORS = (
@@ -35,7 +35,7 @@ class Case:
     arrays: tuple[np.ndarray, ...]
     dtype: str = "float32"
 
-    def outcome(self, on: Device) -> str:
+    def outcome(self, on: PyTorchDevice) -> str:
         """Return ``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls it experimental
@@ -44,7 +44,7 @@ class Case:
             )
 
 
-def survey(*, on: Device) -> dict[str, dict[str, str]]:
+def survey(*, on: PyTorchDevice) -> dict[str, dict[str, str]]:
     """Return the outcome of every case on a device: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
 
     Asking a GPU's library for what it does not have may end the process.

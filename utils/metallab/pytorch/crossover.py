@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metallab import allowance, checks, device, mode, paths, records, timing, verdicts
+from metallab import allowance, checks, device, mode, paths, records, timing
 from metallab.device import Device
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ ONE_THREAD = "CPU, 1 thread"
 def devices(on: Device) -> dict[str, Device]:
     """Return one thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the `baseline`."""
     one, every = device.cpu(threads=1), device.cpu()
-    cpus = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
-    return cpus if on.kind == "cpu" else cpus | {on.kind: on}
+    found: dict[str, Device] = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
+    if on.kind != "cpu":
+        found[on.kind] = on
+    return found
 
 
 def roles(devices: Mapping[str, Device]) -> dict[str, str]:
@@ -67,11 +69,11 @@ class Curve:
 
     work: str
     baseline: str
-    times: Mapping[str, Mapping[int, verdicts.Measurement]]
+    times: Mapping[str, Mapping[int, timing.Measurement]]
     """By the device's name, then by size."""
-    answers: Mapping[int, verdicts.Answer]
+    answers: Mapping[int, timing.Answer]
     """The rival's speed-up over the baseline by size, or why there is none."""
-    comparisons: tuple[verdicts.Comparison, ...] = ()
+    comparisons: tuple[timing.Comparison, ...] = ()
     """What was measured, for `records.save`; empty for a stored curve."""
     left_out: str = ""
     """What was left out for time; empty if nothing was."""
@@ -89,12 +91,12 @@ class Curve:
         return self.gpu or ONE_THREAD
 
     @property
-    def sizes_withheld(self) -> dict[int, verdicts.Withheld]:
+    def sizes_withheld(self) -> dict[int, timing.Withheld]:
         """The sizes at which no speed-up of the rival may be given, and why; not those whose outputs differ."""
         return {
             size: answer.withheld
             for size, answer in self.answers.items()
-            if answer.withheld and answer.reason is not verdicts.Reason.OUTPUTS_DIFFER
+            if answer.withheld and answer.reason is not timing.Reason.OUTPUTS_DIFFER
         }
 
     @property
@@ -113,7 +115,7 @@ class Curve:
 
         Without a GPU: from which all threads win over one. Those of `sizes_withheld` count neither as won nor as lost.
         """
-        size = verdicts.crossover(self._won)
+        size = timing.crossover(self._won)
         return None if size is None else int(size)
 
     def device(self, name: str) -> str:
@@ -121,11 +123,11 @@ class Curve:
         return next(iter(self.times[name].values())).device
 
     @property
-    def withheld(self) -> verdicts.Withheld | None:
+    def withheld(self) -> timing.Withheld | None:
         """Why nothing may be predicted from the ends of the baseline's and the rival's line; None if one may."""
         lines = [self.times[self.baseline], self.times[self.rival]]
         ends = [(size, line[size]) for line in lines for size in (min(line), max(line))]
-        if withheld := verdicts.why_withheld(*(measured for _, measured in ends)):
+        if withheld := timing.why_withheld(*(measured for _, measured in ends)):
             return withheld
 
         for size, _ in ends:
@@ -147,7 +149,7 @@ class Curve:
 
         heading = f"{self.work}, float32"
         if self.stored:
-            heading += f", stored: not measured here{verdicts.not_counted(self._won)}"
+            heading += f", stored: not measured here{timing.not_counted(self._won)}"
 
         lines: dict[str, Any] = {}
         for name, line in self.times.items():
@@ -172,7 +174,7 @@ class Curve:
         if not counted:
             return next(iter(self.sizes_withheld.values())).sentence
 
-        not_counted = verdicts.not_counted(self._won)
+        not_counted = timing.not_counted(self._won)
         n = self.crossover
         if n is None:
             return (
@@ -211,7 +213,7 @@ def measure(
     if not sizes:
         raise ValueError("there is nothing to measure: give sizes, such as [64, 256, 1024]")
 
-    comparisons: dict[int, verdicts.Comparison] = {}
+    comparisons: dict[int, timing.Comparison] = {}
     within = allowance.Allowance(seconds)
     on_each: dict[str, Any] = {**devices(on)}
     with whole_float32():
@@ -229,7 +231,7 @@ def measure(
                 budget=within.budget(left, budget_here(), variants=len(on_each)),
             )
 
-    times: dict[str, dict[int, verdicts.Measurement]] = {name: {} for name in on_each}
+    times: dict[str, dict[int, timing.Measurement]] = {name: {} for name in on_each}
     for n, compared in comparisons.items():
         for name in on_each:
             times[name][n] = compared[name]
@@ -274,8 +276,8 @@ def _is_of(run: records.Record, lesson: str, work: str) -> bool:
 
 def _join(work: str, runs: Sequence[list[records.Record]]) -> Curve:
     """Return the curve whose points are stored, each as the processes that measured it."""
-    times: dict[str, dict[int, verdicts.Measurement]] = {}
-    answers: dict[str, dict[int, verdicts.Answer]] = {}
+    times: dict[str, dict[int, timing.Measurement]] = {}
+    answers: dict[str, dict[int, timing.Answer]] = {}
     base = ""
     for processes in runs:
         compared, measured = processes[0].comparison, processes[0].measurement
@@ -285,7 +287,7 @@ def _join(work: str, runs: Sequence[list[records.Record]]) -> Curve:
 
         usable, withheld = records.usable_runs(processes)
         times.setdefault(name, {})[size] = (usable or processes)[0].measurement
-        answer = verdicts.Answer(name, withheld) if withheld else usable[0].answer
+        answer = timing.Answer(name, withheld) if withheld else usable[0].answer
         if answer is not None:
             answers.setdefault(name, {})[size] = answer
 
