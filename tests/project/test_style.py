@@ -124,7 +124,7 @@ def find_nested_comprehensions(source: str) -> Iterator[int]:
 
 PARTICIPLE = re.compile(r"(?:ed|wn|ound|ade|ept|aid|old|ung|unk|itten|iven)$")
 OTHERS = {
-    *("add", "bound", "embed", "feed", "fold", "hold", "need", "round", "seed", "unfold"),
+    *("add", "bound", "embed", "feed", "fold", "grade", "hold", "need", "round", "seed", "unfold"),
     "markdown",
 }
 """What ends like a participle and is a verb, or a noun."""

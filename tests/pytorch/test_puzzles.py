@@ -13,6 +13,7 @@ import torch
 from metallab import checks, paths
 from metallab.pytorch import puzzles
 from metallab.pytorch.kernels import nvrtc
+from metallab.pytorch.puzzles import draw, run
 from metalsim import shader
 
 PAGES = [
@@ -90,13 +91,13 @@ def puzzle():
     ],
 )  # fmt: skip
 def test_other_faults_are_named(puzzle, source, kind, sentence, monkeypatch):
-    monkeypatch.setattr(puzzles, "SECONDS", 2.0)
+    monkeypatch.setattr(run, "SECONDS", 2.0)
     verdict = puzzle.grade(source)
     assert (verdict.kind, sentence in verdict.sentence) == (kind, True), verdict
 
 
 def test_a_kernel_that_does_not_end_in_time_is_open(puzzle, monkeypatch):
-    monkeypatch.setattr(puzzles, "SECONDS", 2.0)
+    monkeypatch.setattr(run, "SECONDS", 2.0)
     assert puzzle.check(HEAD + "while (true) out[i] = 0; }").outcome == "open"
 
 
@@ -121,7 +122,7 @@ def test_a_check_is_an_exercise(puzzle):
 
 def test_its_picture_is_described(defined):
     puzzle = defined["reverse_puzzle"]
-    figure = puzzle.run(puzzle_answers.RIGHT["reverse"], puzzle.sizes[0]).draw()
+    figure = draw.draw_run(puzzle.run(puzzle_answers.RIGHT["reverse"], puzzle.sizes[0]))
     assert len(figure.axes) == 2, "before and after the barrier"
     assert (
         "thread 0 reads a[0], thread 0 writes shared[0], thread 1 reads a[1]" in figure.get_label()
@@ -130,8 +131,8 @@ def test_its_picture_is_described(defined):
 
 def test_a_mac_runs_it_on_its_gpu(puzzle, monkeypatch):
     """Without records of accesses: `metalsim.shader`, which computes on the CPU, stands for torch.mps."""
-    monkeypatch.setattr(puzzles, "kernel_is_simulated", lambda: False)
-    monkeypatch.setattr(puzzles, "_compile", shader.compile_shader)
+    monkeypatch.setattr(run, "kernel_is_simulated", lambda: False)
+    monkeypatch.setattr(run, "_compile", shader.compile_shader)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *_, **__: self)
     assert "were not looked for" in puzzle.grade(HEAD + "out[i] = a[i] + 1; }").sentence
     assert puzzle.grade(HEAD + "out[i] = a[i]; }").kind == "wrong value"
@@ -139,7 +140,7 @@ def test_a_mac_runs_it_on_its_gpu(puzzle, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_without_simd_groups_run_on_nvidia(name):
-    source = puzzles.HEADER + puzzle_answers.RIGHT[name]
+    source = run.HEADER + puzzle_answers.RIGHT[name]
     if NAMES.index(name) >= NAMES.index("simd_sum_rows"):
         with pytest.raises(SyntaxError):
             nvrtc.compile_cuda(nvrtc.translate(source), "sm_90")

@@ -1,0 +1,170 @@
+"""The first fault of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metallab.pytorch.puzzles.record import OUTSIDE, RACE, READ, WRITE, Record, write_lines
+from metallab.pytorch.puzzles.run import Run, write_size
+from metallab.pytorch.puzzles.verdict import Kind, Wrong
+
+KINDS: dict[str, Kind] = {
+    "address": "out of bounds",
+    "race": "race",
+    "barrier": "divergent barrier",
+    "hang": "does not end",
+}
+"""What each fault of the simulation is called; another one means that the kernel does not end."""
+
+
+def judge(run: Run) -> None:
+    """Raise `Wrong` for the first fault of a run."""
+    if run.record is not None:
+        _judge_fault(run, run.record)
+        _judge_reads(run, run.record)
+        _judge_writes(run, run.record)
+
+    _judge_values(run)
+    if run.record is not None:
+        _judge_speed(run, run.record)
+
+
+def _at(run: Run) -> str:
+    """Return the size, with which a sentence begins."""
+    return f"at size {write_size(run.size)}"
+
+
+# ---- accesses --------------------------------------------------------------------------------------------------------
+
+
+def _judge_fault(run: Run, record: Record) -> None:
+    """Raise `Wrong` for what ended or spoiled the run."""
+    fault = record.accesses.fault
+    if fault is None:
+        return
+
+    kind = KINDS.get(fault.kind, "does not end")
+    if kind == "out of bounds":
+        _judge_outside(run, record, fault)
+    if kind == "race":
+        _judge_race(run, record)
+    message = fault.message.replace("the others have returned", "the others do not reach it")
+    raise Wrong(kind, f"{_at(run)} {message}{write_lines(fault.line)}.")
+
+
+def _judge_outside(run: Run, record: Record, fault: Any) -> None:
+    """Raise `Wrong` for an access outside of all memory, as far as it was recorded."""
+    lines = record.select(OUTSIDE)
+    if not lines:
+        return
+
+    verb = "reads" if "read" in fault.message else "writes"
+    where = write_lines(fault.line)
+    nearest = record.find_nearest(lines, fault.line)
+    if nearest is None:
+        thread = record.name_thread(lines[0])
+        raise Wrong("out of bounds", f"{_at(run)} {thread} {verb} outside of every array{where}.")
+
+    line, place = nearest
+    element = record.find_element(place)
+    signed = f", which is {element} as an int" if element < 0 <= place.byte else ""
+    last = record.count_elements(place) - 1
+    raise Wrong(
+        "out of bounds",
+        f"{_at(run)} {record.name_thread(line)} {verb} {record.name_element(place)}{where}{signed}; "
+        f"{record.name(place)} ends with element {last}.",
+    )
+
+
+def _judge_race(run: Run, record: Record) -> None:
+    """Raise `Wrong` for two accesses in no defined order, as far as both were recorded."""
+    lines = record.select(RACE)
+    if len(lines) < 2:
+        return
+
+    now, before = lines[:2]
+    threads = f"{record.name_thread(before)} and {record.name_thread(now)}"
+    element = record.name_element(record.accesses.place(now))
+    raise Wrong(
+        "race",
+        f"{_at(run)} {threads} use {element} in no defined order, and at least one writes it"
+        f"{record.name_lines(before, now)}.",
+    )
+
+
+def _judge_reads(run: Run, record: Record) -> None:
+    """Raise `Wrong` for the first access that reads what no thread has written."""
+    unwritten = record.sharing.unwritten
+    if unwritten is None:
+        return
+
+    element = record.name_element(record.accesses.place(unwritten))
+    raise Wrong(
+        "uninitialised",
+        f"{_at(run)} {record.name_thread(unwritten)} reads {element}, which no thread has written"
+        f"{record.name_lines(unwritten)}.",
+    )
+
+
+def _judge_writes(run: Run, record: Record) -> None:
+    """Raise `Wrong` for an input that is written, then for a result that is not."""
+    for index in range(1, len(run.arrays)):
+        lines = record.select_buffer(index)
+        written = lines[lines["kind"] == WRITE]
+        if len(written):
+            first = written[0]
+            element = record.name_element(record.accesses.place(first))
+            where = record.name_lines(first)
+            thread = record.name_thread(first)
+            raise Wrong(
+                "wrong value", f"{_at(run)} {thread} writes {element}{where}, which is an input."
+            )
+
+    missing = record.find_unwritten_result()
+    if missing is not None:
+        raise Wrong("uninitialised", f"{_at(run)} no thread writes {run.name_result(missing)}.")
+
+
+# ---- values and speed ------------------------------------------------------------------------------------------------
+
+
+def _judge_values(run: Run) -> None:
+    """Raise `Wrong` for results that are not those of the reference."""
+    result, expected = run.result.flatten(), run.expected.flatten()
+    agrees = run.puzzle.agrees(result, expected)
+    if bool(agrees.all()):
+        return
+
+    kind: Kind = "wrong value"
+    why = f"{int((~agrees).sum())} of {len(agrees)} are wrong."
+    if run.record and run.record_accesses(unset="zero").memory != run.record.accesses.memory:
+        kind = "uninitialised"
+        why = "a thread reads a variable of its own that it has not set."
+
+    first = int((~agrees).nonzero()[0])
+    digits = 7 if expected.is_floating_point() else 10
+    made, wanted = (f"{each[first].item():.{digits}g}" for each in (result, expected))
+    raise Wrong(
+        kind, f"{_at(run)} {run.name_result(first)} is {made}, and should be {wanted}; {why}"
+    )
+
+
+def _judge_speed(run: Run, record: Record) -> None:
+    """Raise `Wrong` for a kernel that reads too often, or whose busiest thread does too much."""
+    slow = f"right, but too slow: {_at(run)}"
+    most = run.puzzle.most_reads
+    for index in range(1, len(run.arrays)):
+        if run.arrays[index].shape != run.arrays[1].shape:
+            continue
+        reads = record.count_moved(index, READ)
+        if reads > most:
+            read = f"it reads {reads:.3g} numbers of {run.names[index]} from device memory for each result"
+            raise Wrong("too slow", f"{slow} {read}, and {most:.3g} are enough.")
+
+    few = run.puzzle.steps
+    if few and run.size == run.puzzle.sizes[0]:
+        accesses = record.find_busiest()
+        if accesses >= 2 * few:
+            raise Wrong(
+                "too slow", f"{slow} one thread makes {accesses} accesses, and {few} are enough."
+            )
