@@ -19,8 +19,9 @@ from typing import Any
 from metallab import isolated
 from metallab.exercises.judging import NotAttempted, Right
 from metallab.pytorch import gpu_counts, puzzles
+from metallab.pytorch.puzzles.run import Run, kernel_is_simulated
 
-Count = Callable[[puzzles.Run], float]
+Count = Callable[[Run], float]
 """What is counted of a run."""
 
 
@@ -61,7 +62,7 @@ def judge_count(
         raise NotAttempted
     if not isinstance(source, str):
         raise AssertionError(f"the source is no text but a {type(source).__name__}")
-    if not puzzles.kernel_is_simulated():
+    if not kernel_is_simulated():
         return isolated.Skipped("accesses are counted on the simulated GPU, on Linux")
 
     asked = dataclasses.replace(puzzle, launch=launch) if launch is not None else puzzle
@@ -78,7 +79,7 @@ def judge_count(
     return Right(f"The results agree at each size; {what}: {counted:.3g}.")
 
 
-def count_lines(run: puzzles.Run) -> float:
+def count_lines(run: Run) -> float:
     """Return how many lines of 128 bytes a SIMD-group's read of the inputs touches, on average.
 
     Parameters
@@ -92,9 +93,11 @@ def count_lines(run: puzzles.Run) -> float:
         1 if the 32 threads read 32 numbers of 4 bytes side by side; 32 if each reads from a line of its own; 0 if
         nothing is read. The result's own memory is left out, and so is threadgroup memory.
     """
-    if run.accesses is None:
+    if run.record is None:
         raise ValueError("nothing is counted on a real GPU: run it on the simulated one")
+
+    accesses = run.record.accesses
     inputs = range(1, len(run.arrays))
-    if not gpu_counts.has_reads(run.accesses, *inputs):
+    if not gpu_counts.has_reads(accesses, *inputs):
         return 0.0
-    return gpu_counts.lines_a_read(run.accesses, *inputs)
+    return gpu_counts.lines_a_read(accesses, *inputs)

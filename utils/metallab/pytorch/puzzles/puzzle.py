@@ -226,7 +226,7 @@ class Puzzle:
         """Return the time of a call beside that of a copy that moves as many bytes."""
         import torch
 
-        from metallab import timing, verdicts
+        from metallab import timing
 
         assert self.large is not None
         source = torch.empty(num_bytes // 2, dtype=torch.uint8, device=on.torch_device)
@@ -235,7 +235,7 @@ class Puzzle:
             {self.name: call, "copy": lambda: target.copy_(source)},
             on=on,
             baseline=self.name,
-            parity=verdicts.Unchecked("a copy gives something else, and moves as many bytes"),
+            parity=timing.Unchecked("a copy gives something else, and moves as many bytes"),
             question="throughput",
             name=f"{self.name}, size {write_size(self.large)}",
         )
