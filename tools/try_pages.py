@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
     for page in pages:
-        print(paths.shown(page))
+        print(paths.shorten(page))
     return 0
 
 
