@@ -131,7 +131,7 @@ class OnCoreML:
 
 def verdict(got: np.ndarray, dtype: str) -> str:
     """ "agrees", or how far a result is from the network's."""
-    return parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype)
+    return str(parity.agreement(np.load("truth.npy"), np.asarray(got).reshape(1, 10), dtype))
 
 
 @pytest.mark.claim(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pretend import pretend
 
-from metallab import device, parity
+from metallab import device, isolated, parity
 from metallab.device import PyTorchDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -16,20 +16,34 @@ REAL, PAIRS = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 8)).view(complex)
 CPU = device.cpu()
 
 
+def told(*arguments, **more) -> str:
+    """Return what a table shows of a result beside NumPy's."""
+    return str(parity.against_numpy(*arguments, **more))
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"),
+    [pytest.param(1.0, "agrees", id="agrees"), pytest.param(1.001, "differs", id="differs")],
+)
+def test_programs_read_a_word_and_no_text(factor, outcome):
+    answer = parity.against_numpy(lambda x: factor * torch.exp(x), np.exp, REAL, on=CPU)
+    assert answer.outcome == outcome
+    assert answer.agrees == (outcome == "agrees")
+
+
+def test_of_what_was_skipped_the_reason_is_shown():
+    assert "no GPU" in str(parity.agreement(REAL, isolated.Skipped("no GPU")))
+
+
 def test_outputs_are_compared_at_the_tolerance_of_the_dtype():
     for array in (REAL, PAIRS):
-        assert parity.against_numpy(torch.exp, np.exp, array, on=CPU) == "agrees"
-        assert parity.against_numpy(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
-        answer = parity.against_numpy(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
+        assert told(torch.exp, np.exp, array, on=CPU) == "agrees"
+        assert told(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
+        answer = told(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
         assert answer.startswith("DIFFERS: ")
         assert "of 12 values differ" in answer
-    assert (
-        parity.against_numpy(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16")
-        == "agrees"
-    )
-    assert parity.against_numpy(torch.conj, lambda x: x, PAIRS, on=CPU).startswith(
-        "DIFFERS: 12 of 12"
-    )
+    assert told(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16") == "agrees"
+    assert told(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
 
 
 def test_both_sides_see_the_same_rounded_numbers():
@@ -44,7 +58,7 @@ def test_both_sides_see_the_same_rounded_numbers():
             (PAIRS, pairs, "complex128"),
         ):
             seen = []
-            parity.against_numpy(
+            told(
                 lambda x, seen=seen: seen.append(x) or x,
                 lambda x, seen=seen: seen.append(x) or x,
                 array,
@@ -57,26 +71,19 @@ def test_both_sides_see_the_same_rounded_numbers():
                 theirs, torch.tensor(array).to(wanted).to(getattr(torch, wide)).numpy()
             )
     whole = np.array([[3, 1]])
-    assert (
-        parity.against_numpy(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU)
-        == "agrees"
-    )
+    assert told(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU) == "agrees"
 
 
 def test_it_is_the_device_that_computes(monkeypatch):
     pretend(monkeypatch, "mps", arrives=lambda tensor: tensor + 1)
     here = PyTorchDevice("mps", "Apple M2 GPU")
-    assert parity.against_numpy(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
+    assert told(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
 
 
 def test_of_empty_arrays_the_shapes_are_compared():
     nothing = np.zeros((2, 0))
-    assert (
-        parity.against_numpy(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
-    )
-    assert parity.against_numpy(lambda x: x.T, np.sort, nothing, on=CPU).startswith(
-        "DIFFERS: shapes differ"
-    )
+    assert told(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
+    assert told(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
 
 
 def test_refusals_are_reported_and_mistakes_raise():
@@ -84,12 +91,12 @@ def test_refusals_are_reported_and_mistakes_raise():
         def function(x):
             raise error
 
-        return parity.against_numpy(function, np.exp, REAL, on=CPU)
+        return told(function, np.exp, REAL, on=CPU)
 
     assert refuse(NotImplementedError("no kernel\nlong text")) == "refused: no kernel"
     assert refuse(TypeError("no float64 here")) == "refused: no float64 here"
     assert refuse(RuntimeError()) == "refused: RuntimeError"
     with pytest.raises(TypeError, match="invalid combination"):
-        parity.against_numpy(lambda x: x.sort(0, stable=True), np.sort, REAL, on=CPU)
+        told(lambda x: x.sort(0, stable=True), np.sort, REAL, on=CPU)
     with pytest.raises(ZeroDivisionError):
-        parity.against_numpy(torch.exp, lambda x: 1 / 0, REAL, on=CPU)
+        told(torch.exp, lambda x: 1 / 0, REAL, on=CPU)

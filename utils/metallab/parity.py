@@ -1,12 +1,14 @@
-"""Results beside NumPy's, in words that fit a table: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
+"""Results beside NumPy's: one of `metallab.outcomes.Agreement` for each, and the reason.
 
 `metallab.checks` raises where outputs differ, and a page stops there. A table of many small cases, some of which a
-device is known to refuse, wants a word for each of them instead: one of `metallab.outcomes.Agreement`, and the reason.
+device is known to refuse, wants an answer for each of them instead. Its text fits into a table: ``agrees``,
+``DIFFERS: ...`` or ``refused: ...``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +20,26 @@ from metallab.outcomes import Agreement
 if TYPE_CHECKING:
     from torch import Tensor
 
-AGREES: Agreement = "agrees"
+_WORDS: dict[Agreement, str] = {"agrees": "agrees", "differs": "DIFFERS", "refused": "refused"}
+"""In a table; the one that must not be missed has large letters."""
 _COMPLEX = {"float16": "complex32", "float32": "complex64", "float64": "complex128"}
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Whether a result agrees with another one; its text is for a table."""
+
+    outcome: Agreement
+    detail: str = ""
+    """Where and by how much they differ, or what the device said; empty if they agree."""
+
+    @property
+    def agrees(self) -> bool:
+        """True if they agree."""
+        return self.outcome == "agrees"
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (_WORDS[self.outcome], self.detail)))
 
 
 def against_numpy(
@@ -28,7 +48,7 @@ def against_numpy(
     *arrays: np.ndarray,
     on: PyTorchDevice,
     dtype: str = "float32",
-) -> str:
+) -> Parity:
     """Compare a function of tensors on a device with NumPy's of the same numbers in float64.
 
     Parameters
@@ -47,8 +67,8 @@ def against_numpy(
 
     Returns
     -------
-    str
-        ``agrees``, ``DIFFERS: ...`` or, with the first line of what PyTorch raised, ``refused: ...``.
+    Parity
+        Refused where PyTorch raised on the device: the detail is the first line of what it said.
 
     Raises
     ------
@@ -62,38 +82,41 @@ def against_numpy(
     except (RuntimeError, TypeError) as refusal:
         if "invalid combination of arguments" in str(refusal):  # no device takes such a call
             raise
-        return f"refused: {units.first_line(refusal)}"
-    return agreement(truth, _as_numpy(result), dtype)
+        return Parity("refused", units.first_line(refusal))
+    return _compare(truth, _as_numpy(result), dtype)
 
 
 def agreement(
     truth: np.ndarray, result: np.ndarray | isolated.Skipped, dtype: str = "float32"
-) -> str:
-    """Return whether two arrays agree at a dtype's tolerance (`metallab.checks`), in words for a table.
+) -> Parity | isolated.Skipped:
+    """Return whether two arrays agree at a dtype's tolerance (`metallab.checks`).
 
     Parameters
     ----------
     truth, result
-        Of any shape; empty ones agree if their shapes are equal. Of a result that was not made for lack of a tool the
-        reason is returned.
+        Of any shape; empty ones agree if their shapes are equal. A result that was not made for lack of a tool is
+        returned, since it shows the reason.
     dtype
         In which the result was computed: its tolerance counts.
 
     Returns
     -------
-    str
-        ``agrees``, or ``DIFFERS: ...`` with where and by how much.
+    Parity
+        Its text is ``agrees``, or ``DIFFERS: ...`` with where and by how much.
     """
     if isinstance(result, isolated.Skipped):
-        return repr(result)
+        return result
+    return _compare(truth, result, dtype)
 
+
+def _compare(truth: np.ndarray, result: np.ndarray, dtype: str) -> Parity:
     if np.shape(truth) == np.shape(result) and not np.size(truth):
-        return AGREES
+        return Parity("agrees")
     try:
         checks.assert_close(truth, result, dtype)
     except checks.Mismatch as difference:
-        return f"DIFFERS: {units.first_line(difference).removeprefix('result: ')}"
-    return AGREES
+        return Parity("differs", units.first_line(difference).removeprefix("result: "))
+    return Parity("agrees")
 
 
 def _round(array: Any, dtype: str) -> Tensor:

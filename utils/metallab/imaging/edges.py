@@ -35,8 +35,8 @@ class Case:
     arrays: tuple[np.ndarray, ...]
     dtype: str = "float32"
 
-    def outcome(self, on: PyTorchDevice) -> str:
-        """Return ``agrees``, ``DIFFERS: ...`` or ``refused: ...``, as `metallab.parity.against_numpy`."""
+    def outcome(self, on: PyTorchDevice) -> parity.Parity:
+        """Return what comes out on a device, as `metallab.parity.against_numpy`."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls it experimental
             return parity.against_numpy(
@@ -44,8 +44,8 @@ class Case:
             )
 
 
-def survey(*, on: PyTorchDevice) -> dict[str, dict[str, str]]:
-    """Return the outcome of every case on a device: ``agrees``, ``DIFFERS: ...`` or ``refused: ...``.
+def survey(*, on: PyTorchDevice) -> dict[str, dict[str, parity.Parity]]:
+    """Return the outcome of every case on a device.
 
     Asking a GPU's library for what it does not have may end the process.
 
@@ -54,13 +54,13 @@ def survey(*, on: PyTorchDevice) -> dict[str, dict[str, str]]:
     dict
         By operator, then by case.
     """
-    outcomes: dict[str, dict[str, str]] = {}
+    outcomes: dict[str, dict[str, parity.Parity]] = {}
     for operator in OPERATORS:
         outcomes[operator] = {case.name: case.outcome(on) for case in cases(operator)}
     return outcomes
 
 
-def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
+def table(survey: Mapping[str, Mapping[str, parity.Parity]], device: str) -> tables.Table:
     """Return a row for each operator of which something does not agree, and one for all others.
 
     Parameters
@@ -73,7 +73,7 @@ def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
     rows: list[list[str]] = []
     agreeing: dict[str, int] = {}
     for operator, outcomes in survey.items():
-        agree = list(outcomes.values()).count(parity.AGREES)
+        agree = sum(outcome.agrees for outcome in outcomes.values())
         if agree == len(outcomes):
             agreeing[operator] = agree
         else:
@@ -85,11 +85,11 @@ def table(survey: Mapping[str, Mapping[str, str]], device: str) -> tables.Table:
     return tables.Table(["operator", device, "what does not agree"], rows)
 
 
-def _describe_others(outcomes: Mapping[str, str]) -> str:
+def _describe_others(outcomes: Mapping[str, parity.Parity]) -> str:
     """Return the cases that differ or are refused, by name, with the device's words for the first of each."""
     parts = []
     for kind in ("differs", "refused"):
-        names = [name for name, outcome in outcomes.items() if outcome.lower().startswith(kind)]
+        names = [name for name, outcome in outcomes.items() if outcome.outcome == kind]
         if not names:
             continue
 
