@@ -148,3 +148,28 @@ def test_a_sure_ratio_of_unreliable_times_is_explained():
         "nothing to explain"
     )
     assert "vary" not in str(taken_elsewhere(planted("a", *[2.0] * 8), planted("b", *[1.0] * 8)))
+
+
+@pytest.mark.parametrize(
+    "time_it",
+    [
+        pytest.param(
+            lambda call: timing.measure(call, on=timing.Host(), dtype="float13"), id="measure"
+        ),
+        pytest.param(
+            lambda call: timing.compare(
+                {"a": call, "b": call},
+                on=timing.Host(),
+                baseline="a",
+                parity=timing.Unchecked("the same function twice"),
+                dtype={"a": "float32", "b": "float13"},
+            ),
+            id="compare",
+        ),
+    ],
+)
+def test_an_unknown_dtype_is_refused_before_anything_is_called(time_it):
+    calls = []
+    with pytest.raises(ValueError, match="float13"):
+        time_it(lambda: calls.append(1))
+    assert calls == []
