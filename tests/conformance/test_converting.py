@@ -142,7 +142,7 @@ def test_mpsgraph_reads_core_ml():
     make(core_ml=True)
     ran = loaded("initWithCoreMLPackageAtURL_compilationDescriptor_", "small.mlpackage")
     assert ran.ok, ran.detail[-2000:]
-    assert verdict(ran["y"], "float32") == parity.AGREES
+    assert verdict(ran["y"], "float32") == "agrees"
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 41", seconds=90)
@@ -176,7 +176,7 @@ def test_mpsgraphtool_converts(source, evidence):
     assert made
     read = loaded("initWithMPSGraphPackageAtURL_compilationDescriptor_", made[0])
     assert read.ok, read.detail
-    assert verdict(read["y"], "float16") == parity.AGREES
+    assert verdict(read["y"], "float16") == "agrees"
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 41, GPU and Neural Engine", seconds=240)
@@ -189,7 +189,7 @@ def test_core_ml_predicts_on_each_unit(unit):
     make(core_ml=True)
     ran = isolated.run(_here(f"UNIT = {unit!r}\n{PREDICT}"), results=["y"], timeout=100)
     assert ran.ok, ran.detail[-3000:]
-    assert verdict(ran["y"], "float16") == parity.AGREES
+    assert verdict(ran["y"], "float16") == "agrees"
 
 
 @pytest.mark.claim(on="mac", used_in="notebook 41, GPU and Neural Engine", seconds=240)
@@ -220,7 +220,7 @@ def test_onnx_runtime_reaches_core_ml(evidence):
     through = OnCoreML("small.onnx")
     answer = through.session.run(None, {"input": np.load("x.npy")})[0]
     evidence("taken", through.taken)
-    assert verdict(answer, "float16" if through.there else "float32") == parity.AGREES
+    assert verdict(answer, "float16" if through.there else "float32") == "agrees"
     if not through.there:
         pytest.skip("this ONNX Runtime has no Core ML provider; on the CPU it agrees")
     assert PROVIDER in through.taken

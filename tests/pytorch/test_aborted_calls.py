@@ -28,11 +28,12 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from metallab import checks, device, inspections, timing  # noqa: E402
+from metallab import checks, device, timing  # noqa: E402
 from metallab.doctor import correctness  # noqa: E402
 from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.model import as_model  # noqa: E402
+from metallab.timing import inspections  # noqa: E402
 from metalsim import planting  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
