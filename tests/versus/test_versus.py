@@ -729,6 +729,18 @@ def test_exit_codes(answers, code):
     assert report.exit_code(outcomes) == code
 
 
+def test_other_words_in_print_change_no_decision(monkeypatch):
+    def make(*ratios):
+        pairs = [lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios]
+        return lockstep.Outcome(cases.Case("one", lambda: None), pairs=pairs)
+
+    for kind in lockstep.IN_PRINT:
+        monkeypatch.setitem(lockstep.IN_PRINT, kind, "other words")
+    assert report.exit_code([make(*[0.5] * 8)]) == 1
+    assert not make(*[0.5, 2.0] * 4).is_decided(budget=60)
+    assert "larger --factor" in report.summary([make(*[0.5, 2.0] * 4)], 1.01)
+
+
 def test_two_parts_of_one_name_are_refused(tmp_path):
     with pytest.raises(TypeError, match=r"called result\.1"):
         worker.save_output({1: 1.0, "1": 2.0}, tmp_path / "output.npz")

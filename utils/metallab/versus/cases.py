@@ -24,7 +24,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+_MARK = "versus_cases"
+"""The attribute of a marked function that holds its cases."""
 
 
 class CaseError(ValueError):
@@ -47,7 +51,9 @@ class Case:
     def prepare(self, device: str) -> Callable[[], Any]:
         """Do the set-up, and return the function to be timed. TypeError if it cannot be called."""
         wants_device = "device" in inspect.signature(self.set_up).parameters
-        work = self.set_up(**self.sizes, **({"device": device} if wants_device else {}))
+        arguments = {**self.sizes, "device": device} if wants_device else self.sizes
+        work = self.set_up(**arguments)
+
         if not callable(work):
             raise TypeError(
                 f"the case gives a {type(work).__name__}: return the function to be timed"
@@ -56,42 +62,93 @@ class Case:
 
 
 def case(
-    function: Callable | None = None,
+    function: Callable[..., Any] | None = None,
     /,
     *,
     group: str = "",
     tolerance: str = "float32",
     sizes: Mapping[str, Sequence[Any]] | None = None,
-) -> Callable:
+) -> Callable[..., Any]:
     """Mark a function as a case, with or without options: one case for each combination of its ``sizes``.
 
-    ``tolerance`` names a dtype of `metallab.checks.TOLERANCES`. Seed what is random. CaseError for wrong options.
+    Seed what is random.
+
+    Parameters
+    ----------
+    function
+        The set-up, if there are no options; it returns the function that is timed.
+    group
+        Such as the number of a lesson. Cases of a group share their processes.
+    tolerance
+        The name of a dtype of `metallab.checks.TOLERANCES`, which decides whether outputs agree.
+    sizes
+        By parameter of the set-up, the values that it takes: ``{"n": (256, 1024)}``.
+
+    Returns
+    -------
+    callable
+        The function itself, or with options a decorator.
+
+    Raises
+    ------
+    CaseError
+        If an option has no name, or sizes are no values.
     """
 
-    def mark(set_up: Callable) -> Callable:
+    def mark(set_up: Callable[..., Any]) -> Callable[..., Any]:
         if function is not None and function is not set_up:
             raise CaseError(
                 f"{set_up.__name__}: options have names: write @case(group={function!r})"
             )
-        rows: list[dict[str, Any]] = [{}]
-        for name, several in (sizes or {}).items():
-            if (
-                isinstance(several, str)
-                or not isinstance(several, Iterable)
-                or not (values := tuple(several))
-            ):
-                raise CaseError(
-                    f"{set_up.__name__}: sizes of {name} are {several!r}: write {{{name!r}: (1, 2)}}"
-                )
-            rows = [row | {name: value} for row in rows for value in values]
-        set_up.versus_cases = []
-        for row in rows:
-            inside = ",".join(f"{name}={value}" for name, value in row.items())
-            name = f"{set_up.__name__}[{inside}]" if inside else set_up.__name__
-            set_up.versus_cases.append(Case(name, set_up, group, tolerance, row))
+
+        combinations = _combine(set_up.__name__, sizes or {})
+        marked = [
+            Case(_name(set_up.__name__, combination), set_up, group, tolerance, combination)
+            for combination in combinations
+        ]
+        setattr(set_up, _MARK, marked)
         return set_up
 
     return mark(function) if callable(function) else mark
+
+
+def _combine(function: str, sizes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return each combination of the sizes. CaseError where sizes are no values, naming the function."""
+    combinations: list[dict[str, Any]] = [{}]
+
+    for name, values in sizes.items():
+        is_several = isinstance(values, Iterable) and not isinstance(values, str)
+        several = tuple(values) if is_several else ()
+        if not several:
+            raise CaseError(
+                f"{function}: sizes of {name} are {values!r}: write {{{name!r}: (1, 2)}}"
+            )
+        combinations = [row | {name: value} for row in combinations for value in several]
+    return combinations
+
+
+def _name(function: str, sizes: Mapping[str, Any]) -> str:
+    """Return the name of a case: the function's, with its sizes in brackets."""
+    inside = ",".join(f"{name}={value}" for name, value in sizes.items())
+    return f"{function}[{inside}]" if inside else function
+
+
+def _import(path: Path) -> ModuleType:
+    """Import a file of cases. CaseError if it cannot be imported."""
+    spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise CaseError(f"{path}: Python cannot import it; give it a name that ends with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        message = f"{path}: {type(error).__name__}: {error}"
+        if isinstance(error, ImportError):
+            message += "; import what a case needs inside of its function"
+        raise CaseError(message) from error
+    return module
 
 
 def load(path: Path | str) -> dict[str, Case]:
@@ -101,21 +158,9 @@ def load(path: Path | str) -> dict[str, Case]:
         raise CaseError(
             f"{path}: there is no such file of Python; name one with functions marked with @case"
         )
-    spec = importlib.util.spec_from_file_location(f"versus_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        advice = (
-            "; import what a case needs inside of its function"
-            if isinstance(error, ImportError)
-            else ""
-        )
-        raise CaseError(f"{path}: {type(error).__name__}: {error}{advice}") from error
-    marked = [
-        one for function in vars(module).values() for one in getattr(function, "versus_cases", ())
-    ]
+
+    functions = vars(_import(path)).values()
+    marked = [one for function in functions for one in getattr(function, _MARK, ())]
     cases = {one.name: one for one in marked}
     if len(cases) < len(marked):
         raise CaseError(f"{path}: two cases have one name; give each function its own")

@@ -48,22 +48,24 @@ def interval(logs: Sequence[float]) -> Ratio:
     """
     if not logs:
         raise ValueError("an interval needs a pair of processes at least")
+
     means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(logs, 2))
     speed = math.exp(statistics.median(means))
     k = _rank(len(logs), (1 - CONFIDENCE) / len(LOOKS))
     low, high = (math.exp(means[k - 1]), math.exp(means[-k])) if k else (0.0, math.inf)
+
     ratios = tuple(map(math.exp, logs))
     return Ratio("B", "A", speed, low, high, len(logs), ratios, sampling=PROCESSES)
 
 
 @functools.cache
 def _rank(pairs: int, risk: float) -> int:
-    """The largest k for which the k-th smallest and largest mean miss the truth with at most this risk; 0 if none."""
+    """Return the largest k whose k-th smallest and largest mean miss the truth with at most this risk, or 0."""
     counts = [1]  # of the signs of the ranks 1 to n, how many give each sum of the positive ones
     for rank in range(1, pairs + 1):
-        zeros = [0] * rank
-        counts = list(
-            map(operator.add, [*counts, *zeros], [*zeros, *counts])
-        )  # without this rank, and with it
-    below = itertools.accumulate(counts)
-    return sum(1 for _ in itertools.takewhile(lambda count: 2 * count <= risk * 2**pairs, below))
+        zeros = list(itertools.repeat(0, rank))
+        negative, positive = [*counts, *zeros], [*zeros, *counts]
+        counts = list(map(operator.add, negative, positive))
+
+    both_ends = (2 * count for count in itertools.accumulate(counts))
+    return sum(1 for _ in itertools.takewhile(lambda count: count <= risk * 2**pairs, both_ends))

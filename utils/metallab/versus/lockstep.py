@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from metallab import checks, measuring_lock, processes, timing
 from metallab.isolated import ONE_THREAD
@@ -81,6 +81,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class SideTimes:
+    """What the process of one side took, in seconds a call."""
+
+    samples: tuple[float, ...]
+    first_call: float
+
+
+@dataclass(frozen=True)
 class Pair:
     """What two processes took, in seconds a call: the n-th samples of both are one round."""
 
@@ -94,6 +102,12 @@ class Pair:
     def log(self) -> float:
         """The median over its rounds of log(time(A) / time(B))."""
         return statistics.median(math.log(a / b) for a, b in zip(self.a, self.b, strict=True))
+
+    def of_side(self, name: str) -> SideTimes:
+        """Return the times of side A or B."""
+        if name == "A":
+            return SideTimes(self.a, self.first_calls[0])
+        return SideTimes(self.b, self.first_calls[1])
 
 
 @dataclass
@@ -129,9 +143,14 @@ class Outcome:
         return self.withheld.detail if self.withheld else self.stopped
 
     @property
+    def kind(self) -> str:
+        """A key of `IN_PRINT`: why no times are compared, or else the verdict."""
+        return self.withheld.reason if self.withheld else self.speed_up.outcome
+
+    @property
     def answer(self) -> str:
         """The outcome as it is printed, in capitals."""
-        return IN_PRINT[self.withheld.reason if self.withheld else self.speed_up.outcome]
+        return IN_PRINT[self.kind]
 
     def is_decided(self, budget: float) -> bool:
         """Return True if the pairs decide it, or the budget in seconds is spent, twice that where pairs are few."""
@@ -140,14 +159,13 @@ class Outcome:
             return True
         if not count:
             return False
-        budget *= 2 if count < intervals.LOOKS[0] else 1
-        if (
-            self.seconds * (1 + 1 / count) > budget
-            or count == intervals.LOOKS[-1]
-            or self.failures == 2
-        ):
+
+        if count < intervals.LOOKS[0]:
+            budget *= 2
+        is_spent = self.seconds * (1 + 1 / count) > budget
+        if is_spent or count == intervals.LOOKS[-1] or self.failures == 2:
             return True
-        return count in intervals.LOOKS and self.answer != "UNSURE"
+        return count in intervals.LOOKS and self.kind != "inconclusive"
 
 
 def compare(
@@ -165,23 +183,14 @@ def compare(
     """
     chance = chance or random.Random()
     open_cases = {case.name: Outcome(case, settings.factor) for case in given}
+
     try:
         while open_cases:
-            ran: dict[str, float] = {}
-            with measuring_lock.hold():
-                began = time.monotonic()
-                with _live_pair(sides, settings, chance) as live:
-                    for name in chance.sample(list(open_cases), len(open_cases)):
-                        ran[name] = _add_pair(open_cases[name], live, settings, chance)
-                        if any(side.is_gone for side in live.values()):
-                            break
-            beside = (time.monotonic() - began - sum(ran.values())) / len(ran)
-            for name, seconds in ran.items():
-                open_cases[name].beside = beside
-                open_cases[name].seconds += seconds + beside
+            for name in _add_pairs(open_cases, sides, settings, chance):
                 if open_cases[name].is_decided(settings.seconds):
                     open_cases[name].first = {}
                     yield open_cases.pop(name)
+
     except KeyboardInterrupt:  # what was measured is not lost
         for outcome in open_cases.values():
             if outcome.withheld or outcome.pairs:
@@ -220,6 +229,29 @@ class _NoRatioError(Exception):
         self.refusing = refusing
 
 
+def _add_pairs(
+    open_cases: Mapping[str, Outcome],
+    sides: Sequence[Command],
+    settings: Settings,
+    chance: random.Random,
+) -> list[str]:
+    """Start a pair of processes and let all cases run in it, until one of them ends it; return those that ran."""
+    seconds: dict[str, float] = {}
+    with measuring_lock.hold():
+        began = time.monotonic()
+        with _live_pair(sides, settings, chance) as live:
+            for name in chance.sample(list(open_cases), len(open_cases)):
+                seconds[name] = _add_pair(open_cases[name], live, settings, chance)
+                if any(side.is_gone for side in live.values()):
+                    break
+
+    beside = (time.monotonic() - began - sum(seconds.values())) / len(seconds)
+    for name, own in seconds.items():
+        open_cases[name].beside = beside
+        open_cases[name].seconds += own + beside
+    return list(seconds)
+
+
 def _pair(
     of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random
 ) -> Pair:
@@ -230,6 +262,7 @@ def _pair(
     ready = _answers(live, "AB")
     starting = time.monotonic() - start
     _assert_outputs_agree(of, live, [ready[side]["dtypes"] for side in "AB"])
+
     calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
@@ -240,7 +273,8 @@ def _pair(
             samples[side].append(_answers(live, side)[side]["nanoseconds"] / 1e9 / calls)
         if rounds == 1:
             rounds = _rounds(starting + of.beside, time.monotonic() - start, settings.seconds)
-    first_calls = tuple(ready[side]["first_call"] for side in "AB")
+
+    first_calls = (ready["A"]["first_call"], ready["B"]["first_call"])
     return Pair(tuple(samples["A"]), tuple(samples["B"]), calls, first_calls)
 
 
@@ -258,30 +292,31 @@ def _assert_outputs_agree(
     of: Outcome, live: Mapping[str, _Side], dtypes: Sequence[Mapping[str, str]]
 ) -> None:
     """Raise unless both outputs have one dtype and are close to A's first one."""
-    outputs, advice = (
-        {side: worker.load_output(live[side].output) for side in "AB"},
-        "seed what is random in the case",
-    )
-    if not any(array.size for arrays in outputs.values() for array in arrays.values()):
+    outputs = {side: worker.load_output(live[side].output) for side in "AB"}
+    if not _has_numbers(outputs.values()):
         raise _NoRatioError(
             "the case returns nothing: let its function return what it computes", "AB"
         )
+
+    advice = "seed what is random in the case"
     if of.first:
         advice = (
             "in a further pair of processes: do cases that share processes leave something behind?"
         )
-    of.first = of.first or outputs.pop("A")
+    else:
+        of.first = outputs.pop("A")
     for side, output in outputs.items():
         try:
             checks.assert_close(of.first, output, of.case.tolerance)
         except AssertionError as difference:
+            words = " ".join(str(difference).split())
+            raise _NoRatioError(f"{side} from A: {words}; {advice}") from None
+
+    of_a, of_b = dtypes
+    for name in of_a.keys() & of_b.keys():
+        if of_a[name] != of_b[name]:
             raise _NoRatioError(
-                f"{side} from A: {' '.join(str(difference).split())}; {advice}"
-            ) from None
-    for name in dtypes[0].keys() & dtypes[1].keys():
-        if dtypes[0][name] != dtypes[1][name]:
-            raise _NoRatioError(
-                f"{name} is {dtypes[0][name]} of A and {dtypes[1][name]} of B: cast it in the case"
+                f"{name} is {of_a[name]} of A and {of_b[name]} of B: cast it in the case"
             )
 
 
@@ -297,6 +332,11 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
 
 
+def _has_numbers(outputs: Iterable[Mapping[str, Any]]) -> bool:
+    """Say whether one of the arrays of some outputs is not empty."""
+    return any(array.size for arrays in outputs for array in arrays.values())
+
+
 class _Side:
     """A live process of one side."""
 
@@ -307,31 +347,32 @@ class _Side:
         given: Mapping[str, Any],
         folder: Path,
         padding: int,
-    ):
+    ) -> None:
         """Start it in a session of its own; `end` ends it with everything that it started."""
         folder.mkdir()
-        self.name, self.output, self.log = (
-            f"{folder.parent.name}-{folder.name}",
-            folder / "output.npz",
-            folder / "log",
-        )
+        self.name = f"{folder.parent.name}-{folder.name}"
+        self.output = folder / "output.npz"
+        self.log = folder / "log"
         self.patience = min(max(PATIENCE, 5 * settings.seconds), 5 * PATIENCE)
         self.printed = 0
         """The size of its log before the current case."""
         self.is_gone = False
         """True if it has ended or hangs."""
+
         variables = processes.mark(environment(command, settings.threads, padding), self.name)
         with self.log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [command.python, WORKER, json.dumps(given)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=errors, bufsize=0, cwd=command.folder, env=variables, start_new_session=True,
             )  # fmt: skip
+        self.questions = cast("IO[bytes]", self.process.stdin)
+        self.answers = cast("IO[bytes]", self.process.stdout)
         self.head = processes.find_process(self.process.pid)
 
     def end(self) -> None:
         """End it."""
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self.questions.close()
+        self.answers.close()
         processes.kill_family(self.head, self.name)
         self.process.wait()
 
@@ -340,20 +381,25 @@ class _Side:
         if "case" in question:
             self.printed = self.log.stat().st_size
         with contextlib.suppress(BrokenPipeError):  # `read` notices that it has ended
-            self.process.stdin.write(f"{json.dumps(question)}\n".encode())
+            self.questions.write(f"{json.dumps(question)}\n".encode())
 
-    def read(self) -> dict:
+    def read(self) -> dict[str, Any]:
         """Return its next answer; ``lacks`` says why there is none."""
-        if not select.select([self.process.stdout], [], [], self.patience)[0]:
+        readable, _, _ = select.select([self.answers], [], [], self.patience)
+        if not readable:
             self.is_gone = True
             return {"lacks": f"no answer within {self.patience:g} s"}
-        line = self.process.stdout.readline()
+
+        line = self.answers.readline()
         if line.endswith(b"\n"):
-            return json.loads(line)
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+
         self.is_gone = True
-        ended = processes.describe_exit(self.process.wait())
-        words = processes.last_words(self.log, lines=1, start=self.printed)
-        return {"lacks": f"its process {ended}{f': {words}' if words else ''}"}
+        why = f"its process {processes.describe_exit(self.process.wait())}"
+        if words := processes.last_words(self.log, lines=1, start=self.printed):
+            why += f": {words}"
+        return {"lacks": why}
 
 
 @contextlib.contextmanager
@@ -361,29 +407,31 @@ def _live_pair(
     sides: Sequence[Command], settings: Settings, chance: random.Random
 ) -> Iterator[dict[str, _Side]]:
     """Start a process of each side, A and B, on the same cores, in random order."""
+    free = _free_cores() if settings.threads else []
+    given = {
+        "cases": cases.__file__,
+        "file": str(settings.file),
+        "device": settings.device,
+        "cores": chance.sample(free, min(settings.threads, len(free))),
+    }
+    live: dict[str, _Side] = {}
+
     with (
         tempfile.TemporaryDirectory(prefix="metallab-versus-") as folder,
         contextlib.ExitStack() as stack,
     ):
-        # where the system cannot keep processes on cores, or there is no limit, there are none
-        free = (
-            sorted(os.sched_getaffinity(0))
-            if settings.threads and hasattr(os, "sched_getaffinity")
-            else []
-        )
-        live, given = (
-            {},
-            {"cases": cases.__file__, "file": str(settings.file), "device": settings.device},
-        )
-        given["cores"] = chance.sample(free, min(settings.threads, len(free)))
-        for side in chance.sample("AB", 2):
-            about = given | {"seed": chance.randrange(2**32)}
+        for name in chance.sample("AB", 2):
+            own = given | {"seed": chance.randrange(2**32)}
             padding = chance.randrange(4096)
-            live[side] = _Side(
-                sides["AB".index(side)], settings, about, Path(folder, side), padding
-            )
-            stack.callback(live[side].end)
+            command = sides["AB".index(name)]
+            live[name] = _Side(command, settings, own, Path(folder, name), padding)
+            stack.callback(live[name].end)
         yield live
+
+
+def _free_cores() -> list[int]:
+    """Return the cores that this process may use; none where the system cannot keep processes on cores."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def environment(command: Command, threads: int, padding: int = 0) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The two sides of a comparison: a git revision, a Python environment, variables, or several of them together.
+r"""The two sides of a comparison: a git revision, a Python environment, variables, or several of them together.
 
 A side is written as its parts with commas between: ``HEAD~1``, ``/tmp/older``, ``HEAD~1,/tmp/older``,
-``.,OMP_WAIT_POLICY=PASSIVE``. ``.`` is the working tree, which is also used where no revision is named; ``\\,`` is a
+``.,OMP_WAIT_POLICY=PASSIVE``. ``.`` is the working tree, which is also used where no revision is named; ``\,`` is a
 comma in a value. A revision is a git worktree, made once and kept: see `worktree`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -82,21 +83,31 @@ class Side:
 
 def _source(project: Path) -> Path:
     """Return the folder with a project's packages, as setuptools finds it: as configured, ``src``, or the project."""
-    file = project / "pyproject.toml"
-    try:
-        tools = tomllib.loads(file.read_text("utf-8")).get("tool", {}) if file.is_file() else {}
-    except ValueError as error:
-        raise SideError(f"{file}: {error}; fix it, or name a revision where it is right") from error
-    settings = tools.get("setuptools", {})
-    packages = settings.get("packages")  # a table, or a list of names
-    where = packages.get("find", {}).get("where", []) if isinstance(packages, dict) else []
-    configured = [
-        folder for name, folder in settings.get("package-dir", {}).items() if not name
-    ] + where
+    folders = [project / name for name in _read_sources(project)]
+
     src = project / "src"
     is_layout = any(src.rglob("*.py")) and not (src / "__init__.py").exists()
-    folders = [*(project / name for name in configured), *[src] * is_layout]
+    if is_layout:
+        folders.append(src)
     return next((folder for folder in folders if folder.is_dir()), project)
+
+
+def _read_sources(project: Path) -> list[str]:
+    """Return the folders in which a project tells setuptools to look for packages."""
+    file = project / "pyproject.toml"
+    if not file.is_file():
+        return []
+    try:
+        tools = tomllib.loads(file.read_text("utf-8")).get("tool", {})
+    except ValueError as error:
+        raise SideError(f"{file}: {error}; fix it, or name a revision where it is right") from error
+
+    settings = tools.get("setuptools", {})
+    folders = [folder for name, folder in settings.get("package-dir", {}).items() if not name]
+    packages = settings.get("packages")
+    if isinstance(packages, dict):  # else it is a list of names
+        folders += packages.get("find", {}).get("where", [])
+    return folders
 
 
 def parse(text: str, root: Path) -> Side:
@@ -104,7 +115,10 @@ def parse(text: str, root: Path) -> Side:
 
     SideError for an unknown part, two of one kind, or a folder that does not exist.
     """
-    revisions, pythons, variables = [], [], {}
+    revisions: list[str | None] = []
+    pythons: list[Path] = []
+    variables: dict[str, str] = {}
+
     parts = [part.replace(r"\,", ",") for part in re.split(r"(?<!\\),", text)]
     for part in filter(None, parts):
         name, equals, value = part.partition("=")
@@ -116,61 +130,54 @@ def parse(text: str, root: Path) -> Side:
             pythons.append(python)
         else:
             revisions.append(_commit(part, root))
-    for what, given in (("revision", revisions), ("environment", pythons)):
-        if len(given) > 1:
-            raise SideError(f"{text!r} names more than one {what}: one is enough")
+
+    if len(revisions) > 1:
+        raise SideError(f"{text!r} names more than one revision: one is enough")
+    if len(pythons) > 1:
+        raise SideError(f"{text!r} names more than one environment: one is enough")
+
     revision = revisions[0] if revisions else None
-    python = pythons[0] if pythons else Path(sys.executable)
     return Side(
         text,
-        worktree(revision, root) if revision else root,
-        revision,
-        python,
-        variables,
-        _project(root),
+        checkout=worktree(revision, root) if revision else root,
+        revision=revision,
+        python=pythons[0] if pythons else Path(sys.executable),
+        variables=variables,
+        project=_project(root),
     )
 
 
 def describe(side: Side, device: str) -> Side:
     """Ask a side's Python for its packages and device. SideError if it does not answer, or has no NumPy."""
-    asked = subprocess.run(
-        [side.python, WORKER, json.dumps({"modules": ["numpy", *sorted(side.modules)], "device": device})],
-        capture_output=True, text=True, errors="replace", cwd=side.checkout, env=environment(side.command, 1),
+    question = json.dumps({"modules": ["numpy", *sorted(side.modules)], "device": device})
+    done = subprocess.run(
+        [side.python, WORKER, question],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        cwd=side.checkout,
+        env=environment(side.command, 1),
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
+
     try:
-        described = replace(side, **json.loads(asked.stdout))
+        described = replace(side, **json.loads(done.stdout))
     except (ValueError, TypeError):
-        last = (asked.stderr.strip().splitlines() or [processes.describe_exit(asked.returncode)])[
-            -1
-        ]
-        raise SideError(f"{side.python} does not answer as Python would: {last}") from None
+        lines = done.stderr.strip().splitlines() or [processes.describe_exit(done.returncode)]
+        raise SideError(f"{side.python} does not answer as Python would: {lines[-1]}") from None
     if described.imported["numpy"] is None:
         raise SideError(f"{side.python} has no NumPy, which transfers outputs: install it there")
     return described
 
 
 def assert_comparable(described: Mapping[str, Side], threads: int = 0) -> None:
-    """SideError if both sides are the same, import other code than their own, or run on different devices.
+    """Raise SideError if both sides are the same, import other code than their own, or run on different devices.
 
     Also if a side sets its own number of threads although ``threads`` sets it for both.
     """
     for name, side in described.items():
-        if threads and (own := sorted(ONE_THREAD.keys() & side.variables)):
-            raise SideError(
-                f"{name} ({side.text}) sets {', '.join(own)}, but --threads {threads} sets it for both sides: "
-                "compare numbers of threads with --threads 0"
-            )
-        for module in sorted(side.modules):
-            file = side.imported[module]
-            if file is None or not Path(file).is_relative_to(side.source):
-                raise SideError(
-                    f"{name} ({side.text}) imports {module} from {file}, not from {side.source}: uninstall it there"
-                )
-        if not side.device:
-            raise SideError(
-                f"{name} ({side.text}) has no such device: name another one with --device"
-            )
+        _assert_usable(f"{name} ({side.text})", side, threads)
+
     a, b = described.values()
     if all(getattr(a, what) == getattr(b, what) for what in ("python", "source", "variables")):
         raise SideError(
@@ -181,24 +188,42 @@ def assert_comparable(described: Mapping[str, Side], threads: int = 0) -> None:
         raise SideError(f"{devices}: name one device that both have with --device")
 
 
+def _assert_usable(name: str, side: Side, threads: int) -> None:
+    """Raise SideError if a side sets threads that are set for it, imports other code, or has no device."""
+    own = sorted(ONE_THREAD.keys() & side.variables)
+    if threads and own:
+        raise SideError(
+            f"{name} sets {', '.join(own)}, but --threads {threads} sets it for both sides: "
+            "compare numbers of threads with --threads 0"
+        )
+
+    for module in sorted(side.modules):
+        file = side.imported[module]
+        if file is None or not Path(file).is_relative_to(side.source):
+            raise SideError(
+                f"{name} imports {module} from {file}, not from {side.source}: uninstall it there"
+            )
+
+    if not side.device:
+        raise SideError(f"{name} has no such device: name another one with --device")
+
+
 def differences(described: Mapping[str, Side]) -> Table:
     """Return what differs between the sides: revision, folder, Python, environment, variables, packages."""
-    columns = []
-    for side in described.values():
-        facts = {
-            "revision": (side.revision or "working tree")[:12],
-            "folder": paths.shorten(side.checkout),
-        }
-        facts |= {"Python": side.version, "environment": paths.shorten(side.python)}
-        facts |= {f"variable {name}": value for name, value in side.variables.items()}
-        columns.append(
-            facts | {f"package {name}": version for name, version in sorted(side.packages.items())}
-        )
-    names = dict.fromkeys(name for column in columns for name in column)
-    rows = [[name, *(column.get(name, "none") for column in columns)] for name in names]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    more = len(rows) - MOST_DIFFERENCES
-    note = f"and {more} more" if more > 0 else "" if rows else "Nothing differs."
+    columns = list(map(_facts, described.values()))
+    names = dict.fromkeys(itertools.chain.from_iterable(columns))
+
+    rows = []
+    for name in names:
+        values = [column.get(name, "none") for column in columns]
+        if len(set(values)) > 1:
+            rows.append([name, *values])
+
+    note = ""
+    if not rows:
+        note = "Nothing differs."
+    elif len(rows) > MOST_DIFFERENCES:
+        note = f"and {len(rows) - MOST_DIFFERENCES} more"
     return Table(["what differs", *described], rows[:MOST_DIFFERENCES], note)
 
 
@@ -219,6 +244,20 @@ def _project(root: Path) -> Path:
     ).relative_to(root)
 
 
+def _facts(side: Side) -> dict[str, str]:
+    """Return what may differ between a side and the other, by its name."""
+    variables = {f"variable {name}": value for name, value in side.variables.items()}
+    packages = {f"package {name}": version for name, version in sorted(side.packages.items())}
+    return {
+        "revision": (side.revision or "working tree")[:12],
+        "folder": paths.shorten(side.checkout),
+        "Python": side.version,
+        "environment": paths.shorten(side.python),
+        **variables,
+        **packages,
+    }
+
+
 def worktree(revision: str, root: Path) -> Path:
     """Return the kept worktree of a commit, made if necessary. SideError if it was changed, or git fails.
 
@@ -229,12 +268,14 @@ def worktree(revision: str, root: Path) -> Path:
     where = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
     kept = paths.BUILD if root == paths.ROOT else cache
     folder = kept / "versus" / "worktrees" / f"{root.name}-{where}-{revision[:12]}"
+
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "a") as lock:  # another command may be making it
         fcntl.flock(lock, fcntl.LOCK_EX)  # not filelock, which is not a core dependency
         if not (folder / ".git").exists():
             _git(root, "worktree", "prune")
             _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
+
     changed = _git(folder, "status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")
     if _git(folder, "rev-parse", "HEAD") != revision or changed:
         raise SideError(
@@ -289,8 +330,8 @@ def _git(folder: Path, *arguments: str) -> str:
         )
     except FileNotFoundError:
         raise SideError("git is needed for revisions, and is not there: install it") from None
+
     if done.returncode:
-        raise SideError(
-            f"git {arguments[0]}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"
-        )
+        lines = done.stderr.strip().splitlines() or ["it failed"]
+        raise SideError(f"git {arguments[0]}: {lines[-1]}")
     return done.stdout.strip()

@@ -25,7 +25,9 @@ import time
 import traceback
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 PID = os.getpid()
 SAMPLE_SECONDS = 0.003
@@ -40,27 +42,34 @@ PACKAGES = {"numpy", "torch", "jax", "jaxlib", "tensorflow", "mlx"}
 ITERATIONS, ITEMS = (list.__iter__, tuple.__iter__), (dict.items, OrderedDict.items)
 """How `leaves` finds the parts of an output. What says in a way of its own what it holds may compute it then."""
 
+Settings = Mapping[str, Any]
+"""What `lockstep` and `sides` tell a process."""
+Function = Callable[[], Any]
+"""What is timed."""
 
-def main():
+
+def main() -> None:
+    """Describe this Python, or serve, as the settings ask; answers go where standard output went."""
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     settings = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+
     if "modules" in settings:
         print(json.dumps(describe(settings)), file=answers)
     else:
         serve(settings, answers)
 
 
-def describe(settings):
+def describe(settings: Settings) -> dict[str, Any]:
     """Return what `metallab.versus.sides.Side` has of this Python: version, packages, files of modules, device."""
-    packages = {}
+    packages: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        if distribution.metadata["Name"]:  # left by an interrupted installation
-            packages.setdefault(
-                distribution.metadata["Name"].lower().replace("_", "-"), distribution.version
-            )
+        name = distribution.metadata["Name"]
+        if name:  # else it was left by an interrupted installation
+            packages.setdefault(name.lower().replace("_", "-"), distribution.version)
+
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
     device, label = choose_device(settings["device"])
     return {
@@ -72,7 +81,7 @@ def describe(settings):
     }
 
 
-def choose_device(wish):
+def choose_device(wish: str) -> tuple[str, str]:
     """Return the device and its name; both empty if there is no such device."""
     found = {"cpu": ""}
     if wish != "cpu":
@@ -83,15 +92,17 @@ def choose_device(wish):
                 found = {"cuda": torch.cuda.get_device_name(), **found}
             elif sys.platform == "darwin" and torch.backends.mps.is_available():
                 found = {"mps": "Apple GPU", **found}
-    return next(
-        ((device, name) for device, name in found.items() if wish in ("auto", device)), ("", "")
-    )
+
+    fitting = [(device, name) for device, name in found.items() if wish in ("auto", device)]
+    return fitting[0] if fitting else ("", "")
 
 
-def serve(settings, answers):
+def serve(settings: Settings, answers: TextIO) -> None:
     """Answer each line: set a case up, or take a sample of the current one."""
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases, work = {}, None
+    cases: dict[str, Any] = {}
+    work: Any = None
+
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -101,13 +112,10 @@ def serve(settings, answers):
                 work = Work(cases[asked["case"]], settings, asked["output"], chance)
                 answer = work.ready
             else:
-                answer = {
-                    "nanoseconds": sample(
-                        work.function, work.wait, asked["calls"], work.seconds < SLOW_CALL
-                    )
-                }
+                answer = {"nanoseconds": work.sample(asked["calls"])}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a case may raise anything: it is the answer
             answer = {"lacks": describe_error(error)}
+
         end_if_forked()
         print(end="", flush=True)  # before the next case prints
         print(json.dumps(answer), file=answers)
@@ -116,23 +124,25 @@ def serve(settings, answers):
 class Work:
     """A case that is set up and warm."""
 
-    def __init__(self, case, settings, output, chance):
+    def __init__(self, case: Any, settings: Settings, output: str, chance: random.Random) -> None:
         gc.enable()
         pin(settings["cores"] and EVERY_CORE)
-        self.ballast = [
-            bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)
-        ]  # moves what follows
+        # moves what follows
+        self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]
+
         random.seed(0)
-        self.function = case.prepare(settings["device"])
+        self.function: Function = case.prepare(settings["device"])
         start = time.perf_counter_ns()
         result = self.function()
         assert_concrete(result)
         self.wait = Waiting(result, settings["device"])
         self.wait.all(result)
         first = time.perf_counter_ns() - start
+
         end_if_forked()
         dtypes = save_output(result, output)
         del result
+
         pin(settings["cores"])
         gc.collect()
         gc.disable()
@@ -140,58 +150,68 @@ class Work:
         self.ready = {
             "calls": max(1, math.ceil(SAMPLE_SECONDS / self.seconds)),
             "first_call": first / 1e9,
+            "dtypes": dtypes,
         }
-        self.ready |= {"dtypes": dtypes}
+
+    def sample(self, calls: int) -> int:
+        """Return the nanoseconds of so many calls."""
+        return sample(self.function, self.wait, calls, uncounted=self.seconds < SLOW_CALL)
 
 
-def end_if_forked():
+def end_if_forked() -> None:
     """End a child that a case has forked: its parent saves the output, and answers."""
     if os.getpid() != PID:
         os._exit(1)
 
 
-def load_cases(path):
+def load_cases(path: str) -> Any:
     """Import the working tree's module of cases under the names that a file of cases uses."""
     spec = importlib.util.spec_from_file_location("metallab.versus.cases", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules["metallab.versus"] = sys.modules["metallab.versus.cases"] = module
     spec.loader.exec_module(module)
     return module
 
 
-def describe_error(error):
+def describe_error(error: BaseException) -> str:
     """Return an error in one line, with the case's or its callee's line."""
     lines = str(error).strip().splitlines()
+    message = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_others(frame)]
+    if frames:
+        message += f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+    return message
+
+
+def is_others(frame: traceback.FrameSummary) -> bool:
+    """Say whether a line of a traceback is in a file, and in none of this folder."""
     here = os.path.dirname(os.path.abspath(__file__))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<")
-    ]
-    frames = [frame for frame in frames if os.path.dirname(os.path.abspath(frame.filename)) != here]
-    where = (
-        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    )
-    return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) + where
+    is_file = not frame.filename.startswith("<")
+    return is_file and os.path.dirname(os.path.abspath(frame.filename)) != here
 
 
-def assert_concrete(result):
-    """TypeError for a part of a type that may not be computed after `Waiting`."""
+def assert_concrete(result: Any) -> None:
+    """Raise TypeError for a part of a type that may not be computed after `Waiting`."""
     for name, leaf in leaves(result):
-        kind = type(leaf)
-        is_plain = issubclass(kind, (int, float, complex, str, bytes, type(None)))
-        if (
-            not is_plain
-            and package(leaf) not in PACKAGES
-            and getattr(kind, "__iter__", None) not in ITERATIONS
-        ):
+        if not is_concrete(leaf):
             raise TypeError(
                 f"{name} is a {type(leaf).__name__}, which may be computed later: return numbers, arrays of NumPy, "
                 "PyTorch, JAX, TensorFlow or MLX, or lists, tuples, dicts or dataclasses of them"
             )
 
 
-def package(leaf):
+def is_concrete(leaf: Any) -> bool:
+    """Say whether a part of an output is of a type that nothing computes later."""
+    kind = type(leaf)
+    if issubclass(kind, (int, float, complex, str, bytes, type(None))):
+        return True
+    return package(leaf) in PACKAGES or getattr(kind, "__iter__", None) in ITERATIONS
+
+
+def package(leaf: Any) -> str:
     """Return the package of its type."""
     return type(leaf).__module__.partition(".")[0]
 
@@ -199,24 +219,23 @@ def package(leaf):
 class Waiting:
     """How to wait for results: for each (JAX, MLX), for the device (CUDA, MPS), or not at all."""
 
-    def __init__(self, result, device):
+    def __init__(self, result: Any, device: str) -> None:
         parts = [leaf for _, leaf in leaves(result)]
         packages = set(map(package, parts))
         self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
         self.each = bool(self.evaluate) or any(hasattr(leaf, "block_until_ready") for leaf in parts)
+
         is_gpu = device in ("cuda", "mps")
-        self.synchronize = []
+        self.synchronize: list[Callable[[], Any]] = []
         if is_gpu and "torch" in sys.modules:
             self.synchronize.append(getattr(sys.modules["torch"], device).synchronize)
-        for at in {
-            leaf.device for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")
-        }:
-            if at.type != "cpu":
-                self.synchronize.append(synchronizer(at))
+        for at in devices_of(parts):
+            self.synchronize.append(synchronizer(at))
         if "tensorflow" in packages or (is_gpu and "tensorflow" in sys.modules):
             self.synchronize.append(sys.modules["tensorflow"].test.experimental.sync_devices)
 
-    def all(self, result):
+    def all(self, result: Any) -> None:
+        """Wait until a result is computed."""
         if self.each:
             parts = [leaf for _, leaf in leaves(result)]
             if self.evaluate:
@@ -224,11 +243,18 @@ class Waiting:
             for leaf in parts:
                 if hasattr(leaf, "block_until_ready"):
                     leaf.block_until_ready()
+
         for synchronize in self.synchronize:
             synchronize()
 
 
-def synchronizer(device):
+def devices_of(parts: Iterable[Any]) -> set[Any]:
+    """Return the devices of tensors of PyTorch, except for the CPU."""
+    tensors = [leaf for leaf in parts if package(leaf) == "torch" and hasattr(leaf, "device")]
+    return {leaf.device for leaf in tensors if leaf.device.type != "cpu"}
+
+
+def synchronizer(device: Any) -> Callable[[], Any]:
     """Return the function that waits for a device of PyTorch. TypeError if there is none."""
     wait = getattr(getattr(sys.modules["torch"], device.type, None), "synchronize", None)
     if wait is None:
@@ -238,15 +264,17 @@ def synchronizer(device):
     return wait if device.type == "mps" else functools.partial(wait, device)
 
 
-def sample(work, wait, calls, uncounted):
+def sample(work: Function, wait: Waiting, calls: int, uncounted: bool) -> int:
     """Return the nanoseconds of so many calls; an uncounted one before them restores caches and threads."""
     if uncounted:
         wait.all(work())
+
     if wait.each:
         start = time.perf_counter_ns()
         for _ in range(calls):
             wait.all(work())
         return time.perf_counter_ns() - start
+
     start = time.perf_counter_ns()
     for _ in range(calls):
         result = work()
@@ -254,9 +282,10 @@ def sample(work, wait, calls, uncounted):
     return time.perf_counter_ns() - start
 
 
-def warm_up(work, wait):
+def warm_up(work: Function, wait: Waiting) -> float:
     """Call until the times have settled; return the seconds of the quickest call."""
-    times, start = [], time.perf_counter()
+    times: list[float] = []
+    start = time.perf_counter()
     while len(times) < 3 or time.perf_counter() - start < WARM_UP_SECONDS:
         times.append(max(1, sample(work, wait, 1, uncounted=False)) / 1e9)
         if times[-1] > SLOW_CALL:
@@ -264,19 +293,20 @@ def warm_up(work, wait):
     return min(times)
 
 
-def pin(cores):
+def pin(cores: Sequence[int]) -> None:
     """Limit this process with all its threads to some cores, if any are given."""
     for thread in os.listdir("/proc/self/task") if cores else ():
         with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), cores)
 
 
-def leaves(result, name="result"):
+def leaves(result: Any, name: str = "result") -> Iterator[tuple[str, Any]]:
     """Yield name and value of each part of a nested result; a list of numbers is one part.
 
     So is a list or a dict with an iteration of its own, which `assert_concrete` refuses.
     """
     kind = type(result)
+    parts: Iterable[tuple[Any, Any]]
     if dataclasses.is_dataclass(kind):
         parts = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(kind))
     elif getattr(kind, "items", None) in ITEMS:
@@ -286,31 +316,25 @@ def leaves(result, name="result"):
     else:
         yield name, result
         return
+
     for key, part in parts:
         yield from leaves(part, f"{name}.{key}")
 
 
-def is_numbers(result):
+def is_numbers(result: Iterable[Any]) -> bool:
     """Return whether a list holds only numbers that fit into one NumPy array."""
     numbers = all(issubclass(type(part), (int, float, complex)) for part in result)
     return numbers and all(-(2**63) <= part < 2**63 for part in result if isinstance(part, int))
 
 
-def to_numpy(leaf):
+def to_numpy(leaf: Any) -> Any:
     """Return an array, number or text as a NumPy array; None is empty. TypeError for anything else."""
     import numpy as np
 
-    array = [] if leaf is None else leaf
-    if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
-        array = repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
-    if hasattr(leaf, "detach"):
-        array = leaf.detach().cpu().resolve_conj().resolve_neg()
-        array = array.float() if str(array.dtype) == "torch.bfloat16" else array
-    elif str(getattr(leaf, "dtype", "")) == "mlx.core.bfloat16":
-        array = leaf.astype(sys.modules["mlx.core"].float32)
-    array = np.asarray(array)
+    array = np.asarray(readable_by_numpy(leaf))
     if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 of JAX and TensorFlow
         array = array.astype(np.float32)
+
     if array.dtype.kind not in "biufcSU":
         raise TypeError(
             f"the case returns a {type(leaf).__name__} of {array.dtype}: let it return numbers"
@@ -318,20 +342,35 @@ def to_numpy(leaf):
     return array
 
 
-def save_output(result, path):
+def readable_by_numpy(leaf: Any) -> Any:
+    """Return a part of an output as something that NumPy reads without changing it."""
+    if leaf is None:
+        return []
+    if isinstance(leaf, (str, bytes)) or (type(leaf) is int and not -(2**63) <= leaf < 2**63):
+        return repr(leaf)  # NumPy drops zeros at the end of bytes, and has no larger integers
+    if hasattr(leaf, "detach"):
+        tensor = leaf.detach().cpu().resolve_conj().resolve_neg()
+        return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+    if str(getattr(leaf, "dtype", "")) == "mlx.core.bfloat16":
+        return leaf.astype(sys.modules["mlx.core"].float32)
+    return leaf
+
+
+def save_output(result: Any, path: str) -> dict[str, str]:
     """Write an output for `load_output`; return the dtype of each array. Python's numbers have none."""
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, leaf in leaves(result):
         if name in parts:
             raise TypeError(f"two parts of the output are called {name}: give its keys other names")
         parts[name] = leaf
-    dtypes = {
-        name: leaf.dtype for name, leaf in parts.items() if getattr(leaf, "dtype", None) is not None
-    }
+
+    every_dtype = {name: getattr(leaf, "dtype", None) for name, leaf in parts.items()}
+    dtypes = {name: dtype for name, dtype in every_dtype.items() if dtype is not None}
     if not dtypes:  # plain numbers need no NumPy, which takes time to be imported
         with contextlib.suppress(ValueError), open(path, "wb") as file:
             marshal.dump(parts, file)
             return {}
+
     import numpy as np
 
     np.savez(path, **{name: to_numpy(leaf) for name, leaf in parts.items()})
@@ -342,14 +381,13 @@ def save_output(result, path):
     }
 
 
-def load_output(path):
+def load_output(path: Path) -> dict[str, Any]:
     """Return the parts of an output that `save_output` wrote, by name."""
     import numpy as np
 
     if not zipfile.is_zipfile(path):
-        return {
-            name: to_numpy(leaf) for name, leaf in marshal.loads(Path(path).read_bytes()).items()
-        }
+        plain = marshal.loads(path.read_bytes())
+        return {name: to_numpy(leaf) for name, leaf in plain.items()}
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 
