@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from metallab import isolated
+from metallab.exercises import counting
 from metallab.exercises.counting import count_lines, judge_count
 from metallab.exercises.judging import NotAttempted, Right
 from metallab.pytorch import puzzles
@@ -85,6 +86,6 @@ def test_a_stub_is_not_attempted(source):
 
 
 def test_a_real_gpu_counts_nothing(monkeypatch):
-    monkeypatch.setattr(puzzles, "kernel_is_simulated", lambda: False)
+    monkeypatch.setattr(counting, "kernel_is_simulated", lambda: False)
     judged = judge_count(ROW_SUMS, A_GROUP_A_ROW, count_lines, most=2)
     assert isinstance(judged, isolated.Skipped)
