@@ -71,6 +71,7 @@ class Allowance:
                     f"{what} {', '.join(map(str, waiting[done:]))} ({took})".lstrip()
                 )
                 return
+
             begun = self.clock()
             yield item
             last = self.clock() - begun

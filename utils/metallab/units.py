@@ -183,13 +183,13 @@ def lines(*texts: Any, width: int = 79) -> str:
     filled = []
     for line in "\n".join(map(str, texts)).splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        filled.append(
-            textwrap.fill(
-                line,
-                width,
-                subsequent_indent=f"{indent}  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        shown = textwrap.fill(
+            line,
+            width,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
+        filled.append(shown)
+
     return "\n".join(filled)

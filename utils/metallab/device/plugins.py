@@ -99,6 +99,7 @@ def probe(kind: str, framework: Framework) -> str | None:
         return f"{title} is not simulated"
     if kind == "mps" and (fault := _plugin_fault(framework)):
         return fault
+
     if kind not in FRAMEWORKS[framework].kinds():
         return f"{title} sees no {kind} device on this machine"
     try:

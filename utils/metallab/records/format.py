@@ -236,6 +236,7 @@ def load(path: Path | str) -> list[Record]:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {_describe(error)}") from error
+
     return _parse(path, text)
 
 

@@ -336,6 +336,7 @@ def _prepare_inspections(
         samplers[baseline].clock,
         rng,
     )
+
     for sampler in samplers.values():
         sampler.result_bytes = memory_of(sampler.first_result)
         sampler.first_result = None  # so that memory is what it would be without the check
