@@ -7,6 +7,7 @@ where a kind of work lies is calculated here.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -200,10 +201,18 @@ def _text(x: float, y: float, words: str, style: str, anchor: str = "start") -> 
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def main(into: Path = PICTURE) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the picture and print its words, which README gives as its alternative text."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/draw_rooflines.py", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "--into", type=Path, default=PICTURE, help="by default data/images/rooflines.svg"
+    )
+    wish = parser.parse_args(arguments)
+
     roofs = read_roofs()
-    paths.write_atomically(into, draw(roofs, PLACES))
+    paths.write_atomically(wish.into, draw(roofs, PLACES))
     print(describe(roofs, PLACES))
     return 0
 

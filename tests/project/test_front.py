@@ -145,7 +145,13 @@ def test_without_an_address_a_workflow_s_host_counts(pyproject):
 
 
 @pytest.mark.parametrize(
-    "given", ["github.com/o/lab", "https://github.com/lab", "git@github.com:o/lab"]
+    "given",
+    [
+        "github.com/o/lab",
+        "http://github.com/o/lab",
+        "https://github.com/lab",
+        "git@github.com:o/lab",
+    ],
 )
 def test_what_is_no_address_is_refused(pyproject, given):
     with pytest.raises(published.BadAddress, match=re.escape(given)):
