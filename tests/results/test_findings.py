@@ -211,7 +211,7 @@ def build(tmp_path, monkeypatch):
 def columns(findings, *own: records.Record) -> list:
     here = [findings.column(list(own), "this run")]
     there, _ = findings.references()
-    return [*here, *there, *findings.wanted([*here, *there])]
+    return [*here, *there, *findings.missing_machines([*here, *there])]
 
 
 def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
@@ -243,7 +243,7 @@ def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
     assert "12.3 ms" not in everything, "an absolute time beside another machine's"
     assert dict(findings.every(machines)).popitem()[1][0] == timing.SIMULATED.label
     real = dataclasses.replace(record("mps", 3.0, device="Apple M2 GPU"), machine=mac)
-    assert findings.wanted([findings.column([real], "x")]) == []
+    assert findings.missing_machines([findings.column([real], "x")]) == []
 
 
 def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):

@@ -23,35 +23,34 @@ from metallab.results import findings
 
 
 def check(path: Path) -> list[Record]:
-    """The records of a file that may be shown. `records.RecordError` with the reason if it may not."""
+    """Return the records of a file that may be shown. `records.RecordError` with the reason if it may not."""
     runs = records.load(path)
     if found := records.find_foreign_texts(path, runs):
         what = machine.one_line(", ".join(map(repr, found)))[:300]
         raise records.RecordError(
             f"{path}: it holds {what}, which metallab does not write: send what make bench wrote"
         )
+
     for run in runs:
-        if run.measurement.simulated or run.measurement.mode != "full":
-            raise records.RecordError(
-                f"{path}: {run.name}: only real times of full mode are shown: make bench"
-            )
-        if not run.machine.chip or not run.machine.os_name:
-            raise records.RecordError(
-                f"{path}: {run.name}: chip or operating system is unknown, so nothing compares"
-            )
-        if (
-            len(
-                {
-                    (each.machine.chip, each.machine.gpu, each.machine.git_revision)
-                    for each in (run, runs[0])
-                }
-            )
-            > 1
-        ):
-            raise records.RecordError(
-                f"{path}: {run.name}: of another machine or revision than the first: make bench"
-            )
+        if fault := _find_fault(run, runs[0]):
+            raise records.RecordError(f"{path}: {run.name}: {fault}")
     return runs
+
+
+def _find_fault(run: Record, first: Record) -> str | None:
+    """Return why a record may not be shown, or not beside the first one of its file."""
+    if run.measurement.simulated or run.measurement.mode != "full":
+        return "only real times of full mode are shown: make bench"
+    if not run.machine.chip or not run.machine.os_name:
+        return "chip or operating system is unknown, so nothing compares"
+    if _identity(run.machine) != _identity(first.machine):
+        return "of another machine or revision than the first: make bench"
+    return None
+
+
+def _identity(described: machine.Machine) -> tuple[str | None, ...]:
+    """Return what the records of one file have in common."""
+    return described.chip, described.gpu, described.git_revision
 
 
 def add(path: Path) -> str:
@@ -61,42 +60,52 @@ def add(path: Path) -> str:
     ``path`` is a link.
     """
     readme, folder = paths.ROOT / "data" / "README.md", paths.ROOT / "data" / "results"
+
     with tempfile.TemporaryDirectory(dir=folder, prefix=".sent-") as place:
         copy = Path(place, "sent.json")
-        copy.write_bytes(content := paths.read_regular(path))
+        content = paths.read_regular(path)
+        copy.write_bytes(content)
         runs = check(copy)  # what was copied, whatever becomes of the original
-        name, described = paths.results_file(findings.column(runs, "").title), runs[0].machine
         if traces := redact.find_private(f"{content.decode()} {runs}"):
             raise records.RecordError(
                 f"{path}: it names {traces[0]!r}, which is of one machine only"
             )
-        if not re.fullmatch(r"[a-z]\w{1,80}\.json", name, re.ASCII) or os.path.lexists(
-            folder / name
-        ):
+
+        name = paths.results_file(findings.column(runs, "").title)
+        is_name = re.fullmatch(r"[a-z]\w{1,80}\.json", name, re.ASCII)
+        if not is_name or os.path.lexists(folder / name):
             raise records.RecordError(
                 f"{path}: data/results/{name} is there already, or is no name for a file"
             )
         os.link(copy, folder / name)  # fails where there is one by now
-    words = [described.chip, described.os_name, described.os_version, "Python", described.python]
-    machine = re.sub(r"[^\w.,()-]+", " ", " ".join(filter(None, words)))[:200]
-    made = f"`make bench` on {runs[-1].taken[:10]}, {len(records.by_name(runs))} benchmarks, sent by its owner"
+
     text = readme.read_text(encoding="utf-8")
-    for mark, line in (
-        (
-            "| file | machine | how |\n|---|---|---|\n",
-            f"| `results/{name}` | {machine} | {made} |\n",
-        ),
-        ("sha256:\n\n```\n", f"{hashlib.sha256(content).hexdigest()}  results/{name}\n"),
-    ):
-        text = text.replace(mark, mark + line, 1)
+    table, sums = "| file | machine | how |\n|---|---|---|\n", "sha256:\n\n```\n"
+    text = text.replace(table, f"{table}| `results/{name}` | {_describe_origin(runs)} |\n", 1)
+    checksum = hashlib.sha256(content).hexdigest()
+    text = text.replace(sums, f"{sums}{checksum}  results/{name}\n", 1)
     paths.write_atomically(readme, text)
     return name
 
 
+def _describe_origin(runs: Sequence[Record]) -> str:
+    """Return two cells of the table of files: the machine, and how its numbers were made."""
+    described = runs[0].machine
+    words = [described.chip, described.os_name, described.os_version, "Python", described.python]
+    owner = re.sub(r"[^\w.,()-]+", " ", " ".join(filter(None, words)))[:200]
+
+    count = len(records.by_name(runs))
+    return f"{owner} | `make bench` on {runs[-1].taken[:10]}, {count} benchmarks, sent by its owner"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.results.check_results [--add] FILE``: 0 if it may be shown, 1 and why not, 2 without one."""
+    """Return 0 if a file may be shown; 1, after why not, if it may not; 2 without one.
+
+    ``python -m metallab.results.check_results [--add] FILE``
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if adding := given[:1] == ["--add"]:
+    adds = given[:1] == ["--add"]
+    if adds:
         del given[0]
     if given == ["--schema"]:
         print(json.dumps(records.schema(), indent=1))
@@ -107,12 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+
     try:
         runs = check(Path(given[0]))
-        added = add(Path(given[0])) if adding else ""
+        added = add(Path(given[0])) if adds else ""
     except (records.RecordError, OSError) as error:
         print(f"REFUSED {error}", file=sys.stderr)
         return 1
+
     _show(findings.column(runs, f"{given[0]}"))
     if added:
         print(
@@ -122,14 +133,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(one: findings.Column) -> None:
-    """What would be shown of a good file, and what it tells of who made it."""
+    """Print what would be shown of a good file, and what it tells of who made it."""
     print(f"GOOD: it can be shown, as data/results/{paths.results_file(one.title)}\n")
-    print(
-        "What it is",
-        *(f"  {label}: {cells[0]}" for label, cells in findings.provenance([one])),
-        "",
-        sep="\n",
-    )
+    print("What it is")
+    for label, cells in findings.provenance([one]):
+        print(f"  {label}: {cells[0]}")
+    print()
+
     print(*findings.in_short(one), "", sep="\n")
     settings = {
         f"{name}={value}"
@@ -142,7 +152,7 @@ def _show(one: findings.Column) -> None:
 
 
 def _notes(runs: Sequence[Record]) -> Iterator[str]:
-    """What is no fault and takes away from the numbers."""
+    """Yield what is no fault and takes away from the numbers."""
     counts = [len(each) for each in records.by_name(runs).values()]
     if few := sum(number < 3 for number in counts):
         yield f"{few} of {len(counts)} benchmarks were measured in fewer than 3 processes: make bench"

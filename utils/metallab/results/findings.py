@@ -20,7 +20,7 @@ from metallab import paths, timing, units, wording
 from metallab.notebook import Expectation
 from metallab.outcomes import VERDICTS
 from metallab.records import Record, RecordError, by_name, load, usable_runs
-from metallab.timing import Answer, Measurement, Reason
+from metallab.timing import Answer, Measurement, Reason, Withheld
 
 REFERENCES = paths.ROOT / "data" / "results"
 STYLES = {Reason.OUTPUTS_DIFFER: "differ", Reason.SIMULATED: "simulated", Reason.FAST_MODE: "fast"}
@@ -56,20 +56,26 @@ class Conclusion:
 
     @property
     def device(self) -> str:
+        """The name of the hardware; empty if it is not known."""
         return self.measured.device if self.measured else ""
 
     @property
     def reason(self) -> str:
         """What explains ``answer.label``."""
-        if self.answer.withheld:
-            return self.answer.withheld.detail
-        phrase = self.answer.ratio.phrase
-        return f"{phrase}, {self.processes} processes" if self.processes > 1 else phrase
+        result = self.answer.result
+        if isinstance(result, Withheld):
+            return result.detail
+        if self.processes > 1:
+            return f"{result.phrase}, {self.processes} processes"
+        return result.phrase
 
     @property
     def outcome(self) -> str:
         """The verdict, or how the report marks the reason why there is none: a class of its style sheet."""
-        return STYLES.get(self.answer.reason, self.answer.outcome)
+        reason = self.answer.reason
+        if reason is None:
+            return self.answer.outcome
+        return STYLES.get(reason, "withheld")
 
     @property
     def ratio(self) -> tuple[float, float, float] | None:
@@ -79,17 +85,20 @@ class Conclusion:
 
     @property
     def speed_up(self) -> str:
+        """The median, as the report shows it; empty where there is none."""
         return f"{units.times(self.ratio[1])}×" if self.ratio else ""
 
     @property
     def interval(self) -> str:
+        """Both ends, as the report shows them; empty where there are none."""
         return f"{units.times(self.ratio[0])} to {units.times(self.ratio[2])}" if self.ratio else ""
 
     @property
     def by_gpu(self) -> bool:
         """True for an accelerator's speed-up over the CPU."""
-        sides = self.measured, self.baseline_measured
-        return None not in sides and [side.kind == "cpu" for side in sides] == [False, True]
+        if self.measured is None or self.baseline_measured is None:
+            return False
+        return self.measured.kind != "cpu" and self.baseline_measured.kind == "cpu"
 
     @property
     def label(self) -> str:
@@ -114,10 +123,7 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
         return None
 
     usable, withheld = usable_runs(runs)
-    answer = Answer(compared.variant, withheld) if withheld else usable[0].answer
-    if len(usable) > 1:
-        low, median, high = _interval([run.comparison.median for run in usable])
-        answer = replace(answer, result=replace(answer.ratio, low=low, median=median, high=high))
+    answer = Answer(compared.variant, withheld) if withheld else _combine(usable)
 
     base = baseline[-1] if baseline else None
     baseline_role = base.comparison.role if base and base.comparison else ""
@@ -140,20 +146,33 @@ def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Co
 _LEAST_DEVIATION = 0.001
 
 
+def _combine(usable: Sequence[Record]) -> Answer:
+    """Return the speed-up of the processes that count: that of a single one, or their mean with its interval."""
+    answers = [run.answer for run in usable if run.answer is not None]
+    first, ratio = answers[0], answers[0].ratio
+    if len(answers) == 1 or ratio is None:
+        return first
+
+    medians = [each.ratio.median for each in answers if each.ratio is not None]
+    low, median, high = _interval(medians)
+    return replace(first, result=replace(ratio, low=low, median=median, high=high))
+
+
 def _interval(medians: Sequence[float]) -> tuple[float, float, float]:
-    """The geometric mean of one number from each process between its 95 % limits (Student's t of the logarithms)."""
+    """Return the geometric mean of one number from each process between its 95 % limits.
+
+    They are Student's, of the logarithms.
+    """
     from scipy.special import stdtrit
 
     logs = [math.log(median) for median in medians]
-    half = (
-        stdtrit(len(logs) - 1, 0.975)
-        * max(statistics.stdev(logs), _LEAST_DEVIATION)
-        / math.sqrt(len(logs))
-    )
+    deviation = max(statistics.stdev(logs), _LEAST_DEVIATION)
+    half = stdtrit(len(logs) - 1, 0.975) * deviation / math.sqrt(len(logs))
     mean = statistics.fmean(logs)
-    return tuple(
-        math.exp(min(log, 700.0)) for log in (mean - half, mean, mean + half)
-    )  # e^710 is no float
+
+    most = 700.0  # e^710 is no float
+    low, high = math.exp(min(mean - half, most)), math.exp(min(mean + half, most))
+    return low, math.exp(min(mean, most)), high
 
 
 @dataclass(frozen=True)
@@ -175,31 +194,30 @@ class Conditions:
     @classmethod
     def of(cls, records: Iterable[Record]) -> Conditions:
         """Return the conditions of records."""
-        measured = tuple(
-            record
-            for record in records
-            if record.measurement.mode == "full" and not record.measurement.simulated
-        )
+        measured = tuple(filter(_counts, records))
         return cls(
             measured,
-            busy=tuple(record for record in measured if record.measurement.is_busy),
-            drifted=tuple(
-                record for record in measured if timing.has_drifted(record.sentinel_drift)
-            ),
-            page_drifted=tuple(
-                record
-                for record in measured
-                if timing.has_drifted(record.page_drift)
-                and not timing.has_drifted(record.sentinel_drift)
-            ),
-            unwatched=tuple(record for record in measured if record.sentinel_drift is None),
-            noisy=tuple(record for record in measured if record.measurement.varies),
+            busy=tuple(each for each in measured if each.measurement.is_busy),
+            drifted=tuple(each for each in measured if timing.has_drifted(each.sentinel_drift)),
+            page_drifted=tuple(filter(_has_page_drift_alone, measured)),
+            unwatched=tuple(each for each in measured if each.sentinel_drift is None),
+            noisy=tuple(each for each in measured if each.measurement.varies),
         )
 
     @property
     def is_disturbed(self) -> bool:
         """True if something should be run again."""
         return bool(self.busy or self.drifted or self.page_drifted)
+
+
+def _counts(record: Record) -> bool:
+    """Say whether a record is of real hardware in full mode."""
+    return record.measurement.mode == "full" and not record.measurement.simulated
+
+
+def _has_page_drift_alone(record: Record) -> bool:
+    """Say whether the speed moved too far around a page, and not around the comparison."""
+    return timing.has_drifted(record.page_drift) and not timing.has_drifted(record.sentinel_drift)
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -211,11 +229,22 @@ def trust(records: Sequence[Record]) -> str:
     if not conditions.measured:
         return ""
     if conditions.is_disturbed:
-        return _disturbed(conditions)
-    return _undisturbed(conditions)
+        return _describe_disturbance(conditions)
+    return _describe_quiet(conditions)
 
 
-def _undisturbed(conditions: Conditions) -> str:
+def conclusions(records: Iterable[Record]) -> list[Conclusion]:
+    """Return the conclusions about all compared variants."""
+    records = list(records)
+    bases = baselines(records)
+    every = [
+        conclusion_of(runs, bases.get(comparison_of(runs[0]), ()))
+        for runs in by_name(records).values()
+    ]
+    return [conclusion for conclusion in every if conclusion is not None]
+
+
+def _describe_quiet(conditions: Conditions) -> str:
     """Return that no other program was busy, what is known of the machine's speed, and which times vary."""
     total, unwatched = len(conditions.measured), len(conditions.unwatched)
     if not unwatched:
@@ -238,7 +267,7 @@ def _undisturbed(conditions: Conditions) -> str:
     return f"{text}, but {vary} by more than 10 %: trust the intervals."
 
 
-def _disturbed(conditions: Conditions) -> str:
+def _describe_disturbance(conditions: Conditions) -> str:
     """Return what was wrong with the machine, what was lost by it, and what to run again."""
     faults = []
     if conditions.busy:
@@ -257,30 +286,15 @@ def _disturbed(conditions: Conditions) -> str:
         lost = f" Speed-ups: {len(every)}, {withheld} of them withheld."
 
     advice = "Close other programs" if conditions.busy else "Let the machine rest"
-    lessons = sorted(
-        {
-            record.lesson.split("_")[0]
-            for record in (*conditions.busy, *conditions.drifted, *conditions.page_drifted)
-        }
-    )
-    commands = (
-        ["make run"] if len(lessons) > 4 else [f"make run ONLY={number}" for number in lessons]
-    )
+    disturbed = (*conditions.busy, *conditions.drifted, *conditions.page_drifted)
+    lessons = sorted({record.lesson.split("_")[0] for record in disturbed})
+    commands = ["make run"]
+    if len(lessons) <= 4:
+        commands = [f"make run ONLY={number}" for number in lessons]
     return (
         f"Measurements: {len(conditions.measured)}, of them {', '.join(faults)}.{lost} "
         f"{advice} and run again: {'; '.join(commands)}."
     )
-
-
-def conclusions(records: Iterable[Record]) -> list[Conclusion]:
-    """Return the conclusions about all compared variants."""
-    records = list(records)
-    bases = baselines(records)
-    every = [
-        conclusion_of(runs, bases.get(comparison_of(runs[0]), ()))
-        for runs in by_name(records).values()
-    ]
-    return [conclusion for conclusion in every if conclusion is not None]
 
 
 def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[str]:
@@ -289,23 +303,15 @@ def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[
     One whose speed-up is withheld, or whose interval decides nothing, is neither met nor unmet: the sentence says so.
     One whose comparison was not measured on this machine, or on the simulated GPU or in fast mode, is passed over.
     """
-    told = []
+    sentences = []
     for each in expected:
         for conclusion in found:
-            if (conclusion.comparison, conclusion.answer.variant) != (
-                each.comparison,
-                each.variant,
-            ):
-                continue
-            if conclusion.answer.outcome == each.expected:
-                continue
-            if conclusion.answer.reason in (Reason.SIMULATED, Reason.FAST_MODE):
-                continue
-            told.append(
-                f"{each.comparison}, {each.variant}: expected to be {each.expected}, "
-                f"and found {conclusion.answer.label}"
-            )
-    return told
+            if _contradicts(conclusion, each):
+                sentences.append(
+                    f"{each.comparison}, {each.variant}: expected to be {each.expected}, "
+                    f"and found {conclusion.answer.label}"
+                )
+    return sentences
 
 
 def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Record]]:
@@ -317,9 +323,21 @@ def baselines(records: Iterable[Record]) -> dict[tuple[str, str] | None, list[Re
     return of_comparison
 
 
+def _contradicts(conclusion: Conclusion, expected: Expectation) -> bool:
+    """Say whether a conclusion is about what a page expects, and another one."""
+    answer = conclusion.answer
+    if (conclusion.comparison, answer.variant) != (expected.comparison, expected.variant):
+        return False
+    if answer.reason in (Reason.SIMULATED, Reason.FAST_MODE):
+        return False
+    return answer.outcome != expected.expected
+
+
 def comparison_of(record: Record) -> tuple[str, str] | None:
     """Return lesson and name of the comparison that a record belongs to; None for a lone measurement."""
-    return record.comparison and (record.lesson, record.comparison.name)
+    if record.comparison is None:
+        return None
+    return record.lesson, record.comparison.name
 
 
 # --- machines ---
@@ -369,59 +387,79 @@ def references() -> tuple[list[Column], list[Unreadable]]:
 
 
 def beside(mine: Column | None) -> tuple[list[Column], list[Unreadable]]:
-    """Return a machine beside the stored ones, and a column for one that is wanted."""
+    """Return a machine beside the stored ones, and a column for one that is missing."""
     stored, unreadable = references()
     here = [replace(mine, title=f"here, {mine.title}")] if mine else []
     kept = [replace(one, title=f"{one.title} (stored)") for one in stored]
-    return [*here, *kept, *wanted([*here, *kept])], unreadable
-
-
-def wanted(columns: Iterable[Column]) -> list[Column]:
-    """Return an empty column for an Apple GPU, unless one was measured."""
-    measured = [
-        record for one in columns for record in one.records if record.machine.os_name == "macOS"
-    ]
-    real = [
-        record
-        for record in measured
-        if not record.measurement.simulated and record.measurement.kind != "cpu"
-    ]
-    return [] if real else [Column("Apple GPU", WANTED)]
+    return [*here, *kept, *missing_machines([*here, *kept])], unreadable
 
 
 # --- tables of machines: a row's cells stand in the order of the columns ---
 
 
+def missing_machines(columns: Iterable[Column]) -> list[Column]:
+    """Return an empty column for an Apple GPU, unless one was measured."""
+    measured = [record for one in columns for record in one.records]
+    is_there = any(map(_is_of_an_apple_gpu, measured))
+    return [] if is_there else [Column("Apple GPU", WANTED)]
+
+
+def _is_of_an_apple_gpu(record: Record) -> bool:
+    """Say whether a record is of the GPU of a Mac."""
+    measurement = record.measurement
+    is_real_gpu = not measurement.simulated and measurement.kind != "cpu"
+    return record.machine.os_name == "macOS" and is_real_gpu
+
+
 def provenance(columns: Sequence[Column]) -> list[Row]:
     """Return the rows that describe the machines and how their results were made."""
-    made = [_provenance(one) for one in columns]
-    labels = list(dict.fromkeys(label for rows in made for label in rows))
-    return [(label, tuple(rows.get(label, "–") for rows in made)) for label in labels]
+    described = list(map(_provenance, columns))
+    labels = dict.fromkeys(label for rows in described for label in rows)
+
+    rows = []
+    for label in labels:
+        cells = [of_machine.get(label, "–") for of_machine in described]
+        rows.append((label, tuple(cells)))
+    return rows
 
 
 def _provenance(one: Column) -> dict[str, str]:
-    rows = {"results": one.origin}
+    """Return what is known of a machine, by the labels of the rows."""
     if not one.records:
-        return rows
-    real = f"SIMULATED: {timing.SIMULATED.detail}" if one.simulated else "real hardware"
-    described, runs = one.records[-1].machine, {len(runs) for runs in by_name(one.records).values()}
-    told = dict(described.rows())
-    rows |= {"measured on": real} | {
-        name: told[name] for name in ("Chip", "CPU cores", "Memory", "GPU", "System")
-    }
+        return {"results": one.origin}
+
+    machine = one.records[-1].machine
+    facts = dict(machine.rows())
     versions = [
-        f"{name} {described.versions[name]}" for name in _FRAMEWORKS if described.versions.get(name)
+        f"{name} {machine.versions[name]}" for name in _FRAMEWORKS if machine.versions.get(name)
     ]
-    rows |= {"frameworks": ", ".join(versions) or "none"}
-    rows |= {"when": ", ".join(dict.fromkeys(record.taken[:10] for record in one.records))}
-    rows |= {"lessons": str(len({record.lesson for record in one.records}))}
-    rows |= {"benchmarks": str(len(by_name(one.records)))}
-    rows |= {"processes for each": " to ".join(map(str, dict.fromkeys((min(runs), max(runs)))))}
+    processes = [len(runs) for runs in by_name(one.records).values()]
+    fewest_and_most = dict.fromkeys((min(processes), max(processes)))
     busy = sum(record.measurement.is_busy for record in one.records)
-    return rows | {"measured while busy": f"{busy} of {len(one.records)}"}
+
+    return {
+        "results": one.origin,
+        "measured on": _describe_hardware(one),
+        "Chip": facts["Chip"],
+        "CPU cores": facts["CPU cores"],
+        "Memory": facts["Memory"],
+        "GPU": facts["GPU"],
+        "System": facts["System"],
+        "frameworks": ", ".join(versions) or "none",
+        "when": ", ".join(dict.fromkeys(record.taken[:10] for record in one.records)),
+        "lessons": str(len({record.lesson for record in one.records})),
+        "benchmarks": str(len(processes)),
+        "processes for each": " to ".join(map(str, fewest_and_most)),
+        "measured while busy": f"{busy} of {len(one.records)}",
+    }
 
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "mlx", "onnxruntime")
+
+
+def _describe_hardware(one: Column) -> str:
+    """Return whether times are of real hardware."""
+    return f"SIMULATED: {timing.SIMULATED.detail}" if one.simulated else "real hardware"
 
 
 def in_short(one: Column) -> list[str]:
@@ -429,57 +467,77 @@ def in_short(one: Column) -> list[str]:
     judged = [each for each in one.conclusions if each.outcome in _COUNTED]
     if not judged:
         return []
-    gpu = [each for each in judged if each.by_gpu]
-    sentences = [
-        f"GPU over this machine's CPU: {_spread(gpu)}."
-        if gpu
-        else "No GPU was measured against a CPU."
-    ]
-    best: dict[str, Conclusion] = {}  # of each lesson
-    for each in judged:
-        gains = each.outcome == "faster" and each.ratio
-        if gains and (each.lesson not in best or each.ratio[1] > best[each.lesson].ratio[1]):
-            best[each.lesson] = each
-    if largest := sorted(best.values(), key=lambda each: each.ratio[1], reverse=True)[:3]:
-        sentences.append(
-            f"The largest gains: {'; '.join(f'{each.speed_up} ({_row(each)})' for each in largest)}."
-        )
-    return sentences
+
+    sentence = "No GPU was measured against a CPU."
+    if gpu := [each for each in judged if each.by_gpu]:
+        sentence = f"GPU over this machine's CPU: {_spread(gpu)}."
+
+    largest = _largest_gains(judged)
+    if not largest:
+        return [sentence]
+    gains = [f"{each.speed_up} ({_row(each)})" for each in largest]
+    return [sentence, f"The largest gains: {'; '.join(gains)}."]
+
+
+def _largest_gains(judged: Iterable[Conclusion]) -> list[Conclusion]:
+    """Return the three largest speed-ups, of three lessons."""
+    faster = [each for each in judged if each.outcome == "faster" and each.ratio]
+    faster.sort(key=_median, reverse=True)
+
+    best: dict[str, Conclusion] = {}
+    for each in faster:
+        best.setdefault(each.lesson, each)
+    return list(best.values())[:3]
+
+
+def _median(conclusion: Conclusion) -> float:
+    """Return the median speed-up; 0 where there is none."""
+    return conclusion.ratio[1] if conclusion.ratio else 0.0
 
 
 def _spread(conclusions: Sequence[Conclusion]) -> str:
     """Return the range of speed-ups, and how often each verdict: ``0.13 to 65.8 (29 faster, 9 slower)``."""
-    ratios = [each.ratio[1] for each in conclusions if each.ratio]
     verdicts = Counter(each.outcome for each in conclusions)
     counts = ", ".join(
         f"{verdicts[outcome]} {outcome}" for outcome in _COUNTED if verdicts[outcome]
     )
-    ends = (
-        " to ".join(dict.fromkeys(map(units.times, (min(ratios), max(ratios))))) if ratios else ""
-    )
-    return f"{ends or wording.PHRASES['withheld, in short']} ({counts})"
+
+    ratios = [each.ratio[1] for each in conclusions if each.ratio]
+    if not ratios:
+        return f"{wording.PHRASES['withheld, in short']} ({counts})"
+    ends = dict.fromkeys(map(units.times, (min(ratios), max(ratios))))
+    return f"{' to '.join(ends)} ({counts})"
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
     """Return all speed-ups, and why some have none."""
     cells = [_cells(one.conclusions) for one in columns]
-    in_order = lambda label: [
-        int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", label)
-    ]
-    labels = sorted(
-        {row for of_one in cells for row in of_one}, key=in_order
-    )  # "batch of 2" before "batch of 16"
     nothing = [timing.SIMULATED.label if one.simulated else "–" for one in columns]
-    pairs = list(zip(cells, nothing, strict=True))
-    return [(row, tuple(of_one.get(row) or none for of_one, none in pairs)) for row in labels]
+    labels = sorted({label for of_one in cells for label in of_one}, key=_in_order)
+
+    rows = []
+    for label in labels:
+        row = [of_one.get(label) or none for of_one, none in zip(cells, nothing, strict=True)]
+        rows.append((label, tuple(row)))
+    return rows
+
+
+def _in_order(label: str) -> list[tuple[int, str]]:
+    """Return a key by which "batch of 2" comes before "batch of 16"."""
+    parts = re.split(r"(\d+)", label)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _cells(conclusions: Iterable[Conclusion]) -> dict[str, str]:
     """Return the cells of one machine, by row."""
-    given = lambda each: (
-        f"{each.speed_up} {each.outcome} ({each.interval})" if each.ratio else each.answer.label
-    )
-    return {_row(each): given(each) for each in conclusions}
+    return {_row(each): _cell(each) for each in conclusions}
+
+
+def _cell(conclusion: Conclusion) -> str:
+    """Return a speed-up with its verdict and interval, or why there is none."""
+    if conclusion.ratio is None:
+        return conclusion.answer.label
+    return f"{conclusion.speed_up} {conclusion.outcome} ({conclusion.interval})"
 
 
 def _row(conclusion: Conclusion) -> str:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from metallab import judgement, needs, redact
 from metallab.notebook import numbered, without_colours
 from metallab.results import pages
 
 if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
     from nbformat import NotebookNode
     from PIL import Image
 
@@ -37,23 +38,9 @@ KEPT = (
     judgement.MIME,
 )
 _ELEMENTS = {
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "p",
-    "div",
-    "pre",
-    "br",
-    "b",
-    "strong",
-    "i",
-    "em",
-    "code",
+    *("table", "thead", "tbody", "tr", "th", "td", "p", "div", "pre", "br", "ul", "ol", "li"),
+    *("b", "strong", "i", "em", "code", "sub", "sup"),
 }
-_ELEMENTS |= {"ul", "ol", "li", "sub", "sup"}
 _COLOURED = re.compile(r"#(T_\w+_row\d+_col\d+)\b")
 
 
@@ -66,18 +53,17 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
 
     PlainError if it has an output that no viewer shows, or one that names this machine, its user or a folder.
     """
-    for place, kept in (
-        (notebook, ("kernelspec", "language_info", "metallab")),
-        *((c, ("tags",)) for c in notebook.cells),
-    ):
-        place.metadata = type(notebook)(
-            {name: place.metadata[name] for name in kept if name in place.metadata}
-        )
-    for number, _, cell in numbered(notebook):
+    _keep_metadata(notebook, ("kernelspec", "language_info", "metallab"))
+    for cell in notebook.cells:
+        _keep_metadata(cell, ("tags",))
+
+    for number, _, code_cell in numbered(notebook):
+        cell = cast("Any", code_cell)
         shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
         cell.outputs = shown
+
         if traces := redact.find_private("\n".join(pages.words(shown))):
             raise PlainError(
                 f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on"
@@ -97,42 +83,51 @@ def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
         yield from _plain_data(output)
 
 
+def _keep_metadata(place: NotebookNode, names: Sequence[str]) -> None:
+    """Remove all metadata of a notebook or a cell but these."""
+    kept = {name: place.metadata[name] for name in names if name in place.metadata}
+    place.metadata = type(place)(kept)
+
+
 def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
+    """Yield the pictures inside an output's HTML, then the output with what a viewer keeps of it."""
     data, metadata = dict(output.data), output.metadata
     if "image/jpeg" in data:
         data["image/png"] = data.pop("image/jpeg")
         metadata["image/png"] = metadata.pop("image/jpeg", {})
     if "image/png" in data:
-        data["image/png"] = _encoded(small_png(_decoded(data["image/png"])))
+        data["image/png"] = _encode(small_png(_decode(data["image/png"])))
+
     words = metadata.get("image/png", {}).get("alt")
     if words and "text/html" in data and _is_picture(data["text/html"], words):
         del data["text/html"]  # the picture of image/png once more
     if "text/html" in data:
         pictures, data["text/html"] = plain_html(data["text/html"])
         for picture, alternative in pictures:
-            about = {"image/png": {"alt": alternative}}
             yield type(output)(
-                output_type="display_data", data={"image/png": _encoded(picture)}, metadata=about
+                output_type="display_data",
+                data={"image/png": _encode(picture)},
+                metadata={"image/png": {"alt": alternative}},
             )
+
     if data.get("text/html") or "image/png" in data:
         data.pop("text/plain", None)  # the object's name
     data = {kind: value for kind, value in data.items() if kind in KEPT and value}
     if data:
+        kept = {kind: about for kind, about in metadata.items() if kind in data}
         output.data = type(output)(data)
-        output.metadata = type(output)(
-            {kind: about for kind, about in metadata.items() if kind in data}
-        )
+        output.metadata = type(output)(kept)
         yield output
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except ValueError as problem:
         raise PlainError("a picture of it cannot be read: run the page again") from problem
 
 
-def _encoded(picture: bytes) -> str:
+def _encode(picture: bytes) -> str:
     return base64.b64encode(picture).decode()
 
 
@@ -144,7 +139,7 @@ def _is_picture(html: str, words: str) -> bool:
     elements = soup.find_all(True)
     if [each.name for each in elements] != ["img"] or soup.get_text().strip():
         return False
-    return elements[0].get("alt") == words
+    return bool(elements[0].get("alt") == words)
 
 
 def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
@@ -152,17 +147,14 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(html, "html.parser")
-    coloured = {
-        name for style in soup.find_all("style") for name in _COLOURED.findall(style.get_text())
-    }
+    coloured: set[str] = set()
+    for style in soup.find_all("style"):
+        coloured.update(_COLOURED.findall(style.get_text()))
     for element in soup.find_all(["style", "script"]):
         element.decompose()
-    pictures = []
-    for picture in soup.find_all("img"):
-        kind, _, encoded = str(picture.get("src", "")).partition(";base64,")
-        if kind.startswith("data:image/"):
-            pictures.append((small_png(_decoded(encoded)), str(picture.get("alt", ""))))
-        picture.decompose()
+
+    pictures = _take_pictures(soup)
+
     for element in soup.find_all(True):
         if element.get("id") in coloured or "font-weight" in str(element.get("style", "")):
             bold = soup.new_tag("b")
@@ -176,6 +168,17 @@ def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
     return pictures, re.sub(r"\s*\n\s*", "\n", str(soup)).strip()
 
 
+def _take_pictures(soup: BeautifulSoup) -> list[tuple[bytes, str]]:
+    """Take the pictures out of HTML; return those that it holds itself, with their alternative texts."""
+    pictures = []
+    for picture in soup.find_all("img"):
+        kind, _, encoded = str(picture.get("src", "")).partition(";base64,")
+        if kind.startswith("data:image/"):
+            pictures.append((small_png(_decode(encoded)), str(picture.get("alt", ""))))
+        picture.decompose()
+    return pictures
+
+
 def small_png(picture: bytes, width: int | None = None) -> bytes:
     """Return a picture as a PNG of at most 256 colours on white; a film as an animated PNG of `MOST_FRAMES` frames.
 
@@ -185,16 +188,15 @@ def small_png(picture: bytes, width: int | None = None) -> bytes:
 
     try:
         with Image.open(io.BytesIO(picture)) as opened:
-            return (
-                _film(opened, width)
-                if getattr(opened, "n_frames", 1) > 1
-                else _saved([_on_white(opened, width)])
-            )
+            if getattr(opened, "n_frames", 1) > 1:
+                return _film(opened, width)
+            return _save([_on_white(opened, width)])
     except (OSError, SyntaxError, ValueError) as problem:
         raise PlainError("a picture of it cannot be read: run the page again") from problem
 
 
 def _film(opened: Image.Image, width: int | None) -> bytes:
+    """Return a film with fewer frames, each of which lasts as long as those that it stands for."""
     from PIL import ImageSequence
 
     step = -(-opened.n_frames // MOST_FRAMES)
@@ -203,25 +205,26 @@ def _film(opened: Image.Image, width: int | None) -> bytes:
         waits.append(frame.info.get("duration") or 100)
         if number % step == 0:
             frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
-    return _saved(
-        frames, [sum(waits[start : start + step]) for start in range(0, len(waits), step)]
-    )
+
+    milliseconds = [sum(waits[start : start + step]) for start in range(0, len(waits), step)]
+    return _save(frames, milliseconds)
 
 
 def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
+    """Return a picture without transparency, at most so many pixels wide."""
     from PIL import Image
 
     white = Image.new("RGBA", picture.size, "white")
     white.alpha_composite(picture.convert("RGBA"))
     flat = white.convert("RGB")
+
     if width and flat.width > width:
-        flat = flat.resize(
-            (width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS
-        )
+        height = round(flat.height * width / flat.width)
+        flat = flat.resize((width, height), Image.Resampling.LANCZOS)
     return flat
 
 
-def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> bytes:
+def _save(frames: list[Image.Image], milliseconds: list[int] | None = None) -> bytes:
     """Return one picture or a film as a PNG with one palette."""
     from PIL import Image
 
@@ -229,17 +232,23 @@ def _saved(frames: list[Image.Image], milliseconds: list[int] | None = None) -> 
     every = Image.new("RGB", (width, height * len(frames)))
     for number, frame in enumerate(frames):
         every.paste(frame, (0, number * height))
+
     # this method keeps rare colours, and smooth shades
     few = every.quantize(COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    first, *rest = [
-        few.crop((0, number * height, width, (number + 1) * height))
-        for number in range(len(frames))
-    ]
-    film = (
-        {"save_all": True, "append_images": rest, "duration": milliseconds, "loop": 0}
-        if rest
-        else {}
-    )
-    saved = io.BytesIO()
-    first.save(saved, "PNG", optimize=True, **film)
-    return saved.getvalue()
+    tops = range(0, every.height, height)
+    first, *rest = [few.crop((0, top, width, top + height)) for top in tops]
+
+    file = io.BytesIO()
+    if rest:
+        first.save(
+            file,
+            "PNG",
+            optimize=True,
+            save_all=True,
+            append_images=rest,
+            duration=milliseconds,
+            loop=0,
+        )
+    else:
+        first.save(file, "PNG", optimize=True)
+    return file.getvalue()

@@ -90,12 +90,16 @@ class RunSummary:
     @property
     def banners(self) -> list[tuple[str, str]]:
         """Style and text of the notes above all numbers."""
-        fast = [("fast", timing.FAST_MODE.sentence)] if self.mode == "fast" else []
-        return ([("simulated", SIMULATED)] if self.simulated else []) + fast
+        notes = []
+        if self.simulated:
+            notes.append(("simulated", SIMULATED))
+        if self.mode == "fast":
+            notes.append(("fast", timing.FAST_MODE.sentence))
+        return notes
 
 
 def read_summary(run: Path) -> RunSummary:
-    """A run's ``summary.json``, without folders of this machine. ReportError if it cannot be read."""
+    """Return a run's ``summary.json``, without folders of this machine. ReportError if it cannot be read."""
     path = run / "summary.json"
     try:
         summary = msgspec.json.decode(paths.read_regular(path, 2**24, follow=True), type=RunSummary)
@@ -103,6 +107,7 @@ def read_summary(run: Path) -> RunSummary:
         raise ReportError(
             f"{path} cannot be read ({problem}): name the folder of a run, or run: make run"
         ) from problem
+
     notebooks = tuple(
         replace(
             each,
@@ -112,9 +117,8 @@ def read_summary(run: Path) -> RunSummary:
         )
         for each in summary.notebooks
     )
-    return replace(
-        summary, simulated=summary.simulated or summary.device == "sim", notebooks=notebooks
-    )
+    is_simulated = summary.simulated or summary.device == "sim"
+    return replace(summary, simulated=is_simulated, notebooks=notebooks)
 
 
 def _with_fix(gap: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,18 +127,24 @@ def _with_fix(gap: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"fix": needs.read_fix(gap)}
 
 
-def _without_paths(told: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {
-            key: redact.shorten_paths(value) if isinstance(value, str) else value
-            for key, value in each.items()
-        }
-        for each in told
-    )
+def _without_paths(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return entries of a summary whose texts name no folder of this machine."""
+    shortened = []
+    for entry in entries:
+        texts = {key: value for key, value in entry.items() if isinstance(value, str)}
+        shorter = {key: redact.shorten_paths(text) for key, text in texts.items()}
+        shortened.append({**entry, **shorter})
+    return tuple(shortened)
+
+
+def _began(run: Path) -> float:
+    """Return when a run was begun, in seconds; 0 if that is not known."""
+    started = read_summary(run).started
+    return started.timestamp() if started else 0.0
 
 
 def latest_run(build: Path) -> Path:
-    """The run that was begun last. ReportError if there is none."""
+    """Return the run that was begun last. ReportError if there is none."""
     runs = [
         path.parent
         for pattern in ("full-*", "fast-*")
@@ -142,8 +152,7 @@ def latest_run(build: Path) -> Path:
     ]
     if not runs:
         raise ReportError(f"{build} holds no run to report on: run `make run` first")
-    started = {run: read_summary(run).started for run in runs}
-    return max(runs, key=lambda run: started[run].timestamp() if started[run] else 0.0)
+    return max(runs, key=_began)
 
 
 # --- what the page shows ---
@@ -173,27 +182,22 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
 
     ReportError if the run's summary, or a failed notebook, cannot be read.
     """
-    summary, measurements, problems = read_summary(run), {}, []
-    for path in sorted(run.glob("results/*.json")):
-        try:
-            measurements[path.stem] = load(path)
-        except RecordError as problem:
-            problems.append(
-                Unreadable(f"results/{path.name}", str(problem).removeprefix(f"{path}: "))
-            )
+    summary = read_summary(run)
+    measurements, problems = _read_results(run)
     usable = [record for records in measurements.values() for record in records]
     machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
     problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
+
     cards = [
         _card(each, run, folder, measurements.get(each.name, ())) for each in summary.notebooks
     ]
-    lessons = {
-        name: tables for name, records in measurements.items() if (tables := _tables(records))
-    }
+    of_each = {name: _tables(records) for name, records in measurements.items()}
+    lessons = {name: tables for name, tables in of_each.items() if tables}
     conclusions = [
         each for tables in lessons.values() for table in tables.values() for each in table
     ]
     statuses = [notebook.status for notebook in summary.notebooks]
+
     text = _template().render(
         summary=summary,
         counts={status: statuses.count(status) for status in STATUSES if status in statuses},
@@ -213,7 +217,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
         provenance=findings.provenance(machines),
         every=findings.every(machines),
         recorded=bool(usable),
-        machine=merged_rows([record.machine for record in usable] or [machine.describe()]),
+        machine=merge_rows([record.machine for record in usable] or [machine.describe()]),
     )
     index = folder / "index.html"
     write_atomically(index, text)
@@ -236,12 +240,25 @@ def _template() -> jinja2.Template:
     return environment.get_template("report.html.j2")
 
 
+def _read_results(run: Path) -> tuple[dict[str, Sequence[Record]], list[Unreadable]]:
+    """Return the records of a run by page, and the files that cannot be read."""
+    measurements: dict[str, Sequence[Record]] = {}
+    problems = []
+    for path in sorted(run.glob("results/*.json")):
+        try:
+            measurements[path.stem] = load(path)
+        except RecordError as problem:
+            reason = str(problem).removeprefix(f"{path}: ")
+            problems.append(Unreadable(f"results/{path.name}", reason))
+    return measurements, problems
+
+
 def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclusion]]:
     """Return the comparisons of a notebook by question, baseline and parity check: a table each."""
     tables: dict[tuple[str, str, str], list[Conclusion]] = {}
     for each in findings.conclusions(records):
-        kind = (each.measured.question_in_words, each.baseline, each.parity)
-        tables.setdefault(kind, []).append(each)
+        question = each.measured.question_in_words if each.measured else ""
+        tables.setdefault((question, each.baseline, each.parity), []).append(each)
     return tables
 
 
@@ -252,6 +269,7 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     ]
     card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
     card.headline = headline_of(records) if records else None
+
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if notebook.status in REACHED_THE_END and path.is_file():
         card.unmet = findings.unmet(_expectations(path), findings.conclusions(records))
@@ -259,6 +277,7 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
         card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
         if notebook.status == "failed":
             card.left, card.traceback = redact.shorten_paths(str(path)), traceback_tail(path)
+
     if card.headline and card.headline.picture:
         try:
             picture = read_picture(run / "results" / f"{notebook.name}.json", card.headline)
@@ -278,47 +297,40 @@ def _expectations(path: Path) -> list[Expectation]:
 
 def traceback_tail(path: Path) -> str:
     """Return the last lines of the last error of a notebook, or of a text; empty if there was none."""
-    import nbformat
-
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
-            outputs = [
-                output
-                for cell in nbformat.reads(text, 4).cells
-                for output in cell.get("outputs", ())
-            ]
-            errors = [output for output in outputs if output.output_type == "error"]
-            text = "\n".join(errors[-1].traceback) if errors else ""
+            text = _last_error(text)
     except (OSError, ValueError, AttributeError) as problem:
         raise ReportError(
             f"{path} cannot be read ({units.first_line(problem)}): run the page again"
         ) from problem
+
     lines = redact.shorten_paths(without_colours(text)).splitlines()
-    return "\n".join((["..."] if len(lines) > TRACEBACK_LINES else []) + lines[-TRACEBACK_LINES:])
+    if len(lines) > TRACEBACK_LINES:
+        lines = ["...", *lines[-TRACEBACK_LINES:]]
+    return "\n".join(lines)
+
+
+def _last_error(text: str) -> str:
+    """Return the traceback of the last error in a notebook's text; empty if there is none."""
+    import nbformat
+
+    outputs = [
+        output for cell in nbformat.reads(text, 4).cells for output in cell.get("outputs", ())
+    ]
+    errors = [output for output in outputs if output.output_type == "error"]
+    return "\n".join(errors[-1].traceback) if errors else ""
 
 
 def again(notebooks: Iterable[Notebook]) -> list[str]:
     """Return which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
-    sentences: dict[str, list[str]] = {}
+    numbers: dict[str, list[str]] = {}
     for notebook in notebooks:
-        why = "; ".join(dict.fromkeys(gap["fix"] for gap in notebook.not_run)) or notebook.reason
-        if notebook.status == "failed":
-            why = f"fix what is named below, and make run ONLY={notebook.number}"
         if notebook.status != "passed":
-            sentences.setdefault(f"{notebook.status.capitalize()} ({why})", []).append(
-                notebook.number
-            )
-    return [f"{what}: {', '.join(numbers)}." for what, numbers in sentences.items()]
-
-
-def merged_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
-    """Return the provenance of all records in one table, with every value where they differ."""
-    described = [dict(each.rows()) for each in machines]
-    labels = [label for label in described[0] if label != machine.LOAD_AVERAGE]
-    return [
-        (label, "; ".join(dict.fromkeys(rows[label] for rows in described))) for label in labels
-    ]
+            what = f"{notebook.status.capitalize()} ({_advice(notebook)})"
+            numbers.setdefault(what, []).append(notebook.number)
+    return [f"{what}: {', '.join(several)}." for what, several in numbers.items()]
 
 
 class Axis:
@@ -351,8 +363,28 @@ class Axis:
         ]
 
 
+def _advice(notebook: Notebook) -> str:
+    """Return what to do about a page that did not pass, or why it did not."""
+    if notebook.status == "failed":
+        return f"fix what is named below, and make run ONLY={notebook.number}"
+    fixes = dict.fromkeys(str(gap["fix"]) for gap in notebook.not_run)
+    return "; ".join(fixes) or notebook.reason
+
+
+def merge_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
+    """Return the provenance of all records in one table, with every value where they differ."""
+    described = [dict(each.rows()) for each in machines]
+
+    rows = []
+    for label in described[0]:
+        if label != machine.LOAD_AVERAGE:
+            values = dict.fromkeys(of_one[label] for of_one in described)
+            rows.append((label, "; ".join(values)))
+    return rows
+
+
 def duration(seconds: float) -> str:
-    """Seconds as a reader says them: ``0.3 s``, ``42 s``, ``3 min 5 s``, ``2 h 5 min``."""
+    """Return seconds as a reader says them: ``0.3 s``, ``42 s``, ``3 min 5 s``, ``2 h 5 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -389,16 +421,18 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         "run", type=Path, nargs="?", help="folder of a run; by default the latest under build/"
     )
     run = parser.parse_args(arguments).run
+
     try:
         run = run.resolve() if run else latest_run(paths.BUILD)
-        path, problems = make(run, paths.REPORT)
-        pages = read_summary(run).notebooks
+        path, unreadable = make(run, paths.REPORT)
+        notebooks = read_summary(run).notebooks
     except (ReportError, OSError) as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2
+
     print(f"report: {path}")
-    for problem in problems:
-        print(f"report: left out: {problem.what}: {problem.reason}", file=sys.stderr)
-    if closing := closing_line(page.not_run for page in pages if page.status == "incomplete"):
+    for each in unreadable:
+        print(f"report: left out: {each.what}: {each.reason}", file=sys.stderr)
+    if closing := closing_line(page.not_run for page in notebooks if page.status == "incomplete"):
         print(closing)
-    return 2 if problems else 0
+    return 2 if unreadable else 0

@@ -83,70 +83,72 @@ def make(run: Path, folder: Path = EXECUTED) -> tuple[Path, dict[str, str]]:
     if summary.mode != "full":
         raise ShowError(f"{run} is a run in {summary.mode} mode: make run MODE=full")
     target = folder / Path(paths.results_file(summary.label)).stem
-    shown: dict[str, report.Notebook] = {}
-    if (target / "summary.json").exists():
-        shown = {
-            entry.name: entry
-            for entry in report.read_summary(target).notebooks
-            if entry.status != "skipped"
-        }
-    made, refused, why = {}, {}, {}
+
+    shown = _read_shown(target)
+    added: dict[str, report.Notebook] = {}
+    refused: dict[str, str] = {}
+    why: dict[str, str] = {}
     for entry in summary.notebooks:
+        if entry.status == "skipped" or _ran_without_its_tool(entry):
+            why[entry.name] = entry.reason
+            continue
         try:
-            if entry.status == "skipped" or _lacked_its_tool(entry):
-                why[entry.name] = entry.reason
-            else:
-                measured = _write_page(entry, run, summary, target)
-                made[entry.name] = replace(
-                    entry,
-                    failed_copy=None,
-                    headline_is_withheld=records.headline_is_withheld(measured),
-                    withheld=sum(each.has_lost_its_speed_up for each in measured),
-                )
+            added[entry.name] = _summarize(entry, _write_page(entry, run, summary, target))
         except (ShowError, plain.PlainError, pages.PageError, records.RecordError) as problem:
             refused[entry.name] = f"{entry.name}: {redact.shorten_paths(str(problem))}"
-            why[entry.name] = (
-                "it failed there"
-                if entry.status == "failed"
-                else "what it did there may not be shown"
-            )
-    if not made:
-        raise ShowError(
-            "no page of it may be shown: " + "; ".join(refused.values() or ["it has none"])
-        )
-    _write_summary(target, summary, shown | made, why)
+            why[entry.name] = "what it did there may not be shown"
+            if entry.status == "failed":
+                why[entry.name] = "it failed there"
+
+    if not added:
+        reasons = list(refused.values()) or ["it has none"]
+        raise ShowError(f"no page of it may be shown: {'; '.join(reasons)}")
+    _write_summary(target, summary, shown | added, why)
     return target, refused
 
 
-def _lacked_its_tool(entry: report.Notebook) -> bool:
+def _ran_without_its_tool(entry: report.Notebook) -> bool:
     """Return whether none of a page's cells ran, since the tool that it is about was missing."""
     return entry.status == "incomplete" and entry.executed == 0
+
+
+def _read_shown(target: Path) -> dict[str, report.Notebook]:
+    """Return the pages that a set has, by name."""
+    if not (target / "summary.json").exists():
+        return {}
+    entries = report.read_summary(target).notebooks
+    return {entry.name: entry for entry in entries if entry.status != "skipped"}
+
+
+def _summarize(entry: report.Notebook, measured: Sequence[Record]) -> report.Notebook:
+    """Return what a set's summary says of a page."""
+    return replace(
+        entry,
+        failed_copy=None,
+        headline_is_withheld=records.headline_is_withheld(measured),
+        withheld=sum(each.has_lost_its_speed_up for each in measured),
+    )
 
 
 def _write_page(
     entry: report.Notebook, run: Path, summary: report.RunSummary, target: Path
 ) -> list[Record]:
     """Write one page with its record and its picture; return its records. ShowError if it may not be shown."""
-    name, again = entry.name, f"make run ONLY={entry.number}"
+    name, advice = entry.name, f"make run ONLY={entry.number}"
     if entry.status == "failed":
-        raise ShowError(f"it failed: {entry.reason}; {again}")
+        raise ShowError(f"it failed: {entry.reason}; {advice}")
     original, results = paths.NOTEBOOKS / f"{name}.ipynb", run / "results" / f"{name}.json"
     if not original.exists() or "/" in name:
         raise ShowError("there is no such notebook any more")
+
     executed = plain.make_plain(pages.read_notebook(run / f"{name}.ipynb"))
     if (notebook.title_of(executed) or name) != entry.title:
-        raise ShowError(f"its notebook is another page's; {again}")
+        raise ShowError(f"its notebook is another page's; {advice}")
     measured = records.load(results)
-    if any(
-        each.measurement.simulated or each.measurement.mode != "full" or each.lesson != name
-        for each in measured
-    ):
-        raise ShowError(f"its results are simulated, of fast mode or another page's; {again}")
-    if any(
-        each.machine.environment.get("METALLAB_DEVICE", summary.device) != summary.device
-        for each in measured
-    ):
-        raise ShowError(f"its results are of another device; {again}")
+    for each in measured:
+        if fault := _find_fault(each, name, summary.device):
+            raise ShowError(f"its results are {fault}; {advice}")
+
     today = nbformat.read(original, 4)
     words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
     _write_text(executed, today if code(executed) == code(today) else executed, words)
@@ -180,6 +182,16 @@ def renew(page: Executed) -> str:
     return nbformat.writes(executed) + "\n"
 
 
+def _find_fault(record: Record, name: str, device: str) -> str | None:
+    """Return why a record is not one of a page on a device in full mode."""
+    measurement = record.measurement
+    if measurement.simulated or measurement.mode != "full" or record.lesson != name:
+        return "simulated, of fast mode or another page's"
+    if record.machine.environment.get("METALLAB_DEVICE", device) != device:
+        return "of another device"
+    return None
+
+
 def mend_links(
     executed: nbformat.NotebookNode, folder: Path, anchors_of: Callable[[Path], Collection[str]]
 ) -> list[str]:
@@ -199,7 +211,7 @@ def mend_links(
     """
     lost = []
 
-    def lead(link: re.Match) -> str:
+    def lead(link: re.Match[str]) -> str:
         target, anchor = link.groups(default="")
         notebook_of_today = f"../../../notebooks/{target}"
         is_page = re.fullmatch(r"\w+\.ipynb", target)
@@ -237,19 +249,23 @@ def caption(
         f"**Executed** on {label}, {last.moment.day} {last.moment:%B %Y}, in full mode, {revision(last.machine)}. "
         f"Pictures are compressed. To run it yourself: [notebooks/{name}](../../../notebooks/{name})."
     ]
-    if differing := [each for each in unlocked(last.machine) if each.startswith(tuple(needed))]:
+
+    if differing := [
+        each for each in find_unlocked(last.machine) if each.startswith(tuple(needed))
+    ]:
         lines.append(f"Other versions than the locked ones: {'; '.join(differing)}.")
     lines.append(findings.trust(measured))
     if entry.not_run:
-        lines.append(f"**Incomplete.** {_not_run(entry)}.")
+        lines.append(f"**Incomplete.** {_describe_gaps(entry)}.")
     return "\n>\n".join(f"> {redact.shorten_paths(line)}" for line in lines if line)
 
 
-def _not_run(entry: report.Notebook) -> str:
+def _describe_gaps(entry: report.Notebook) -> str:
     """Return what was not run, each reason once with its cells."""
     cells: dict[str, list[str]] = {}
     for gap in entry.not_run:
-        cells.setdefault(gap["what"], []).append(gap["where"].partition(" (")[0])
+        where = str(gap["where"]).partition(" (")[0]
+        cells.setdefault(str(gap["what"]), []).append(where)
     return "Not run: " + "; ".join(f"{what} ({', '.join(where)})" for what, where in cells.items())
 
 
@@ -257,18 +273,14 @@ def revision(described: Machine) -> str:
     """Return the revision at which a page ran, in words."""
     if not described.git_revision:
         return "of an unknown revision"
-    return (
-        f"at revision {described.git_revision[:7]}{' with changes' if described.git_dirty else ''}"
-    )
+    words = f"at revision {described.git_revision[:7]}"
+    return f"{words} with changes" if described.git_dirty else words
 
 
-def unlocked(described: Machine) -> list[str]:
+def find_unlocked(described: Machine) -> list[str]:
     """Return the packages of a machine with other versions than the locked ones, in words."""
-    locked = dict(
-        re.findall(
-            r"^([\w.-]+)==([^\s;]+)", paths.CONSTRAINTS.read_text(encoding="utf-8"), re.MULTILINE
-        )
-    )
+    constraints = paths.CONSTRAINTS.read_text(encoding="utf-8")
+    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", constraints, re.MULTILINE))
     return [
         f"{package} {version} (locked: {locked[package]})"
         for package, version in described.versions.items()
@@ -287,6 +299,7 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
     headline, drawn = records.headline_of(measured), target.with_suffix(".png")
     if traces := redact.find_private(f"{kept.machine.to_json()} {headline}"):
         raise ShowError(f"its results name {traces[0]!r}, which is of the machine that it ran on")
+
     target.parent.mkdir(parents=True, exist_ok=True)
     if headline and headline.picture:
         picture = plain.small_png(records.read_picture(results, headline), PICTURE_WIDTH)
@@ -308,27 +321,28 @@ def _write_summary(
 ) -> None:
     """Write summary.json: the pages that are shown, and why other notebooks are not."""
     described = records.load(target / "results" / f"{[*shown][-1]}.json")[0].machine
+
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        original = nbformat.read(path, 4)
-        missing = [
-            name
-            for name in original.metadata["metallab"]["needs"]
-            if described.versions.get(name, "") is None
-        ]
-        lacks = (
-            f"{' and '.join(missing)} was not installed there"
-            if missing
-            else "it was not run there"
-        )
-        lacks = why.get(path.stem, lacks)
-        skipped = report.Notebook(path.stem, notebook.title_of(original), "skipped", reason=lacks)
-        entries.append(asdict(shown.get(path.stem, skipped)))
+        entry = shown.get(path.stem)
+        if entry is None:
+            original = nbformat.read(path, 4)
+            reason = why.get(path.stem) or _why_not_run(original, described)
+            title = notebook.title_of(original)
+            entry = report.Notebook(path.stem, title, "skipped", reason=reason)
+        entries.append(asdict(entry))
+
     started = summary.started.isoformat() if summary.started else None
-    text = json.dumps(
-        {**asdict(summary), "started": started, "notebooks": entries}, indent=1, ensure_ascii=False
-    )
+    content = {**asdict(summary), "started": started, "notebooks": entries}
+    text = json.dumps(content, indent=1, ensure_ascii=False)
     paths.write_atomically(target / "summary.json", text + "\n")
+
+
+def _why_not_run(original: nbformat.NotebookNode, described: Machine) -> str:
+    """Return why a notebook did not run on a machine, as far as its packages tell."""
+    needed = original.metadata["metallab"]["needs"]
+    missing = [name for name in needed if described.versions.get(name, "") is None]
+    return f"{' and '.join(missing)} was not installed there" if missing else "it was not run there"
 
 
 # --- the gallery ---
@@ -338,32 +352,32 @@ def read_sets(folder: Path = EXECUTED) -> list[ExecutedSet]:
     """Return the stored sets, those of a GPU first. RecordError, ReportError or ShowError if one is not as shown."""
     sets = []
     for target in sorted(path.parent for path in folder.glob("*/summary.json")):
-        summary, shown = report.read_summary(target), {}
+        summary = report.read_summary(target)
+        shown: dict[str, Executed] = {}
         for entry in summary.notebooks:
             if entry.status != "skipped":
                 record = records.load(target / "results" / f"{entry.name}.json")[0]
                 shown[entry.name] = Executed(target, entry, record)
                 _check_stored(shown[entry.name])
         sets.append(ExecutedSet(target, summary, shown))
+
     return sorted(sets, key=lambda each: each.summary.device == "cpu")
 
 
 def _check_stored(page: Executed) -> None:
-    """ShowError or RecordError if notebook, record and picture are not those of this page, machine and revision."""
-    name, described = page.entry.name, page.record.machine
-    told = nbformat.read(page.path, 4).cells[0].source
-    on = re.search(r"^> \*\*Executed\*\* on (.+), \d+ \w+ \d{4}, ", told, re.MULTILINE)
-    right = (
-        on
-        and Path(paths.results_file(on[1])).stem == page.folder.name
-        and f"[notebooks/{name}.ipynb]" in told
-    )
-    if not right or page.record.lesson != name or revision(described) not in told:
+    """Raise ShowError or RecordError if notebook, record and picture are not of this page, machine and revision."""
+    name, record = page.entry.name, page.record
+    first_cell = nbformat.read(page.path, 4).cells[0].source
+    on = re.search(r"^> \*\*Executed\*\* on (.+), \d+ \w+ \d{4}, ", first_cell, re.MULTILINE)
+
+    is_of_machine = on and Path(paths.results_file(on[1])).stem == page.folder.name
+    is_of_page = f"[notebooks/{name}.ipynb]" in first_cell and record.lesson == name
+    if not is_of_machine or not is_of_page or revision(record.machine) not in first_cell:
         raise ShowError(
             f"{paths.shorten(page.path)} and its file in results do not belong together: show it again"
         )
-    if page.picture:
-        records.read_picture(page.folder / "results" / f"{name}.json", page.record.headline)
+    if page.picture and record.headline:
+        records.read_picture(page.folder / "results" / f"{name}.json", record.headline)
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
@@ -431,17 +445,17 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
             return pages.anchors(pages.texts_of(nbformat.reads(text, 4)), pages.jupyter_anchor)
         return pages.anchors([text], pages.github_anchor)
 
-    told = []
+    sentences = []
     for path, text in renewed.items():
         executed = nbformat.reads(text, 4)
         before = pages.texts_of(executed)
         lost = mend_links(executed, path.parent, anchors_of)
-        changed = pages.texts_of(executed) != before
-        paths.write_atomically(path, nbformat.writes(executed) + "\n" if changed else text)
-        told += [
+        has_changed = pages.texts_of(executed) != before
+        paths.write_atomically(path, nbformat.writes(executed) + "\n" if has_changed else text)
+        sentences += [
             f"{paths.shorten(path)}: no heading {link}: the link leads to the page" for link in lost
         ]
-    return told
+    return sentences
 
 
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
@@ -464,6 +478,7 @@ def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str
         ]
         what = learned.get(path.name, "")
         parts.append(_part(page, what, f"{there}/{page.folder.name}", "; ".join(links)))
+
     return "\n\n".join(parts) + "\n"
 
 
@@ -479,17 +494,16 @@ def _part(page: Executed, learned: str, folder: str, links: str) -> str:
     """Return a page's part of the gallery: title, picture, what one learns, links."""
     link, headline = f"{folder}/{page.path.name}", page.record.headline
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
-    if page.picture:
+
+    if page.picture and headline:
         shortened = textwrap.shorten(headline.alternative_text, 160, placeholder=" ...")
         # Between the brackets of a picture's link, units such as [ms] stand in round ones.
         words = re.sub(r"[\\|*`<>]", " ", shortened.replace("[", "(").replace("]", ")"))
         lines.append(f"[![{words}]({folder}/results/{page.picture.name})]({link})")
-    return "\n\n".join(
-        [
-            *lines,
-            f"{learned[:1].upper()}{learned[1:]}{'' if learned.endswith('?') else '.'} *{links}*",
-        ]
-    )
+
+    end = "" if learned.endswith("?") else "."
+    lines.append(f"{learned[:1].upper()}{learned[1:]}{end} *{links}*")
+    return "\n\n".join(lines)
 
 
 def lessons() -> dict[str, str]:
@@ -503,15 +517,17 @@ def lessons() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 if pages of a run were refused; 2 if nothing was written."""
+    """Return 0; 1 if pages of a run were refused; 2 if nothing was written."""
     parser = argparse.ArgumentParser(
         prog="python -m metallab.results.show", description=__doc__.splitlines()[0]
     )
     what = "folder of a finished run in full mode; without one, the stored pages' text and the gallery are renewed"
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=what)
+    runs = parser.parse_args(arguments).runs
+
     refused: dict[str, str] = {}
     try:
-        for run in parser.parse_args(arguments).runs:
+        for run in runs:
             folder, reasons = make(run.resolve(), EXECUTED)
             refused |= reasons
             print(f"show: {paths.shorten(folder)}")
@@ -520,6 +536,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ShowError, report.ReportError, records.RecordError, OSError) as problem:
         print(f"show: {problem}", file=sys.stderr)
         return 2
+
     for reason in refused.values():
         print(f"show: not shown: {reason}", file=sys.stderr)
     return 1 if refused else 0
