@@ -161,7 +161,7 @@ torch.manual_seed(0)
 
 SEQUENCE = """
 model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), Doubled(), nn.LeakyReLU(inplace=True))
-errors = layer_errors(model.eval(), torch.rand(2, 3), "mps")
+errors = layer_errors(model.eval(), (torch.rand(2, 3),), "mps")
 """
 
 TWICE = """
@@ -175,7 +175,7 @@ class Twice(nn.Module):
         x, _ = self.memory(self.words(x))
         return self.twice(self.doubled(self.twice(x)))
 
-errors = layer_errors(Twice(), torch.arange(5), "mps")
+errors = layer_errors(Twice(), (torch.arange(5),), "mps")
 """
 
 
