@@ -25,8 +25,9 @@ NOT_INSTALLED = 3
 """The exit status where an environment cannot be made on this machine, so that nothing was tested."""
 
 CORE = "metalsim/tests"
-SOURCES = ("metalsim/src", "utils")
-"""On Python's path; the second, metallab, on 3.11 and newer alone. Tests that use it skip where it is not there."""
+METALLAB = "utils"
+SOURCES = ("metalsim/src", "metalsim/objc/src", METALLAB)
+"""On Python's path; metallab on 3.11 and newer alone. Tests that use it skip where it is not there."""
 WANTED = (
     *("torchvision", "numpy", "pyyaml", "ninja", "setuptools", "ziglang"),
     *("pytest", "pytest-xdist", "hypothesis", "expecttest", "packaging", "safetensors"),
@@ -46,9 +47,20 @@ def environment(torch: str, python: str) -> Path:
     """
     folder = paths.ROOT / "build" / "torch" / f"{torch}-python{python}"
     complete = folder / "complete"
-    if complete.exists():
-        return folder
+    if not complete.exists():
+        _fill(folder, torch, python)
+        complete.touch()
 
+    # each time: an older checkout had other folders
+    (packages,) = folder.glob("lib/python*/site-packages")
+    sources = [source for source in SOURCES if python != "3.10" or source != METALLAB]
+    lines = [f"{paths.ROOT / source}\n" for source in sources]
+    (packages / "checkout.pth").write_text("".join(lines))
+    return folder
+
+
+def _fill(folder: Path, torch: str, python: str) -> None:
+    """Make an environment in a folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if free < ROOM:
@@ -58,14 +70,6 @@ def environment(torch: str, python: str) -> Path:
     interpreter = folder / "bin" / "python"
     run_uv([*uv, "venv", "--clear", "--no-project", "--python", python, folder])
     run_uv([*uv, "pip", "install", "--python", interpreter, f"torch=={torch}", *WANTED])
-
-    (packages,) = folder.glob("lib/python*/site-packages")
-    sources = [str(paths.ROOT / source) for source in SOURCES]
-    if python == "3.10":
-        del sources[1]
-    (packages / "checkout.pth").write_text("\n".join(sources) + "\n")
-    complete.touch()
-    return folder
 
 
 def run_uv(command: list[str | Path]) -> None:

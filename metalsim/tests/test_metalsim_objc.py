@@ -13,6 +13,7 @@ import platform
 import re
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ from releases import since  # noqa: E402
 
 from metallab.pytorch import kernels  # noqa: E402
 from metallab.pytorch.kernels import extension as page_sources  # noqa: E402
-from metalsim import SimulationError, building, preload  # noqa: E402
-from metalsim.objc import extension, toolchain  # noqa: E402
+from metalsim import SimulationError, building, objc, preload  # noqa: E402
+from metalsim_objc import extension, toolchain  # noqa: E402
 
 HOST = kernels.source("softshrink.mm")
 OLD: torch.Tensor | None = None
@@ -544,6 +545,16 @@ def test_frameworks_are_dropped_and_nothing_else():
     ]
     assert extension.without_frameworks(flags) == ["-L/some where", "-lm"]
     assert extension.without_frameworks(["-framework"]) == []
+
+
+def test_a_missing_package_is_named_where_an_mm_file_comes(monkeypatch):
+    monkeypatch.setitem(sys.modules, "metalsim_objc", None)  # as if it were not installed
+    torch_s = types.SimpleNamespace(_write_ninja_file=lambda **build: None)
+    objc._teach(torch_s, connect=print)
+
+    torch_s._write_ninja_file(sources=["host.cpp"], ldflags=[])
+    with pytest.raises(SimulationError, match=r"Objective-C\+\+ .* metalsim-objc"):
+        torch_s._write_ninja_file(sources=["host.mm"], ldflags=[])
 
 
 def test_a_missing_compiler_is_named_with_the_command(monkeypatch):

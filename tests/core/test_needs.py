@@ -48,6 +48,16 @@ def test_programs_are_missed_when_they_are_hidden(no_tools):
 
 
 @LINUX
+def test_objective_cpp_is_missed_without_its_package(monkeypatch):
+    monkeypatch.setattr(needs, "has_compiler", lambda: True)
+    monkeypatch.setattr(needs, "_has_shader_compiler", lambda: True)
+    has_it = needs.TOOLS["objective-c++"].is_here()
+
+    monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: None)
+    assert (has_it, needs.TOOLS["objective-c++"].is_here()) == (True, False)
+
+
+@LINUX
 def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(

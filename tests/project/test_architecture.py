@@ -21,7 +21,11 @@ import pytest
 
 from metallab import paths
 
-SOURCES = {"metallab": paths.ROOT / "utils", "metalsim": paths.ROOT / "metalsim" / "src"}
+SOURCES = {
+    "metallab": paths.ROOT / "utils",
+    "metalsim": paths.ROOT / "metalsim" / "src",
+    "metalsim_objc": paths.ROOT / "metalsim" / "objc" / "src",
+}
 CORE_FOLDERS = {"device", "isolated", "records", "timing"}
 ABOVE = {"exercises"}
 """Subpackages that may import the others."""

@@ -110,7 +110,8 @@ def test_it_is_done_once(checkout):
     assert checkout() == (0, "", [])
     others, ours = (arguments for arguments, _ in calls[1:])
     assert {"--require-hashes", "pyproject.toml", "lock.txt", "lab", "dev"} <= set(others)
-    assert ours[-4:] == ["--editable", ".", "--editable", "metalsim"]
+    own = [".", "metalsim", "metalsim/objc"]
+    assert ours[-6:] == [word for folder in own for word in ("--editable", folder)]
     mine = checkout.root / ".venv" / "mine"
     mine.touch()
     assert words(checkout("--force")[2]) == MADE

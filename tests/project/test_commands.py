@@ -150,7 +150,8 @@ class Clone:
         )
 
         python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        own = [str(self.folder / "utils"), str(self.folder / "metalsim" / "src")]
+        sources = ("utils", "metalsim/src", "metalsim/objc/src")
+        own = [str(self.folder / source) for source in sources]
         here = sysconfig.get_path("purelib")
         (environment / "lib" / python / "site-packages" / "clone.pth").write_text(
             "\n".join([*own, f"import site; site.addsitedir({here!r})", ""])

@@ -191,10 +191,9 @@ def test_the_citation_follows_its_schema():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert citation["version"] == project["version"]
     assert citation["license"] in project["license"].split(" AND "), "that of a text is another"
-    metalsim = tomllib.loads((ROOT / "metalsim" / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    assert metalsim["version"] == project["version"]
+    for folder in ("metalsim", "metalsim/objc"):
+        text = (ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")
+        assert tomllib.loads(text)["project"]["version"] == project["version"]
     (author,) = citation["authors"]
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
@@ -211,7 +210,7 @@ def test_changelog_begins_with_unreleased_and_dates_versions():
 
 
 OURS = re.compile(
-    r"(?<![\w./-])(?:metalsim|metal-lab|metallab|metal_lab)(?:\[[\w,-]*\])?+(?![\w./@-]| @)"
+    r"(?<![\w./-])(?:metalsim-objc|metalsim|metal-lab|metallab|metal_lab)(?:\[[\w,-]*\])?+(?![\w./@-]| @)"
 )
 """One of our packages by its bare name, as no index has it: neither a file, nor a folder, nor an address."""
 
@@ -228,6 +227,7 @@ def test_nobody_is_told_to_install_our_packages_by_a_bare_name(path):
     ("command", "is_bare"),
     [
         ("pip install metalsim", True),
+        ("pip install metalsim-objc", True),
         ("pip install torch 'metal-lab[pages]'", True),
         ("pip install path/to/metal-lab/metalsim", False),
         ("pip install ./metalsim-0.9.0-py3-none-any.whl", False),
@@ -245,7 +245,10 @@ EXAMPLES = ("path/to/",)
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_a_script_that_is_named_is_there(path):
     """By its place in the checkout, in the document's folder or in a package; or it names the revision that had it."""
-    sources = ("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim")
+    sources = (
+        *("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim"),
+        "metalsim/objc/src",
+    )
     folders = (ROOT, path.parent, *map(ROOT.joinpath, sources))
     text = path.read_text(encoding="utf-8")
     missing = [

@@ -69,9 +69,10 @@ def environment_yml():
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
     assert conda == ["python=3.11", "pip"]
-    assert pip[:3] == [
+    assert pip[:4] == [
         "--constraint constraints.txt",
         "--editable ./metalsim",
+        "--editable ./metalsim/objc",
         "--editable .[lab,mlx,dev]",
     ]
     assert dict(locked(LOCKS["lock.txt"])).keys() == {*versions(CONSTRAINTS)}
@@ -101,12 +102,13 @@ def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
     assert set(would.split()) == {
         f"metal-lab-{PYPROJECT['version']}",
         f"metalsim-{PYPROJECT['version']}",
+        f"metalsim-objc-{PYPROJECT['version']}",
     }
 
 
 def test_environment_yml_repeats_the_headline_packages_exactly():
     ours = {name_of(dependency): dependency for dependency in reversed(DEPENDENCIES)}
-    assert environment_yml()[1][3:] == [ours[name] for name in HEADLINE]
+    assert environment_yml()[1][4:] == [ours[name] for name in HEADLINE]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -25,7 +25,9 @@ UV = [sys.executable, "-I", str(ROOT / "utils" / "metallab" / "bootstrap.py"), "
 LIMIT = 1800  # seconds for one command: PyTorch and what it needs are 4 GB to download
 FREE = 12 * 2**30
 """Bytes that the biggest environment takes with what uv keeps of it, where nothing of it is there yet."""
-EXTRAS = {name: PROJECTS[name]["project"]["optional-dependencies"] for name in PROJECTS}
+EXTRAS = {
+    name: project["project"].get("optional-dependencies", {}) for name, project in PROJECTS.items()
+}
 
 
 # ---------------------------------------------------------------- what each is for

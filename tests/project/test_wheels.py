@@ -27,8 +27,16 @@ from metalsim import building
 from metalsim.device import TORCH
 
 ROOT = paths.ROOT
-DISTS = {"metal-lab": ROOT, "metalsim": ROOT / "metalsim"}
-SOURCES = {"metallab": ROOT / "utils", "metalsim": ROOT / "metalsim" / "src"}
+DISTS = {
+    "metal-lab": ROOT,
+    "metalsim": ROOT / "metalsim",
+    "metalsim-objc": ROOT / "metalsim" / "objc",
+}
+SOURCES = {
+    "metallab": ROOT / "utils",
+    "metalsim": ROOT / "metalsim" / "src",
+    "metalsim_objc": ROOT / "metalsim" / "objc" / "src",
+}
 PROJECTS = {
     name: tomllib.loads((folder / "pyproject.toml").read_text()) for name, folder in DISTS.items()
 }
@@ -53,7 +61,7 @@ def copy_checkout(folder):
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
-    """Both, by name, as pip makes them of a checkout; of a copy, since making them leaves files beside the sources."""
+    """All, by name, as pip makes them of a checkout; of a copy, since making them leaves files beside the sources."""
     copy = copy_checkout(tmp_path_factory.mktemp("checkout"))
     folders = [str(copy / folder.relative_to(ROOT)) for folder in DISTS.values()]
     options = [
@@ -99,7 +107,12 @@ def sources(package):
 
 
 @pytest.mark.parametrize(
-    ("name", "packages"), [("metal-lab", ["metallab"]), ("metalsim", ["metalsim"])]
+    ("name", "packages"),
+    [
+        ("metal-lab", ["metallab"]),
+        ("metalsim", ["metalsim"]),
+        ("metalsim-objc", ["metalsim_objc"]),
+    ],
 )
 def test_a_wheel_has_every_file_of_its_packages_and_no_other(wheels, name, packages):
     with zipfile.ZipFile(wheels[name]) as wheel:
@@ -112,9 +125,11 @@ def test_a_wheel_has_every_file_of_its_packages_and_no_other(wheels, name, packa
     assert wheels[name].name.endswith("-py3-none-any.whl")
 
 
-def test_the_two_distributions_agree():
-    lab, sim = PROJECTS["metal-lab"], PROJECTS["metalsim"]
-    assert lab["project"]["version"] == sim["project"]["version"]
+def test_the_distributions_agree():
+    lab = PROJECTS["metal-lab"]
+    assert {project["project"]["version"] for project in PROJECTS.values()} == {
+        lab["project"]["version"]
+    }
     assert f"torch=={TORCH}" in lab["project"]["optional-dependencies"]["pytorch"]
 
 

@@ -23,7 +23,9 @@ UV, PIP, PYTHON = "build/uv/bin/uv", ("build/uv/bin/python", "-I", "-m", "pip"),
 WHEELS, PYTHONS = "wheels", ".venv-python"
 COMPLETE = ".venv/complete"
 """Written last: the folder of the checkout, and the hash of what `.venv` was made from."""
-MADE_FROM = ("pyproject.toml", "metalsim/pyproject.toml", "lock.txt")
+OWN = (".", "metalsim", "metalsim/objc")
+"""The folders of this checkout that are packages of its own."""
+MADE_FROM = (*(os.path.join(folder, "pyproject.toml") for folder in OWN), "lock.txt")
 INSTALLED = {"Linux": 9.5, "Darwin": 4.0}
 """GiB on disk. Linux: measured, much of it CUDA. macOS: estimated."""
 
@@ -402,16 +404,11 @@ def set_up(force):
             if update:
                 write(COMPLETE, before)  # uv installs nothing before it has everything
             raise
-        own = [
-            "--offline",
-            "--no-deps",
-            "--no-build-isolation",
-            "--editable",
-            ".",
-            "--editable",
-            "metalsim",
-        ]
-        must([*install, *own], environment)
+        own = [word for folder in OWN for word in ("--editable", folder)]
+        must(
+            [*install, "--offline", "--no-deps", "--no-build-isolation", *own],
+            environment,
+        )
         print("Trying the installation.", flush=True)
         try_out()
         write(COMPLETE, state())

@@ -273,6 +273,13 @@ def _has_shader_compiler() -> bool:
     return True
 
 
+def _has_objective_cpp() -> bool:
+    """Return whether ``.mm`` files are compiled here: by a Mac's compiler, or by the package for the simulated GPU."""
+    if sys.platform == "darwin" or not has_compiler():
+        return has_compiler()
+    return _has_shader_compiler() and importlib.util.find_spec("metalsim_objc") is not None
+
+
 def has_compiler() -> bool:
     """Return whether there is the C++ compiler that pages use (`bootstrap.find_compiler`).
 
@@ -332,7 +339,7 @@ TOOLS = {
     "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
     "objective-c++": Tool(
         "an Objective-C++ compiler",
-        lambda: has_compiler() and (sys.platform == "darwin" or _has_shader_compiler()),
+        _has_objective_cpp,
         lambda: SETUP if has_compiler() else _packages("g++"),
     ),
     "coreai": Tool(

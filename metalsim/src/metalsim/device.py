@@ -215,8 +215,7 @@ def _switch_on() -> tuple[ModuleType, Profiler]:
         preload.arm()  # raises, and says what to do, if it is too late
     import torch
 
-    from metalsim import patches, profiler
-    from metalsim.objc import extension
+    from metalsim import objc, patches, profiler
 
     # asking whether it is available would fix the answer for this process
     if torch.backends.mps.is_built():
@@ -245,7 +244,7 @@ def _switch_on() -> tuple[ModuleType, Profiler]:
     atexit.register(_let_the_last_backward_end)
     this_profiler = profiler.from_environment()
     patches.apply(module.host_view, this_profiler)
-    extension.offer(module.connect)
+    objc.offer(module.connect)
     return module, this_profiler
 
 

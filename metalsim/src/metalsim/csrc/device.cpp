@@ -1,7 +1,7 @@
 // A simulated "mps" device for torch, on the CPU: what is registered with torch, and what Python sees of it.
 //
 // memory.h     device storages that own CPU storages; what is allocated
-// metal.h      what the run time of Objective-C, ../objc, is to the device
+// metal.h      what the run time of Objective-C, of the package metalsim_objc, is to the device
 // generator.h  random numbers of its own
 // host_call.h  an operator executed by its CPU kernel; fallbacks, missing operators and refused arguments
 // kernels.h    operators that exist on MPS alone

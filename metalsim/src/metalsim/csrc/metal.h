@@ -3,7 +3,7 @@
 //
 // On a Mac the data pointer of a storage is an MTLBuffer object, and host code written in Objective-C++ casts it to one.
 // So it is here: the pointer leads to a MetalBuffer, whose first word is its class. The class comes with the run time
-// of ../objc, which is loaded when the first .mm file is; without it the device works as well.
+// of the package metalsim_objc, which is loaded when the first .mm file is; without it the device works as well.
 
 #pragma once
 

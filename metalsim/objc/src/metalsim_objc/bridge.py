@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from metalsim.objc import toolchain
+from metalsim_objc import toolchain
 
 SAID_BYTES = 1 << 16
 _FAILED = 0

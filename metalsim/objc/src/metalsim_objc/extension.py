@@ -9,52 +9,43 @@ from __future__ import annotations
 
 import functools
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from metalsim import preload
-from metalsim.objc.bridge import Bridge
+from metalsim_objc.bridge import Bridge
 
-MODULE = "torch.utils.cpp_extension"
+_load_bridge = functools.cache(Bridge)
 
 
-def offer(connect: Callable[[int], None]) -> None:
-    """Let torch build ``.mm`` files from now on; ``connect`` gives the device the address of their stream.
+def write_ninja_file(
+    cpp_extension: Any,
+    write: Callable[..., None],
+    build: dict[str, Any],
+    connect: Callable[[int], None],
+) -> None:
+    """Write what ninja is to do for an extension with ``.mm`` files.
 
-    Nothing is imported, built or asked for before the first one comes.
+    Parameters
+    ----------
+    cpp_extension
+        Torch's module.
+    write
+        Its own function for that.
+    build
+        What that function takes, by name.
+    connect
+        Gives the device the address of the run time's stream; called once, with the first such extension.
     """
-    bridge = functools.cache(functools.partial(Bridge, connect))
-    if MODULE in sys.modules:
-        _teach(sys.modules[MODULE], bridge)
-    else:
-        preload.after_import(MODULE, lambda: _teach(sys.modules[MODULE], bridge))
+    bridge = _load_bridge(connect)
+    build["cflags"] = [*build["cflags"], *bridge.tools.cflags]
+    build["ldflags"] = [*without_frameworks(build["ldflags"]), *_link_flags(bridge.path)]
 
-
-def _teach(cpp_extension: Any, bridge: Callable[[], Bridge]) -> None:
-    """Have torch's module for extensions write what ninja is to do with ``.mm`` files, too."""
-    write = cpp_extension._write_ninja_file
-
-    @functools.wraps(write)
-    def write_ninja_file(**build: Any) -> None:
-        has_objective_c = any(source.endswith(".mm") for source in build["sources"])
-        # without `ldflags` it is setuptools that links, and nothing can be added here
-        if not has_objective_c or build["ldflags"] is None:
-            write(**build)
-            return
-
-        loaded = bridge()
-        build["cflags"] = [*build["cflags"], *loaded.tools.cflags]
-        build["ldflags"] = [*without_frameworks(build["ldflags"]), *_link_flags(loaded.path)]
-
-        compiler = _as_torch_takes_it(loaded.tools.compiler, cpp_extension)
-        with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=compiler):
-            write(**build)
-        _link_with(loaded.tools.gxx, Path(build["path"]))
-
-    cpp_extension._write_ninja_file = write_ninja_file
+    compiler = _as_torch_takes_it(bridge.tools.compiler, cpp_extension)
+    with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=compiler):
+        write(**build)
+    _link_with(bridge.tools.gxx, Path(build["path"]))
 
 
 def _link_flags(runtime: Path) -> list[str]:

@@ -79,7 +79,7 @@ def build_runtime(tools: Toolchain) -> Path:
         options = [
             *("-std=c++20", "-O1", "-fPIC"),
             f"-I{building.SOURCES}",
-            f"-ffile-prefix-map={HERE}=metalsim/objc",
+            f"-ffile-prefix-map={HERE}=metalsim_objc",
         ]
         flags = [*options, *shlex.split(" ".join(tools.cflags))]
         objects = []
