@@ -182,12 +182,7 @@ def _sum_outputs(outputs: Any) -> Tensor:
 
 def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
     """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
-    tensors = [(f"input {number}", leaf) for number, leaf in enumerate(tensors_in(inputs))]
-    for name, value in named.items():
-        tensors += [(name, leaf) for leaf in tensors_in(value)]
-    for module in (model, *inputs):
-        if isinstance(module, nn.Module):
-            tensors += [*module.named_parameters(), *module.named_buffers()]
+    tensors = _list_held(model, inputs, named)
 
     problems = []
     for dtype, narrower in NARROWER.items():
@@ -199,3 +194,15 @@ def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]
             text = f"MPS has no {dtype}, but {shorten(names)} is"
             problems.append(Problem(cast(ProblemKind, dtype), text, way_out))
     return problems
+
+
+def _list_held(model: Any, inputs: Any, named: Any) -> list[tuple[str, Tensor]]:
+    """Return the inputs, parameters and buffers with their names."""
+    tensors = [(f"input {number}", leaf) for number, leaf in enumerate(tensors_in(inputs))]
+    for name, value in named.items():
+        tensors += [(name, leaf) for leaf in tensors_in(value)]
+
+    modules = [each for each in (model, *inputs) if isinstance(each, nn.Module)]
+    for module in modules:
+        tensors += [*module.named_parameters(), *module.named_buffers()]
+    return tensors
