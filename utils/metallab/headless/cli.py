@@ -199,22 +199,27 @@ def choose(given: Sequence[Path], only: Sequence[str]) -> list[Path]:
     if not candidates:
         raise UsageError(f"there are no notebooks in {paths.NOTEBOOKS}; name the files to run")
 
+    _assert_different_names(candidates)
+    if not only:
+        return candidates
+
+    for wanted in only:
+        if not any(wanted in _names_of(path) for path in candidates):
+            listed = "\n".join(f"  {path.stem}" for path in candidates)
+            raise UsageError(
+                f"--only {wanted} matches no notebook. A number or a whole name is wanted, of:\n{listed}"
+            )
+    return [path for path in candidates if _names_of(path) & set(only)]
+
+
+def _assert_different_names(candidates: Sequence[Path]) -> None:
+    """Raise UsageError if two notebooks have the same name: one would be written over the other."""
     names = [path.stem for path in candidates]
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
         raise UsageError(
             f"two notebooks are called {min(repeated)}; run them one after the other, into two folders"
         )
-
-    for wanted in only:
-        if not any(wanted in _names_of(path) for path in candidates):
-            listed = "\n".join(f"  {name}" for name in names)
-            raise UsageError(
-                f"--only {wanted} matches no notebook. A number or a whole name is wanted, of:\n{listed}"
-            )
-    if not only:
-        return candidates
-    return [path for path in candidates if _names_of(path) & set(only)]
 
 
 def _names_of(path: Path) -> set[str]:
