@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
@@ -39,6 +40,8 @@ FOR_STUDENTS = (
 """What a student's account reads of the checkout, besides the copies."""
 CHECK = re.compile(r"check-\d")
 """The id of a cell that checks an exercise."""
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, RecursionError)
+"""What reading something as a student copy raises that is none."""
 
 
 class Unpaired(ValueError):
@@ -64,34 +67,21 @@ class Outcome:
 
 
 def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A copy without solutions and outputs: behind each stub stands the line that checks it.
+    """Return a copy without solutions and outputs: behind each stub stands the line that checks it.
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
     """
-    tagged = [
-        {"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells
-    ]
-    order = [" and ".join(sorted(tags)) for tags in tagged if tags]
-    if order != ["exercise", "solution"] * (len(order) // 2):
-        raise Unpaired(
-            f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}"
-        )
+    _assert_paired(notebook)
+
     copy = nbformat.from_dict(notebook)
     copy.cells = [
-        _folded(cell) if "worked" in cell.metadata.get("tags", []) else cell for cell in copy.cells
+        _fold(cell) if "worked" in cell.metadata.get("tags", []) else cell for cell in copy.cells
     ]
-    for step in (
-        TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True),
-        ClearOutputPreprocessor(),
-    ):
+
+    without_solutions = TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True)
+    for step in (without_solutions, ClearOutputPreprocessor()):
         copy, _ = step.preprocess(copy, {})
     return copy
-
-
-def _folded(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """A solution tagged ``worked`` as text to unfold: an example, where a student's own answer is another one."""
-    text = f"<details><summary>In the worked example</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
-    return nbformat.v4.new_markdown_cell(text, id=cell.id.replace("solution", "worked"))
 
 
 def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path], list[Path]]:
@@ -158,30 +148,46 @@ def _is_old_link(path: Path) -> bool:
     return path.is_symlink() and os.readlink(path) == os.path.join(os.pardir, path.name)
 
 
+def _assert_paired(notebook: nbformat.NotebookNode) -> None:
+    """Raise Unpaired unless exercises and solutions stand in turn."""
+    tagged = [
+        {"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells
+    ]
+    order = [" and ".join(sorted(tags)) for tags in tagged if tags]
+
+    exercises, solutions = order[::2], order[1::2]
+    is_paired = len(exercises) == len(solutions)
+    if not is_paired or {*exercises} - {"exercise"} or {*solutions} - {"solution"}:
+        raise Unpaired(
+            f"each cell tagged 'exercise' must be followed by one tagged 'solution'; found {order}"
+        )
+
+
+def _fold(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return a solution tagged ``worked`` as text to unfold: an example, as a student's own answer is another one."""
+    text = f"<details><summary>In the worked example</summary>\n\n```python\n{cell.source}\n```\n\n</details>"
+    return nbformat.v4.new_markdown_cell(text, id=cell.id.replace("solution", "worked"))
+
+
 def copies_in(folder: Path) -> list[Path]:
     """Return the files that a class gets from a folder of copies: its notebooks, and the documents of its record."""
     recorded = [folder / name for name in _read_record(folder)]
-    return sorted(
-        [
-            *folder.glob("*.ipynb"),
-            *(path for path in recorded if path.is_file() and not path.is_symlink()),
-        ]
-    )
+    there = [path for path in recorded if path.is_file() and not path.is_symlink()]
+    return sorted([*folder.glob("*.ipynb"), *there])
 
 
 def hand_out(lessons: Path, folder: Path) -> Outcome:
     """Give a student what is new in a folder of copies; what the student changed stays as it is."""
-    outcome, copies = Outcome(), {}
+    outcome = Outcome()
+    texts: dict[str, bytes] = {}
     for path in copies_in(lessons):
         if path.parent == lessons and path.suffix == ".ipynb":
-            outcome.add(
-                folder / path.name,
-                give(json.loads(path.read_text(encoding="utf-8")), folder / path.name),
-            )
+            page = json.loads(path.read_text(encoding="utf-8"))
+            outcome.add(folder / path.name, give(page, folder / path.name))
         else:
-            copies[path.relative_to(lessons).as_posix()] = path.read_bytes()
+            texts[path.relative_to(lessons).as_posix()] = path.read_bytes()
 
-    given = give_documents(copies, folder)
+    given = give_documents(texts, folder)
     return Outcome(outcome.written + given.written, outcome.kept + given.kept)
 
 
@@ -199,7 +205,7 @@ def give_documents(copies: Mapping[str, bytes], folder: Path) -> Outcome:
 
 def _give_document(content: bytes, folder: Path, name: str, record: dict[str, str]) -> bool | None:
     """Put a document there, as `give` does a notebook: True, None or False."""
-    target, new, was = folder / name, hashlib.sha256(content).hexdigest(), record.get(name)
+    target = folder / name
     if any((folder / above).is_symlink() for above in PurePosixPath(name).parents):
         return False  # a folder that the student linked there: what lies behind it is not ours
 
@@ -210,6 +216,7 @@ def _give_document(content: bytes, folder: Path, name: str, record: dict[str, st
     except OSError:  # a link, a folder, or a file in place of a folder: the student's
         return False
 
+    new, was = hashlib.sha256(content).hexdigest(), record.get(name)
     if there == new:
         record[name] = new
         return None
@@ -230,7 +237,7 @@ def _read_record(folder: Path) -> dict[str, str]:
     return record if isinstance(record, dict) else {}
 
 
-def give(page: dict, target: Path) -> bool | None:
+def give(page: dict[str, Any], target: Path) -> bool | None:
     """Put a student copy there: True if it was written, None if it is there, False if an older one was worked on.
 
     Its metadata tell what it was when it was written, and so whether anybody has changed it since.
@@ -239,27 +246,23 @@ def give(page: dict, target: Path) -> bool | None:
     try:
         there = json.loads(paths.read_regular(target))
         was = there["metadata"]["student_copy"]
-        worked_on = was != _state(there)
+        is_worked_on = was != _state(there)
     except FileNotFoundError:
-        was, worked_on = None, False
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        RecursionError,
-    ):  # a link, a file of the student's
+        was, is_worked_on = None, False
+    except _UNREADABLE:  # a link, a file of the student's
         return False
+
     if was == new:
         return None
-    if not worked_on:
-        page["metadata"]["student_copy"] = new
-        paths.write_atomically(target, nbformat.writes(nbformat.from_dict(page)) + "\n")
-    return not worked_on
+    if is_worked_on:
+        return False
+    page["metadata"]["student_copy"] = new
+    paths.write_atomically(target, nbformat.writes(nbformat.from_dict(page)) + "\n")
+    return True
 
 
-def _state(notebook: dict) -> str:
-    """A digest of what a student changes: the cells' text, and whether they have run."""
+def _state(notebook: dict[str, Any]) -> str:
+    """Return a digest of what a student changes: the cells' text, and whether they have run."""
     cells = [
         (cell["cell_type"], "".join(cell["source"]), bool(cell.get("outputs")))
         for cell in notebook["cells"]
@@ -268,7 +271,7 @@ def _state(notebook: dict) -> str:
 
 
 def classroom() -> Path:
-    """The folder that keeps everything of a class at the hub; ``METALLAB_CLASSROOM`` names another one."""
+    """Return the folder that keeps everything of a class at the hub; ``METALLAB_CLASSROOM`` names another one."""
     above = Path("/srv") if os.geteuid() == 0 else Path.home()
     return Path(os.environ.get("METALLAB_CLASSROOM") or above / "metal-lab-classroom")
 
@@ -280,17 +283,15 @@ def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
     changed. Links are left as they are.
     """
     needed = [checkout / name for name in FOR_STUDENTS] + [Path(os.path.abspath(copies))]
+
     for path in (*checkout.iterdir(), *checkout.glob("build/*"), checkout / "data" / "executed"):
-        if (
-            path.exists()
-            and not path.is_symlink()
-            and not any(each.is_relative_to(path) for each in needed)
-        ):
+        is_needed = any(each.is_relative_to(path) for each in needed)
+        if path.exists() and not path.is_symlink() and not is_needed:
             path.chmod(path.stat().st_mode & ~0o007)
 
 
 def _embed_pictures(cell: nbformat.NotebookNode) -> None:
-    """Pictures of the checkout become attachments: a student's folder at the hub has no way to them."""
+    """Make attachments of the checkout's pictures: a student's folder at the hub has no way to them."""
 
     def embed(found: re.Match[str]) -> str:
         picture = paths.NOTEBOOKS / found[2]
@@ -303,6 +304,7 @@ def _embed_pictures(cell: nbformat.NotebookNode) -> None:
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
+    """Return a notebook; Damaged if it is none."""
     try:
         notebook = nbformat.read(path, 4)
         nbformat.validate(notebook)
@@ -314,7 +316,7 @@ def _read(path: Path) -> nbformat.NotebookNode:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0, or 2 with a message."""
+    """Return 0, or 2 with a message."""
     if arguments and (len(arguments) > 1 or arguments[0].startswith("-")):
         print("usage: python -m metallab.workshop [FOLDER]", file=sys.stderr)
         return 2
