@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import json
 import re
@@ -32,6 +33,7 @@ import lief
 from packaging import tags
 from packaging.markers import default_environment
 from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock, PylockSelectError
+from packaging.version import Version
 
 from metallab import paths
 from metalsim import operators
@@ -71,9 +73,9 @@ NO_SELECTORS = {
 }
 
 
-def locked(lock: Path) -> list[Package]:
+def read_lock(lock: Path) -> list[Package]:
     """Ask the package index, through uv, for the files of the versions in a lock."""
-    return _resolved(lock, ["--no-deps"])
+    return _resolve(lock, ["--no-deps"])
 
 
 def with_torch(version: str) -> list[Package]:
@@ -88,7 +90,7 @@ def with_torch(version: str) -> list[Package]:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text(f"torch=={version}\ntorchvision\n")
         try:
-            packages = _resolved(requirements, [])
+            packages = _resolve(requirements, [])
         except subprocess.CalledProcessError as error:
             raise ValueError(
                 f"the package index has no PyTorch {version}, or did not answer (uv says which, above): give a "
@@ -97,7 +99,7 @@ def with_torch(version: str) -> list[Package]:
     return [package for package in packages if package.name in LIBRARIES]
 
 
-def _resolved(requirements: Path, options: Sequence[str]) -> list[Package]:
+def _resolve(requirements: Path, options: Sequence[str]) -> list[Package]:
     options = [
         *options,
         "--universal",
@@ -120,21 +122,25 @@ def for_a_mac(
     version, platforms = tuple(map(int, minor.split("."))), list(tags.mac_platforms(MACOS, "arm64"))
     accepted = [*tags.cpython_tags(version, platforms=platforms)]
     accepted += tags.compatible_tags(version, f"cp{minor.replace('.', '')}", platforms)
-    environment = default_environment() | {"sys_platform": "darwin", "platform_system": "Darwin"}
-    environment |= {
+    environment = default_environment() | {
+        "sys_platform": "darwin",
+        "platform_system": "Darwin",
         "platform_machine": "arm64",
         "python_version": minor,
         "python_full_version": python,
     }
-    wheels, without = {}, []
+
+    wheels: dict[str, PackageWheel] = {}
+    without: list[str] = []
     for package in packages:
-        alone = Pylock(
-            lock_version="1.0", created_by="uv", packages=[package]
-        )  # else the first failure ends it
+        # alone, else the first failure ends it
+        alone = Pylock(lock_version=Version("1.0"), created_by="uv", packages=[package])
+        files: list[object]
         try:
             files = [file for _, file in alone.select(environment=environment, tags=accepted)]
         except PylockSelectError:
             files = [package.sdist]
+
         for file in files:  # none if its marker names other systems
             if isinstance(file, PackageWheel):
                 wheels[package.name] = file
@@ -143,16 +149,18 @@ def for_a_mac(
     return wheels, without
 
 
-def fetched(file: PackageWheel | PackageSdist) -> Path:
+def fetch(file: PackageWheel | PackageSdist) -> Path:
     """Return the file, downloaded if it is not there. ValueError if it is not what was locked."""
     path = WHEELS / file.filename
-    if not path.exists():
-        WHEELS.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(file.url, timeout=60) as answer:
-            content = answer.read()
-        if hashlib.sha256(content).hexdigest() != file.hashes["sha256"]:
-            raise ValueError(f"{file.url} is not the file that the index promises: try again later")
-        path.write_bytes(content)
+    if path.exists():
+        return path
+
+    WHEELS.mkdir(parents=True, exist_ok=True)
+    with urllib.request.urlopen(str(file.url), timeout=60) as answer:
+        content: bytes = answer.read()
+    if hashlib.sha256(content).hexdigest() != file.hashes["sha256"]:
+        raise ValueError(f"{file.url} is not the file that the index promises: try again later")
+    path.write_bytes(content)
     return path
 
 
@@ -160,10 +168,14 @@ def read(library: str) -> tuple[set[str], bytes]:
     """Return the symbols, those that it keeps to itself included, and the strings of a library for Apple silicon."""
     settings = lief.MachO.ParserConfig()
     settings.parse_dyld_exports = settings.parse_dyld_bindings = settings.parse_dyld_rebases = False
-    binary = lief.MachO.parse(library, settings).take(lief.MachO.Header.CPU_TYPE.ARM64)
-    return {symbol.name for symbol in binary.symbols}, bytes(
-        binary.get_section("__cstring").content
-    )
+    parts = lief.MachO.parse(library, settings)
+    binary = parts.take(lief.MachO.Header.CPU_TYPE.ARM64) if parts else None
+    strings = binary.get_section("__cstring") if binary else None
+    if binary is None or strings is None:
+        raise ValueError(f"{library} has no code for Apple silicon: is it a Mac's library?")
+
+    names = (symbol.name for symbol in binary.symbols)
+    return {name for name in names if isinstance(name, str)}, bytes(strings.content)
 
 
 class Contents(NamedTuple):
@@ -179,10 +191,13 @@ class Contents(NamedTuple):
 
 def contents_of(wheels: Mapping[str, PackageWheel], folder: Path) -> Contents:
     """Return what is compared of the wheels, and unpack the table of PyTorch's operators into a folder."""
-    symbols, strings = {}, []
+    symbols: dict[str, set[str]] = {}
+    strings: list[bytes] = []
+    allocator = ""
+
     for name, libraries in LIBRARIES.items():
         with (
-            zipfile.ZipFile(fetched(wheels[name])) as archive,
+            zipfile.ZipFile(fetch(wheels[name])) as archive,
             tempfile.TemporaryDirectory() as unpacked,
         ):
             library = next(each for each in libraries if each in archive.namelist())
@@ -192,13 +207,14 @@ def contents_of(wheels: Mapping[str, PackageWheel], folder: Path) -> Contents:
                 allocator = archive.read("torch/include/ATen/mps/MPSAllocator.h").decode()
                 for file in ("native_functions.yaml", "tags.yaml"):
                     (folder / file).write_bytes(archive.read(f"{TABLE}/{file}"))
+
     return Contents(symbols, b"".join(strings), allocator)
 
 
 def wrong_operators(
     symbols: Iterable[str], table: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[str]:
-    """Operators that the table calls native without a function for MPS in PyTorch's library, and the reverse.
+    """Yield operators that the table calls native without a function for MPS in PyTorch's library, and the reverse.
 
     The folder has the table's file: that of the installed PyTorch if None.
     """
@@ -214,18 +230,20 @@ def wrong_operators(
     for name, entry in operators.entries(folder).items():
         if table.get(name) != "native":
             continue
-        entry = {"__line__": 0, **entry}
-        each, _ = NativeFunction.from_yaml(entry, Location(str(folder), 0), known_tags)
+        with_line = {"__line__": 0, **entry}
+        each, _ = NativeFunction.from_yaml(with_line, Location(str(folder), 0), known_tags)
         # names as in torchgen/dest/register_dispatch_key.py
-        plain = f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}"
-        expected.add(
-            f"wrapper_MPS_{native.name(each.func)}" if each.part_of_structured_group else plain
-        )
-    yield from (f"{name} is native here or there only" for name in sorted(there ^ expected))
+        if each.part_of_structured_group:
+            expected.add(f"wrapper_MPS_{native.name(each.func)}")
+        else:
+            expected.add(f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}")
+
+    for name in sorted(there ^ expected):
+        yield f"{name} is native here or there only"
 
 
 def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) -> Iterator[str]:
-    """The same of torchvision."""
+    """Yield the same of torchvision."""
     launched = {match[1] for name in symbols if (match := LAUNCH.match(name))}
     there = {
         re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name))
@@ -236,8 +254,8 @@ def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) ->
     )
 
 
-def unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
-    """Messages that the simulated GPU raises and that the library does not hold.
+def find_unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
+    """Yield messages that the simulated GPU raises and that the library does not hold.
 
     A third of a piece between the fields has to be in there: the compiler keeps some pieces in two.
     """
@@ -249,86 +267,109 @@ def unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
 
 
 def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """What PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives)."""
+    """Yield what PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives)."""
     for path in archives:
         with tarfile.open(path) as archive:
             for member in archive.getmembers():
-                if re.search(r"/metadata/.*/arm64-[\d.]+\.fwinfo$", member.name):
-                    text = archive.extractfile(member).read().decode()
+                is_of_macs = re.search(r"/metadata/.*/arm64-[\d.]+\.fwinfo$", member.name)
+                file = archive.extractfile(member) if is_of_macs else None
+                if file is not None:
+                    text = file.read().decode()
                     yield json.loads(text[text.index("{") :])["definitions"]
 
 
 def wrong_names(frameworks: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> Iterator[str]:
-    """Names and selectors that PyObjC does not have, or that came after macOS 15, and constants of another value."""
+    """Yield names and selectors that PyObjC lacks or that came after macOS 15, and constants of another value."""
     names: set[str] = set()
     values: dict[str, int] = {}
     since: dict[str, tuple[int, ...]] = {}
     for each in frameworks:
         names.update(name for kind in each.values() if isinstance(kind, dict) for name in kind)
         values |= {name: constant["value"] for name, constant in each["enum"].items()}
-        for owner in (*each["formal_protocols"].values(), *each["classes"].values()):
-            for part in (owner, *each["informal_protocols"].values(), *owner.get("categories", ())):
-                for method in part.get("methods", ()) if isinstance(part, dict) else ():
-                    name = method["selector"].replace(":", "_")
-                    first = tuple(map(int, re.findall(r"\d+", method.get("introduced") or "")))
-                    since[name] = min(since.get(name, first), first)
+        for name, first in _selectors(each):
+            since[name] = min(since.get(name, first), first)
+
     for name, where in sorted(used.items()):
-        if NAME.fullmatch(name) and name not in names:
-            yield f"{where}: PyObjC has no name {name}"
-        elif not NAME.fullmatch(name) and since.get(name, (99,)) > MACOS:
+        if NAME.fullmatch(name):
+            if name not in names:
+                yield f"{where}: PyObjC has no name {name}"
+        elif since.get(name, (99,)) > MACOS:
             yield f"{where}: macOS {MACOS[0]} has no selector {name}"
-    yield from (
-        f"{name} is {value}"
-        for name, value in mpsgraph.CONSTANTS.items()
-        if values.get(name) != value
-    )
+    yield from _wrong_constants(values)
+
+
+def _wrong_constants(values: Mapping[str, int]) -> Iterator[str]:
+    """Yield the constants of the simulated MPSGraph that have another value than PyObjC found."""
+    for name, value in mpsgraph.CONSTANTS.items():
+        if values.get(name) != value:
+            yield f"{name} is {value}"
+
+
+def _selectors(framework: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the methods of a framework as Python names them, each with the macOS that brought it."""
+    informal = framework["informal_protocols"].values()
+
+    for owner in (*framework["formal_protocols"].values(), *framework["classes"].values()):
+        for part in (owner, *informal, *owner.get("categories", ())):
+            methods = part.get("methods", ()) if isinstance(part, dict) else ()
+            for method in methods:
+                version = re.findall(r"\d+", method.get("introduced") or "")
+                yield method["selector"].replace(":", "_"), tuple(map(int, version))
 
 
 def names_in(source: str) -> Iterator[str]:
-    """Names and selectors of Apple's frameworks in Python code, that in its strings included."""
+    """Yield names and selectors of Apple's frameworks in Python code, that in its strings included."""
     tree = ast.parse(source)
-    pieces = {
-        piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values
-    }
+    f_strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+    pieces = {piece for node in f_strings for piece in node.values}
+
     for node in ast.walk(tree):
-        found = {ast.Attribute: "attr", ast.FunctionDef: "name"}.get(type(node))
-        if found and (NAME.fullmatch(name := getattr(node, found)) or SELECTOR.fullmatch(name)):
-            yield name
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces:
-            text = node.value
-            if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(
-                text.replace(":", "_")
-            ):
-                yield text.replace(":", "_")
-            elif "\n" in text and "import " in text:
-                try:
-                    yield from names_in(text)
-                except SyntaxError:  # prose
-                    continue
+        if isinstance(node, ast.Attribute):
+            yield from filter(_is_of_apple, [node.attr])
+        elif isinstance(node, ast.FunctionDef):
+            yield from filter(_is_of_apple, [node.name])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in pieces:
+            yield from _names_in_text(node.value)
+
+
+def _is_of_apple(name: str) -> bool:
+    """Say whether an attribute or a function may be a name or a selector of a framework of Apple's."""
+    return bool(NAME.fullmatch(name) or SELECTOR.fullmatch(name))
+
+
+def _names_in_text(text: str) -> Iterator[str]:
+    """Yield the selector that a string is, or the names in it if it is a program."""
+    selector = text.replace(":", "_")
+    if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(selector):
+        yield selector
+    elif "\n" in text and "import " in text:
+        with contextlib.suppress(SyntaxError):  # prose
+            yield from names_in(text)
 
 
 def of_the_project(root: Path) -> dict[str, str]:
-    """Names and selectors that the project uses, each with a file that does."""
+    """Return names and selectors that the project uses, each with a file that does."""
     folders = ("utils/metallab/mpsgraph", "tests/conformance", "metalsim/src/metalsim/graph")
     texts = {path: path.read_text() for folder in folders for path in (root / folder).rglob("*.py")}
     for path in (root / "notebooks").glob("*.ipynb"):
-        cells = [
-            cell["source"]
-            for cell in json.loads(path.read_text())["cells"]
-            if cell["cell_type"] == "code"
-        ]
-        texts[path] = re.sub(
-            r"(?m)^(\s*)[%!].*", r"\1pass", "\n".join("".join(source) for source in cells)
-        )
+        texts[path] = _code_of_page(path)
+
     used = {
         name: str(path.relative_to(root)) for path, text in texts.items() for name in names_in(text)
     }
     return {name: where for name, where in used.items() if name not in NO_SELECTORS}
 
 
+def _code_of_page(path: Path) -> str:
+    """Return the code of a notebook; lines of magic do nothing."""
+    cells = json.loads(path.read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "\n".join(sources))
+
+
 def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
-    """Each check's title, and what contradicts it."""
-    packages, *others = map(locked, locks)
+    """Yield each check's title, and what contradicts it."""
+    packages, *others = map(read_lock, locks)
     missing = [
         each
         for lock in (packages, *others)
@@ -336,37 +377,32 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
         for each in for_a_mac(lock, python)[1]
     ]
     yield "every package has a wheel", missing
+
     archives = [
-        fetched(each.sdist) for each in packages if each.name.startswith("pyobjc-framework-")
+        fetch(each.sdist)
+        for each in packages
+        if each.sdist is not None and each.name.startswith("pyobjc-framework-")
     ]
-    yield (
-        "PyObjC has the names that are used",
-        list(wrong_names(definitions(archives), of_the_project(paths.ROOT))),
-    )
+    wrong = list(wrong_names(definitions(archives), of_the_project(paths.ROOT)))
+    yield "PyObjC has the names that are used", wrong
+
     wheels = for_a_mac(packages, PYTHONS[1])[0]
     version = next(str(each.version) for each in packages if each.name == "torch")
     with tempfile.TemporaryDirectory() as folder:
         contents = contents_of(wheels, Path(folder))
-    yield (
-        "memory pools are shared ones",
-        re.findall(r"PRIVATE_\w+", contents.allocator.partition("enum class Kind")[2]),
-    )
-    yield (
-        "PyTorch's operators are as said",
-        list(wrong_operators(contents.symbols["torch"], operators.table())),
-    )
-    yield (
-        "torchvision's are",
-        list(wrong_torchvision_operators(contents.symbols["torchvision"], operators.TORCHVISION)),
-    )
-    yield (
-        "kernels have these messages",
-        list(unknown_words(contents.strings, sorted(messages_of(version)))),
-    )
+    private = re.findall(r"PRIVATE_\w+", contents.allocator.partition("enum class Kind")[2])
+    yield "memory pools are shared ones", private
+
+    of_torch, of_torchvision = contents.symbols["torch"], contents.symbols["torchvision"]
+    yield "PyTorch's operators are as said", list(wrong_operators(of_torch, operators.table()))
+    wrong = list(wrong_torchvision_operators(of_torchvision, operators.TORCHVISION))
+    yield "torchvision's are", wrong
+    unknown = list(find_unknown_words(contents.strings, sorted(messages_of(version))))
+    yield "kernels have these messages", unknown
 
 
 def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
-    """Each check's title, and what contradicts it, of one version of PyTorch.
+    """Yield each check's title, and what contradicts it, of one version of PyTorch.
 
     Raises
     ------
@@ -385,7 +421,7 @@ def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
         )
     yield (
         f"PyTorch {version}: kernels have these messages",
-        list(unknown_words(contents.strings, sorted(messages_of(version)))),
+        list(find_unknown_words(contents.strings, sorted(messages_of(version)))),
     )
 
 
@@ -398,22 +434,22 @@ def messages_of(version: str) -> set[str]:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """0 if nothing contradicts, 1 if something does, 2 if it cannot be said."""
-    chosen = parsed(arguments)
-    if not chosen:
-        return reported(checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]))
+    """Return 0 if nothing contradicts, 1 if something does, 2 if it cannot be said."""
+    versions = parse(arguments)
+    if not versions:
+        return show(checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]))
 
     code = 0
-    for version in chosen:
+    for version in versions:
         try:
-            code |= reported(checks_of_torch(version))
+            code |= show(checks_of_torch(version))
         except ValueError as error:
             print(f"check_mac: {error}", file=sys.stderr)
             return 2
     return code
 
 
-def parsed(arguments: Sequence[str]) -> list[str]:
+def parse(arguments: Sequence[str]) -> list[str]:
     """Return the versions of PyTorch that are asked for; none stands for the locked ones."""
     parser = argparse.ArgumentParser(
         prog="python tools/check_mac.py", description=__doc__.partition("\n")[0]
@@ -426,24 +462,23 @@ def parsed(arguments: Sequence[str]) -> list[str]:
         help=f"compare this version of PyTorch, such as {TORCHES[0]}, instead of what is locked; may be given several "
         f"times; all: {', '.join(TORCHES)}",
     )
-    chosen = []
+
+    versions: list[str] = []
     for asked in parser.parse_args(arguments).torch:
         if asked != "all" and not re.fullmatch(r"\d+\.\d+\.\d+", asked):
             parser.error(
                 f"--torch {asked}: give a version of PyTorch with three numbers, such as {TORCHES[0]}, or all"
             )
-        chosen += TORCHES if asked == "all" else [asked]
-    return list(dict.fromkeys(chosen))
+        versions += TORCHES if asked == "all" else [asked]
+    return list(dict.fromkeys(versions))
 
 
-def reported(results: Iterable[tuple[str, list[str]]]) -> int:
-    """Print each check with what contradicts it; 0 if nothing does, else 1."""
+def show(results: Iterable[tuple[str, list[str]]]) -> int:
+    """Print each check with what contradicts it; return 0 if nothing does, else 1."""
     code = 0
     for title, contradictions in results:
-        print(
-            "\n    ".join([f"{'no ' if contradictions else 'yes'} {title}", *contradictions]),
-            flush=True,
-        )
+        answer = "no" if contradictions else "yes"
+        print("\n    ".join([f"{answer} {title}", *contradictions]), flush=True)
         code |= bool(contradictions)
     return code
 

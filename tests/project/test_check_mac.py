@@ -42,10 +42,9 @@ def test_only_what_was_locked_is_kept(tmp_path, monkeypatch):
     there.write_bytes(b"a wheel")
     hashes = {"sha256": hashlib.sha256(b"a wheel").hexdigest()}
     with pytest.raises(ValueError, match="is not the file"):
-        check_mac.fetched(PackageWheel(url=there.as_uri(), hashes={"sha256": "0"}))
+        check_mac.fetch(PackageWheel(url=there.as_uri(), hashes={"sha256": "0"}))
     assert (
-        check_mac.fetched(PackageWheel(url=there.as_uri(), hashes=hashes)).read_bytes()
-        == b"a wheel"
+        check_mac.fetch(PackageWheel(url=there.as_uri(), hashes=hashes)).read_bytes() == b"a wheel"
     )
 
 
@@ -74,7 +73,7 @@ def test_operators_and_kernels_are_the_same():
 def test_messages_are_in_the_library():
     library = b"\0pad_mps\0\" not implemented for '\0MPS pads at most \0"
     known = ["\"pad_mps\" not implemented for '{dtype}'", "MPS pads at most {most}"]
-    assert list(check_mac.unknown_words(library, [*known, "cannot pad"])) == [
+    assert list(check_mac.find_unknown_words(library, [*known, "cannot pad"])) == [
         "no kernel says 'cannot pad'"
     ]
 
@@ -101,8 +100,8 @@ def test_names_are_pyobjcs_on_macos_15():
 
 
 def test_versions_are_told_apart():
-    assert check_mac.parsed([]) == []
-    assert check_mac.parsed(["--torch", "2.13.0", "--torch", "all"]) == [
+    assert check_mac.parse([]) == []
+    assert check_mac.parse(["--torch", "2.13.0", "--torch", "all"]) == [
         "2.13.0",
         *(version for version in check_mac.TORCHES if version != "2.13.0"),
     ]
@@ -111,7 +110,7 @@ def test_versions_are_told_apart():
 @pytest.mark.parametrize("asked", ["2.13", "newest", "", "2.13.0+cpu"])
 def test_what_is_no_version_is_refused(asked, capsys):
     with pytest.raises(SystemExit, match="2"):
-        check_mac.parsed(["--torch", asked])
+        check_mac.parse(["--torch", asked])
     assert "three numbers, such as 2.11.0, or all" in capsys.readouterr().err
 
 
@@ -120,14 +119,14 @@ def test_a_version_that_the_index_has_not(monkeypatch, capsys):
         assert requirements.read_text() == "torch==2.99.0\ntorchvision\n"
         raise subprocess.CalledProcessError(1, "uv")
 
-    monkeypatch.setattr(check_mac, "_resolved", failing)
+    monkeypatch.setattr(check_mac, "_resolve", failing)
     assert check_mac.main(["--torch", "2.99.0"]) == 2
     assert "has no PyTorch 2.99.0" in capsys.readouterr().err
 
 
 def test_a_version_without_a_wheel_for_a_mac(monkeypatch, capsys):
     monkeypatch.setattr(
-        check_mac, "_resolved", lambda *_: [package("torch-1-cp311-cp311-macosx_12_0_x86_64.whl")]
+        check_mac, "_resolve", lambda *_: [package("torch-1-cp311-cp311-macosx_12_0_x86_64.whl")]
     )
     assert check_mac.main(["--torch", "2.13.0"]) == 2
     assert "torch 1 has no wheel" in capsys.readouterr().err
@@ -154,7 +153,7 @@ def wheels(tmp_path, monkeypatch):
         with zipfile.ZipFile(tmp_path / wheel.wheels[0].filename, "w") as archive:
             for path, text in contents.items():
                 archive.writestr(path, text)
-    monkeypatch.setattr(check_mac, "_resolved", lambda *_: packages)
+    monkeypatch.setattr(check_mac, "_resolve", lambda *_: packages)
 
     words = "\0".join(check_mac.messages_of("2.13.0")).replace('"', "\0").encode()
     name = "wrapper_MPS__new_one"
