@@ -100,7 +100,7 @@ help: ## this text, and with ALL=1 all targets and variables
 ###	MODULE= TESTS=	mutants: what is changed, and the tests that should notice
 ###	LABFLAGS=	lab: more options, such as --allow-root in a container
 ###	ADDRESS= TLS=	hub: where it listens (127.0.0.1), and the folder with key.pem and cert.pem
-###	PORT=8000	hub: this port and the next two
+###	PORT=8000	hub: this port and the next three
 ###	RUNS=3	bench: processes for each notebook
 ###	RUN=	book, show: the folder of a run (show: or of several of one machine, in quotes)
 ###	NAME=	page: number and words, such as 15_do_this

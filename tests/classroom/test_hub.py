@@ -64,11 +64,12 @@ class Hub:
     """A hub in a room of its own."""
 
     def __init__(self, room: Path, people: list[str], **settings: str) -> None:
-        self.room, self.port = room, _three_free_ports()
+        self.room, self.port = room, _four_free_ports()
         (room / "class.txt").write_text("\n".join(people))
         self.environment = os.environ | {
             "METALLAB_CLASS": str(room / "class.txt"),
             "METALLAB_CLASSROOM": str(room),
+            "METALLAB_BUILD": str(room / "build"),
             "METALLAB_HUB_PORT": str(self.port),
             "METALLAB_MODE": "fast",
             "METALLAB_DEVICE": "cpu",
@@ -124,12 +125,12 @@ class Hub:
         return self.room / "students" / name / page
 
 
-def _three_free_ports() -> int:
-    """The first of three ports in a row that nobody listens on."""
-    for first in range(8610, 8910, 3):
+def _four_free_ports() -> int:
+    """The first of four ports in a row that nobody listens on."""
+    for first in range(8610, 8910, 4):
         with contextlib.ExitStack() as sockets:
             try:
-                for port in range(first, first + 3):
+                for port in range(first, first + 4):
                     sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
@@ -181,6 +182,24 @@ def test_only_listed_students_with_their_password_log_in(hub):
     assert (hub.room / "passwords").stat().st_mode & 0o777 == 0o600
     anonymous = requests.get(f"{hub.url}/user/{name}/api/contents", allow_redirects=False)
     assert anonymous.status_code != 200
+
+
+def open_progress(hub: Hub, name: str) -> requests.Response:
+    """What somebody who has logged in gets for the page of progress."""
+    student = Student(name, hub.url)
+    student.log_in(hub.passwords[name])
+    return student.session.get(f"{hub.url}/services/progress/")
+
+
+@accounts
+def test_the_page_of_progress_is_for_the_teacher_alone(hub):
+    assert open_progress(hub, CLASS[0]).status_code == 403
+    seen = open_progress(hub, "teacher")
+    assert seen.status_code == 200
+    assert CLASS[-1] in seen.text
+    assert "default-src 'none'" in seen.headers["Content-Security-Policy"]
+    unknown = requests.get(f"{hub.url}/services/progress/", allow_redirects=False)
+    assert unknown.status_code == 302
 
 
 @accounts

@@ -93,7 +93,7 @@ EXECUTED = sorted((paths.ROOT / "data" / "executed").glob("*/[0-9]*.ipynb"))
     "path", EXECUTED, ids=lambda path: f"{path.parent.name[:10]}-{path.stem.partition('_')[0]}"
 )
 def test_no_check_of_a_stored_page_seems_not_to_have_run(path):
-    outcomes = progress.of_page(json.loads(path.read_text(encoding="utf-8")))
+    checks = progress.read_checks(json.loads(path.read_text(encoding="utf-8")))
 
-    assert outcomes
-    assert set(outcomes) <= {"right", "not judged"}
+    assert checks
+    assert {check.outcome for check in checks} <= {"right", "not judged"}

@@ -1,4 +1,4 @@
-"""Student copies hold no solution and run; nobody's work is overwritten; progress is read from saved pages."""
+"""Student copies hold no solution and run; nobody's work is overwritten."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import re
 import nbformat
 import pytest
 
-from metallab import paths, progress, workshop
-from metallab.judgement import Judgement
+from metallab import paths, workshop
 
 
 def lesson(*tags):
@@ -151,103 +150,6 @@ def test_the_check_of_a_copy_stands_behind_its_stub_and_is_not_folded():
     *_, stub, check = workshop.student_copy(page).cells
     assert (stub.metadata.tags, check.id) == (["exercise"], "check-1")
     assert "jupyter" not in check.metadata
-
-
-def saved(*outputs):
-    """A page of which each check left one of these outputs."""
-    cells = [
-        nbformat.v4.new_code_cell("", id=f"check-{number}") for number in range(1, len(outputs) + 1)
-    ]
-    for cell, output in zip(cells, outputs, strict=True):
-        cell.outputs = [output] if output else []
-    return nbformat.v4.new_notebook(cells=cells)
-
-
-def said(exercise, outcome, sentence):
-    """What a check leaves in its cell."""
-    return nbformat.v4.new_output(
-        "execute_result", Judgement(exercise, outcome, sentence)._repr_mimebundle_()
-    )
-
-
-RIGHT, OPEN = (
-    said("Exercise 1", "right", "right"),
-    said("Exercise 1", "not attempted", "not attempted yet"),
-)
-WRONG = nbformat.v4.new_output(
-    "error", ename="WrongAnswer", evalue="Exercise 1: 3 is not it. Hint: get it right"
-)
-
-
-@pytest.fixture
-def a_class(tmp_path):
-    pages = {"ada": saved(RIGHT, RIGHT), "bob": saved(WRONG, OPEN), "cy": saved(None, RIGHT)}
-    for name, page in pages.items():
-        (tmp_path / name).mkdir()
-        nbformat.write(page, tmp_path / name / "01_do_it.ipynb")
-        nbformat.write(saved(None, None), tmp_path / name / "02_nobody.ipynb")
-    return tmp_path
-
-
-def test_progress_reads_saved_outputs(a_class, capsys):
-    assert progress.main([str(a_class)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["01", "right"] in lines, "a page that nobody ran has no column"
-    for row in (["ada", "++", "2"], ["bob", "xo", "0"], ["cy", ".+", "1"], ["all", "right", "1"]):
-        assert row in lines
-    assert progress.main([str(a_class / "ada")]) == 0
-    assert "++" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("output", "mark"),
-    [
-        pytest.param(
-            said("map", "right", "right: 1 read and 1 write for each result."), "+", id="a-puzzle"
-        ),
-        pytest.param(said("map", "wrong", "thread 7 reads a[8]."), "x", id="a-wrong-puzzle"),
-        pytest.param(said("Exercise 13.1", "open", "open. 7 times longer."), "~", id="open"),
-        pytest.param(said("Step 1", "right", "right"), "+", id="a-step-of-ones-own-project"),
-        pytest.param(said("Exercise 1", "not judged", "not judged. No GPU."), "-", id="not-judged"),
-        pytest.param(
-            nbformat.v4.new_output("stream", text="Exercise 1: right"), ".", id="printed-text"
-        ),
-    ],
-)
-def test_progress_reads_what_a_check_left_and_no_text(output, mark, tmp_path, capsys):
-    nbformat.write(saved(RIGHT, output), tmp_path / "01_do_it.ipynb")
-    assert progress.main([str(tmp_path)]) == 0
-    (row,) = (
-        line.split()
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith(tmp_path.name)
-    )
-    assert row[1] == f"+{mark}"
-
-
-def test_progress_runs_no_student_s_code(a_class, tmp_path):
-    page = saved(RIGHT)
-    page.cells[0].source = f"open({str(tmp_path / 'ran')!r}, 'w')"
-    nbformat.write(page, a_class / "ada" / "01_do_it.ipynb")
-    assert progress.of_folder(a_class / "ada")["01"] == ["right"]
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"cells": [{"id": "check-1", "outputs": 3}]}', '{"cells": [1]}']
-)
-def test_progress_goes_on_after_a_damaged_page(a_class, text, capsys):
-    (a_class / "bob" / "01_do_it.ipynb").write_text(text)
-    (a_class / "cy" / "01_do_it.ipynb").unlink()
-    (a_class / "cy" / "01_do_it.ipynb").symlink_to(a_class / "ada" / "01_do_it.ipynb")
-    assert progress.main([str(a_class)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["bob", "?", "0"] in lines
-    assert ["cy", "?", "0"] in lines, "a link is not followed"
-
-
-def test_progress_without_pages_is_refused(tmp_path):
-    assert progress.main([str(tmp_path)]) == 2
 
 
 def test_links_of_copies_lead_to_what_lies_beside_them(tmp_path):

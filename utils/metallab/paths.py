@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,52 @@ def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(most)
+
+
+@contextlib.contextmanager
+def open_inside(folder: Path, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file or a folder that lies inside of a folder, and follow no link on the way to it.
+
+    Whoever owns what lies inside could put a link in place of any part of the path, even between a look at it and its
+    opening. So each part is opened from the one before it, and refused if it is a link.
+
+    Parameters
+    ----------
+    folder
+        Is trusted: links that lead to it are followed.
+    name
+        A path relative to the folder, without ``..``.
+    flags
+        Of `os.open`, for the last part.
+
+    Yields
+    ------
+    int
+        A file descriptor, which is closed in the end.
+
+    Raises
+    ------
+    OSError
+        If a part is missing, a link or, but for the last, no folder.
+    ValueError
+        If the name leads out of the folder.
+    """
+    parts = Path(name).parts
+    if not parts or os.path.isabs(name) or os.pardir in parts:
+        raise ValueError(f"{name!r} does not lie inside of a folder")
+
+    careful = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, here)
+
+        for part in parts[:-1]:
+            here = os.open(part, os.O_RDONLY | os.O_DIRECTORY | careful, dir_fd=here)
+            opened.callback(os.close, here)
+
+        last = os.open(parts[-1], flags | careful, dir_fd=here)
+        opened.callback(os.close, last)
+        yield last
 
 
 def run_folder(of_mode: str, device: str) -> Path:

@@ -2,14 +2,21 @@
 
 A check passed if the last judgement that is saved below its cell (`metallab.judgement`) is *right*. JupyterLab saves
 every two minutes, and whoever can edit a file can edit that output: this shows who needs help, and is no mark.
+
+Students own what is read here, and it is read with the rights of whoever opened the hub. So no link is followed on the
+way to a page, and nothing large is read.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from metallab import judgement, paths, workshop
@@ -23,108 +30,265 @@ MARKS = {
     "not run": ".",
 }
 """Of each outcome of a check: those of a judgement, and that its cell did not run."""
-LARGEST = 64 << 20
-"""Bytes of a page, at most."""
+NO_PAGE = "?"
+"""The mark of a page that is not there, or cannot be read."""
+LARGEST = 32 << 20
+"""Bytes of a page, at most: forty times as many as the largest page that ran whole."""
+LONGEST = 300
+"""Characters of a student's text that are shown, at most."""
+TEACHER = "teacher"
+"""The name in the list of passwords that is no student's."""
+
+_PAGE = re.compile(r"[0-9][^_/]*_.*\.ipynb")
 
 
-def of_page(notebook: Mapping) -> list[str]:
-    """Return the outcome of each check of a page, in order: one of `MARKS`."""
-    checks = [cell for cell in notebook["cells"] if workshop.CHECK.fullmatch(cell.get("id", ""))]
-    return [_outcome(cell) for cell in checks]
+@dataclass(frozen=True)
+class Check:
+    """What the check of one exercise left in a saved page."""
+
+    outcome: str
+    """One of `MARKS`."""
+    exercise: str = ""
+    """What the page calls it; empty if the check did not come so far."""
+    sentence: str = ""
+    """What its reader saw; a student can have put any text there."""
 
 
-def _outcome(cell: Mapping) -> str:
-    """Return how a check went, by what it left in its cell."""
-    # also where the check itself could not run, as with a name that no cell has made yet
-    if any(output["output_type"] == "error" for output in cell.get("outputs", [])):
-        return "wrong"
+@dataclass(frozen=True)
+class Page:
+    """A page of a student's as it was saved."""
 
+    number: str
+    """Such as ``13``."""
+    checks: tuple[Check, ...] = ()
+    """In the page's order; none if the page cannot be read."""
+    saved: float = 0.0
+    """When, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """All that is known of a student."""
+
+    name: str
+    pages: Mapping[str, Page]
+    """By number; none of a student who never came."""
+
+    @property
+    def has_come(self) -> bool:
+        """Return True if there is a page."""
+        return bool(self.pages)
+
+    @property
+    def right(self) -> int:
+        """How many checks are right."""
+        checks = [check for page in self.pages.values() for check in page.checks]
+        return sum(check.outcome == "right" for check in checks)
+
+    def solved(self, number: str) -> bool:
+        """Return True if all checks of a page are right."""
+        page = self.pages.get(number)
+        if page is None or not page.checks:
+            return False
+        return all(check.outcome == "right" for check in page.checks)
+
+    def marks(self, number: str) -> str:
+        """Return a character of `MARKS` for each check of a page."""
+        page = self.pages.get(number)
+        if page is None or not page.checks:
+            return NO_PAGE
+        return "".join(MARKS[check.outcome] for check in page.checks)
+
+    @property
+    def last_wrong_answer(self) -> tuple[str, Check] | None:
+        """Return the number of the page that was saved last of those with a wrong answer, and its last wrong check."""
+        for page in sorted(self.pages.values(), key=lambda page: page.saved, reverse=True):
+            wrong = [check for check in page.checks if check.outcome == "wrong"]
+            if wrong:
+                return page.number, wrong[-1]
+        return None
+
+
+class Reader:
+    """Reads pages of students, and each saved state of a page once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[tuple[int, int], Page]] = {}
+
+    def read_student(self, folder: Path) -> Student:
+        """Read all pages of a student's folder. No page is read if the folder is a link, or none at all."""
+        above = folder.parent
+        try:
+            with paths.open_inside(above, folder.name, os.O_RDONLY | os.O_DIRECTORY) as opened:
+                names = [name for name in os.listdir(opened) if _PAGE.fullmatch(name)]
+        except OSError:
+            return Student(folder.name, {})
+
+        pages: dict[str, Page] = {}
+        # A page of the course takes the place of a student's own file with the same number.
+        for name in sorted(names, key=lambda name: ((paths.NOTEBOOKS / name).exists(), name)):
+            page = self._read_page(above, folder.name, name)
+            pages[page.number] = page
+        return Student(folder.name, pages)
+
+    def _read_page(self, above: Path, student: str, name: str) -> Page:
+        """Read one page; one that cannot be read has no checks."""
+        number = name.partition("_")[0]
+        try:
+            with paths.open_inside(above, os.path.join(student, name)) as file:
+                return self._read_opened(file, number)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            return Page(number)
+
+    def _read_opened(self, file: int, number: str) -> Page:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if about.st_size > LARGEST:
+            raise OSError(errno.EFBIG, "larger than any page")
+
+        place, state = (about.st_dev, about.st_ino), (about.st_mtime_ns, about.st_size)
+        if place in self._known and self._known[place][0] == state:
+            return self._known[place][1]
+
+        with os.fdopen(os.dup(file), "rb") as content:
+            text = content.read(LARGEST)  # it may have grown since
+        page = Page(number, tuple(read_checks(json.loads(text))), about.st_mtime)
+        self._known[place] = state, page
+        return page
+
+
+def read_checks(notebook: Mapping) -> list[Check]:
+    """Return what the checks of a page left in it, in order."""
+    cells = [cell for cell in notebook["cells"] if workshop.CHECK.fullmatch(cell.get("id", ""))]
+    return [_read_check(cell) for cell in cells]
+
+
+def _read_check(cell: Mapping) -> Check:
+    """Say how a check went, by what it left in its cell."""
     judged = judgement.of_cell(cell)
-    return "not run" if judged is None else judged.outcome
+    errors = [output for output in cell.get("outputs", []) if output["output_type"] == "error"]
+
+    if errors and judged is not None and judged.outcome == "wrong":
+        return Check("wrong", _shorten(judged.exercise), _shorten(judged.sentence))
+    if errors:  # the check itself could not run, as with a name that no cell has made yet
+        name, what = errors[-1].get("ename", ""), errors[-1].get("evalue", "")
+        return Check("wrong", sentence=_shorten(f"{name}: {what}"))
+    if judged is None:
+        return Check("not run")
+    return Check(judged.outcome, _shorten(judged.exercise), _shorten(judged.sentence))
 
 
-def of_folder(folder: Path) -> dict[str, list[str]]:
-    """Return the outcomes of each page in a folder, by its number; a page that cannot be read has none."""
-    # of two pages with one number that of the course counts, which comes last
-    found = sorted(
-        folder.glob("[0-9]*_*.ipynb"), key=lambda path: (paths.NOTEBOOKS / path.name).exists()
-    )
-    return {path.name.partition("_")[0]: _read(path) for path in found}
+def _shorten(text: str) -> str:
+    """Return a text of a student's in one line that can do nothing to a terminal, cut to `LONGEST` characters."""
+    line = " ".join(text[: 10 * LONGEST].split())
+    plain = "".join(c if c.isprintable() else NO_PAGE for c in line)
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 3] + "..."
 
 
-def _read(path: Path) -> list[str]:
-    """Return the outcomes of a page; none if it cannot be read."""
-    try:
-        return of_page(json.loads(paths.read_regular(path, LARGEST)))
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return []
+# ---- the class ---------------------------------------------------------------------------------------------------
 
 
-def table(students: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    """Return a row for each student and a column for each page of which somebody ran a check, as text.
+def read_passwords(file: Path) -> dict[str, str]:
+    """Return the passwords of a class by name, from the file with a line for each; nothing if there is no file."""
+    if not file.exists():
+        return {}
+    lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
+    return {words[0].lower(): words[1] for words in lines if len(words) == 2}
 
-    Below stands how many students solved all exercises of each page.
+
+def read_class(
+    folder: Path, names: Sequence[str] = (), reader: Reader | None = None
+) -> list[Student]:
+    """Read the students of a folder that holds one for each, in the order of their names.
 
     Parameters
     ----------
-    students
-        By student and page's number, the outcomes of its checks.
+    folder
+        Holds a folder for each student who has come.
+    names
+        Of the class: those who have no folder are in the list as well.
+    reader
+        Remembers what it has read before.
     """
-    numbers = sorted({n for pages in students.values() for n in pages if _has_run(pages[n])})
-    if not numbers:
-        return "No check has run yet.\n"
+    reader = reader or Reader()
+    folders = {each.name for each in folder.iterdir() if not each.name.startswith(".")}
+    students = [reader.read_student(folder / name) for name in sorted(folders.union(names))]
+    return [student for student in students if student.has_come or student.name in names]
 
+
+def read_room(room: Path, reader: Reader | None = None) -> list[Student]:
+    """Read everybody of the class at the hub whose folder this is, also those who never came."""
+    names = [name for name in read_passwords(room / "passwords") if name != TEACHER]
+    of_class = read_class(room / "students", names, reader)
+    return [student for student in of_class if student.name != TEACHER]
+
+
+# ---- what is printed ---------------------------------------------------------------------------------------------
+
+
+def find_columns(students: Sequence[Student]) -> list[str]:
+    """Return the numbers of the pages of which somebody ran a check."""
+    ran = {
+        page.number
+        for student in students
+        for page in student.pages.values()
+        if any(check.outcome != "not run" for check in page.checks)
+    }
+    return sorted(ran)
+
+
+def render_table(students: Sequence[Student]) -> str:
+    """Return a row for each student, below it how many solved each page, and where each answered wrongly last."""
+    numbers = find_columns(students)
+    lines = [*_table_lines(students, numbers), ""] if numbers else ["No check has run yet."]
+
+    wrong = [(student, student.last_wrong_answer) for student in students]
+    told = [f"{_shorten(student.name)}, {describe_wrong(*last)}" for student, last in wrong if last]
+    if told:
+        lines += ["The last wrong answer of each:", *told, ""]
+
+    absent = [_shorten(student.name) for student in students if not student.has_come]
+    if absent:
+        lines += [f"Never came: {', '.join(absent)}.", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _table_lines(students: Sequence[Student], numbers: Sequence[str]) -> list[str]:
+    """Return the table's lines, and what its marks mean."""
     rows = [["", *numbers, "right"]]
-    rows += [_row(name, pages, numbers) for name, pages in students.items()]
-    solved = [_count_solved(n, students.values()) for n in numbers]
-    rows.append(["all right", *map(str, solved), ""])
+    for student in students:
+        if student.has_come:
+            marks = map(student.marks, numbers)
+            rows.append([_shorten(student.name), *marks, str(student.right)])
+
+    solved = [str(sum(student.solved(number) for student in students)) for number in numbers]
+    rows.append(["all right", *solved, ""])
 
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    legend = ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": "?"}.items())
-    return "\n".join([*lines, "", legend, ""])
+    return [*lines, "", describe_marks()]
 
 
-def _has_run(outcomes: Sequence[str]) -> bool:
-    """Return whether a check of a page was run."""
-    return any(outcome != "not run" for outcome in outcomes)
+def describe_marks() -> str:
+    """Say what each mark means."""
+    return ", ".join(f"{mark} {what}" for what, mark in {**MARKS, "no page": NO_PAGE}.items())
 
 
-def _is_solved(outcomes: Sequence[str] | None) -> bool:
-    """Return whether all checks of a page are right; None stands for no page."""
-    return bool(outcomes) and set(outcomes or ()) == {"right"}
-
-
-def _count_solved(number: str, students: Iterable[Mapping[str, Sequence[str]]]) -> int:
-    """Return how many students solved all exercises of a page."""
-    return sum(_is_solved(pages.get(number)) for pages in students)
-
-
-def _row(name: str, pages: Mapping[str, Sequence[str]], numbers: Sequence[str]) -> list[str]:
-    """Return a student's row: the name, a mark for each check of each page, and how many are right."""
-    marks = [_mark(pages.get(n, [])) for n in numbers]
-    right = sum(list(outcomes).count("right") for outcomes in pages.values())
-    shown_name = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return [shown_name, *marks, str(right)]
-
-
-def _mark(outcomes: Sequence[str]) -> str:
-    """Return the marks of a page's checks; a question mark where there is no page."""
-    return "".join(MARKS[outcome] for outcome in outcomes) or "?"
+def describe_wrong(number: str, check: Check) -> str:
+    """Say where a student answered wrongly, and what the check said."""
+    what = f"page {number}, {check.exercise}" if check.exercise else f"page {number}"
+    return f"{what}: {check.sentence}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table of a folder of pages, or of one with a folder for each student.
-
-    Returns 0, or 2 where there are no pages.
-    """
-    folder = Path(arguments[0]) if arguments else _find_folder()
-    if any(folder.glob("[0-9]*_*.ipynb")):
-        students = {folder.name: of_folder(folder)}
+    """Print the table. Return 0, or 2 where there are no pages."""
+    room = workshop.classroom()
+    if not arguments and (room / "students").is_dir():
+        folder, students = room / "students", read_room(room)
     else:
-        folders = sorted(each for each in folder.glob("*/") if not each.name.startswith("."))
-        found = {each.name: of_folder(each) for each in folders}
-        students = {name: pages for name, pages in found.items() if pages}
+        folder = Path(arguments[0]) if arguments else workshop.WORKSHOP
+        students = _read_named(folder)
 
     if not students:
         print(
@@ -132,14 +296,19 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    print(f"From the pages saved in {os.path.relpath(folder)}:\n\n{table(students)}", end="")
+
+    shown = os.path.relpath(folder)
+    print(f"From the pages saved in {shown}:\n\n{render_table(students)}", end="")
     return 0
 
 
-def _find_folder() -> Path:
-    """Return the folder of a class's students, or the reader's own where there is no class."""
-    of_class = workshop.classroom() / "students"
-    return of_class if of_class.is_dir() else workshop.WORKSHOP
+def _read_named(folder: Path) -> list[Student]:
+    """Read the folder that somebody named: of one student, or of one for each."""
+    if not folder.is_dir():
+        return []
+    if any(folder.glob("[0-9]*_*.ipynb")):
+        return [Reader().read_student(folder.resolve())]
+    return read_class(folder)
 
 
 if __name__ == "__main__":

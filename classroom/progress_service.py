@@ -1,0 +1,66 @@
+"""The page of a class's progress, for administrators of the hub: JupyterHub starts it, `jupyterhub_config.py` says how.
+
+It runs as the account that opened the hub, since it reads what all students saved. JupyterHub names the address that it
+listens at and the path before its pages in the environment.
+"""
+
+import os
+import sys
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+from tornado import ioloop, web
+
+from metallab import class_pages, progress
+
+
+class ProgressHandler(HubOAuthenticated, web.RequestHandler):
+    """Shows the class to a teacher, and to nobody else."""
+
+    def initialize(self, room: Path, reader: progress.Reader) -> None:
+        """Take the class's folder, and what reads it."""
+        self.room = room
+        self.reader = reader
+
+    def set_default_headers(self) -> None:
+        """Let no script run, and nobody keep or frame the page."""
+        self.set_header("Content-Security-Policy", class_pages.make_policy())
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    @web.authenticated
+    def get(self) -> None:
+        """Read the saved pages and show what is in them."""
+        user = self.current_user
+        if not user or not user.get("admin"):
+            raise web.HTTPError(HTTPStatus.FORBIDDEN)
+
+        is_live = not self.get_query_argument("still", "")
+        if is_live:
+            self.set_header("Refresh", str(class_pages.SECONDS))
+        students = progress.read_room(self.room, self.reader)
+        now = datetime.now().astimezone()
+        self.finish(class_pages.render_progress(students, now, is_live=is_live))
+
+
+def main(room: str) -> None:
+    """Serve until the hub ends."""
+    prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+    address = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
+    needed = {"room": Path(room), "reader": progress.Reader()}
+
+    pages = [
+        (f"{prefix}oauth_callback", HubOAuthCallbackHandler),
+        (prefix, ProgressHandler, needed),
+    ]
+    application = web.Application(pages, cookie_secret=os.urandom(32))
+    application.listen(address.port, address=address.hostname)
+    ioloop.IOLoop.current().start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
