@@ -205,7 +205,8 @@ def test_the_page_shows_a_run_with_its_failures(run):
     assert "alone" not in verdicts
     assert machine.describe().python in text_of(page.find(id="machine"))
     links = [card.h3.a and card.h3.a["href"] for card in page.select("#notebooks article")]
-    assert links == ["../full-cpu/01_a.ipynb", "../full-cpu/failed/02_b.ipynb", None]
+    assert links == ["pages/01_a.html", "pages/02_b.html", None]
+    assert all((run.report / link).is_file() for link in links[:2])
     failures = page.find(id="failures")
     assert all(
         word in text_of(failures)
@@ -247,6 +248,72 @@ def test_what_a_page_expected_and_did_not_find_is_on_the_card(run):
     assert "matmul, v: expected to be faster, and found slower" in text_of(card)
 
 
+def read_page(run, name):
+    """The page of HTML that a card leads to."""
+    return BeautifulSoup((run.report / "pages" / f"{name}.html").read_text(), "html.parser")
+
+
+def test_a_card_leads_to_the_page_as_it_ran(run):
+    run.summary(entry("01_a"))
+    run.notebook("01_a", v4.new_markdown_cell("# Title"), code("print(42)", shown(png())))
+    run.page()
+    read = read_page(run, "01_a")
+    assert read.h1.get_text().startswith("Title")
+    assert "print(42)" in read.get_text()
+    assert read.img["src"].startswith("data:image/png;base64,")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(v4.new_markdown_cell(f"{HOSTILE} <meta http-equiv=refresh>"), id="text"),
+        pytest.param(
+            code("x", v4.new_output("display_data", data={"text/html": HOSTILE})), id="html"
+        ),
+        pytest.param(code("x", v4.new_output("stream", text=HOSTILE)), id="printed"),
+        pytest.param(code("x", error(HOSTILE)), id="error"),
+    ],
+)
+def test_nothing_in_an_output_runs_on_the_page_of_html(run, cell):
+    run.summary(entry("01_a", title=HOSTILE))
+    run.notebook("01_a", cell)
+    run.page()
+    read = read_page(run, "01_a")
+    assert not read.find_all(["script", "iframe", "object", "link"])
+    assert not read.body.find_all("meta")
+    attributes = {name for each in read.find_all(True) for name in each.attrs}
+    assert not [name for name in attributes if name.startswith("on")]
+    policy = read.head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})["content"]
+    assert policy.startswith("default-src 'none'")
+    assert "script" not in policy
+
+
+@pytest.mark.parametrize(
+    ("link", "leads"),
+    [
+        pytest.param("02_b.ipynb#Deeper", "02_b.html#Deeper", id="page-of-the-run"),
+        pytest.param("../README.md", "README.md", id="document"),
+        pytest.param("https://example.org/a", "https://example.org/a", id="web"),
+    ],
+)
+def test_links_of_a_page_of_html_lead_somewhere(run, link, leads):
+    run.summary(entry("01_a"), entry("02_b"))
+    run.notebook("01_a", v4.new_markdown_cell(f"See [it]({link})."))
+    run.notebook("02_b")
+    run.page()
+    address = read_page(run, "01_a").find("a", string="it")["href"]
+    assert address.endswith(leads)
+    is_file = leads == "README.md"
+    assert not is_file or (run.report / "pages" / address).samefile(paths.NOTEBOOKS / link)
+
+
+def test_a_page_that_was_skipped_is_called_no_failure(run):
+    run.summary(entry("01_a"), entry("02_b", status="skipped", reason="needs a Mac"))
+    navigation = text_of(run.page().nav)
+    assert "Skipped (1)" in navigation
+    assert "ail" not in navigation
+
+
 def test_a_page_that_cannot_be_read_keeps_no_report_back(run):
     run.summary(entry("01_a"), entry("02_b"))
     (run.folder / "01_a.ipynb").write_text("{")
@@ -279,7 +346,10 @@ def test_a_headline_is_shown_with_its_picture(run):
         "01_a", made, on=Device("cpu", "Some CPU"), folder=run.folder / "results", headline=headline
     )
     card = run.page().select_one("#notebooks article")
-    picture = card.select_one("img.headline")
+    picture = card.select_one("a.picture img.headline")
+    enlarge, close = card.select_one("a.picture"), card.select_one("a.close")
+    assert enlarge["href"] == f"#{enlarge['id']}", "it is no target of its own"
+    assert close["href"] == f"#{card.h3['id']}"
     assert (picture["alt"], picture["src"][:22]) == ("a grey picture", "data:image/png;base64,")
     assert text_of(card.select_one("p.headline")) == "It is <b>right</b>."
     assert text_of(card.details) == "1 more Nothing is lost."

@@ -1,7 +1,7 @@
 """One page of what a run found: ``metallab report [run_folder]``.
 
-``build/report/index.html`` loads nothing, and every value on it is escaped. It links to the executed notebooks in the
-run's folder; ``make book RUN=`` makes pages of HTML of them.
+``build/report/index.html`` loads nothing, and every value on it is escaped. Beside it, in ``pages``, lie the executed
+notebooks as pages of HTML, to which its cards lead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from metallab.notebook import Expectation, closing_line, expectations, without_c
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
-from metallab.results import findings, pages
+from metallab.results import findings, pages, readable
 from metallab.results.findings import Conclusion, Unreadable
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Card:
 
     notebook: Notebook
     page: str = ""
-    """The address of its executed notebook, or empty."""
+    """The address of its executed page, or empty."""
     traceback: str = ""
     left: str = ""
     """Where the partial notebook of a failure lies, as a reader finds it."""
@@ -188,9 +188,9 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
     machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
     problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
-    cards = [
-        _card(each, run, folder, measurements.get(each.name, ())) for each in summary.notebooks
-    ]
+    cards = [_card(each, run, measurements.get(each.name, ())) for each in summary.notebooks]
+    _write_pages(cards, run, folder)
+
     of_each = {name: _tables(records) for name, records in measurements.items()}
     lessons = {name: tables for name, tables in of_each.items() if tables}
     conclusions = [
@@ -203,6 +203,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
         counts={status: statuses.count(status) for status in STATUSES if status in statuses},
         cards=cards,
         unhappy=[card for card in cards if card.notebook.status != "passed"],
+        amiss=name_what_is_amiss(statuses, len(problems)),
         again=again(summary.notebooks),
         problems=problems,
         measurements=measurements,
@@ -262,7 +263,7 @@ def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclu
     return tables
 
 
-def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]) -> Card:
+def _card(notebook: Notebook, run: Path, records: Sequence[Record]) -> Card:
     """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, the machine's drift."""
     drifts = [
         record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"
@@ -273,10 +274,8 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if notebook.status in REACHED_THE_END and path.is_file():
         card.unmet = findings.unmet(_expectations(path), findings.conclusions(records))
-    if path.is_file():
-        card.page = quote(Path(os.path.relpath(path, folder)).as_posix())
-        if notebook.status == "failed":
-            card.left, card.traceback = redact.shorten_paths(str(path)), traceback_tail(path)
+    if path.is_file() and notebook.status == "failed":
+        card.left, card.traceback = redact.shorten_paths(str(path)), traceback_tail(path)
 
     if card.headline and card.headline.picture:
         try:
@@ -285,6 +284,29 @@ def _card(notebook: Notebook, run: Path, folder: Path, records: Sequence[Record]
             raise ReportError(str(problem)) from problem
         card.picture = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
     return card
+
+
+def _write_pages(cards: Sequence[Card], run: Path, folder: Path) -> None:
+    """Write each executed notebook as a page of HTML, and let its card lead there.
+
+    Where a notebook cannot be read, the card leads to the file itself.
+    """
+    files = {
+        card.notebook.name: run / (card.notebook.failed_copy or f"{card.notebook.name}.ipynb")
+        for card in cards
+    }
+    there = {name for name, file in files.items() if file.is_file()}
+
+    for card in cards:
+        name = card.notebook.name
+        if name not in there:
+            continue
+        file, target = files[name], folder / "pages" / f"{Path(name).name}.html"
+        card.page = quote(Path(os.path.relpath(target, folder)).as_posix())
+        try:
+            readable.write_page(file, target, card.notebook.title, there, "../index.html")
+        except pages.PageError:
+            card.page = quote(Path(os.path.relpath(file, folder)).as_posix())
 
 
 def _expectations(path: Path) -> list[Expectation]:
@@ -321,6 +343,19 @@ def _last_error(text: str) -> str:
     ]
     errors = [output for output in outputs if output.output_type == "error"]
     return "\n".join(errors[-1].traceback) if errors else ""
+
+
+def name_what_is_amiss(statuses: Sequence[Status], unreadable: int) -> str:
+    """Return how many pages ended otherwise than *passed*, by the word for it: a skip is no failure."""
+    told = [
+        f"{status} ({statuses.count(status)})"
+        for status in ("failed", "incomplete", "skipped")
+        if status in statuses
+    ]
+    if unreadable:
+        told.append(f"not readable ({unreadable})")
+    listed = ", ".join(told) or "nothing failed"
+    return listed[:1].upper() + listed[1:]
 
 
 def again(notebooks: Iterable[Notebook]) -> list[str]:
