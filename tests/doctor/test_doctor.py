@@ -56,7 +56,7 @@ from metallab.doctor.questions import (  # noqa: E402
     SPEED,
     SUPPORT,
 )
-from metallab.doctor.results import Trouble  # noqa: E402
+from metallab.doctor.results import Layer, Trouble  # noqa: E402
 from metallab.pytorch import copies, coverage  # noqa: E402
 from metallab.pytorch.model import as_model, assert_loss, load_model  # noqa: E402
 
@@ -508,6 +508,8 @@ def test_copies_are_named_as_people_write_them():
         return x
 
     answer = profile.answer(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
+    named = {layer for each in answer.result.operators for layer in each.layers}
+    assert named == {Layer("cut", "Function")}
     ((operator, _, module, line, calls, *_),) = answer.evidence[-1].table.rows
     assert (operator, module, line, calls) == (
         ".item()",

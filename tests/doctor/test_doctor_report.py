@@ -16,6 +16,7 @@ from doctor_results import (
     POOL,
     RESULTS,
     RUNS,
+    STOPS,
     UNEXPLAINED,
     WRONG,
     all_answers,
@@ -40,6 +41,7 @@ from metallab.doctor.questions import (
     in_asking_order,
 )
 from metallab.doctor.report import load_report
+from metallab.doctor.results import Layer
 from metallab.isolated import Outcome
 
 
@@ -207,6 +209,63 @@ def test_the_page_holds_every_answer_with_its_evidence(tmp_path):
     assert "&lt;drop&gt;" in text
     assert "<drop>" not in text
     assert "http" not in text
+
+
+@pytest.mark.parametrize(
+    ("out", "page", "numbers"),
+    [
+        pytest.param("mine", "mine/doctor.html", "mine/doctor.json", id="a-folder"),
+        pytest.param("mine.html", "mine.html", "mine.json", id="a-file"),
+        pytest.param("new/mine.html", "new/mine.html", "new/mine.json", id="a-file-below"),
+    ],
+)
+def test_a_name_of_a_page_is_a_file_and_any_other_a_folder(out, page, numbers, tmp_path):
+    assert report_of().save(tmp_path / out) == tmp_path / page
+    assert (tmp_path / page).is_file()
+    assert (tmp_path / numbers).is_file()
+
+
+def find_open(report):
+    """The titles of what is unfolded on a page."""
+    return re.findall(r"<details open><summary>([^<]*)", report._repr_html_())
+
+
+def test_what_to_do_is_unfolded_where_an_answer_is_bad():
+    bad = replace(answer_to(SUPPORT, "failed"), result=STOPS)
+    assert find_open(report_of(bad)) == ["Operators that do not run on the GPU"]
+    assert find_open(report_of(replace(bad, status="passed"))) == []
+
+
+def test_a_page_says_what_made_it_and_when(tmp_path):
+    made = replace(report_of(), date="2026-11-30 09:15 UTC")
+    text = made.save(tmp_path).read_text()
+    assert "<h1>Metal Lab doctor" in text
+    assert "2026-11-30 09:15 UTC" in text
+    assert load_report(tmp_path / "doctor.json").date == made.date
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        pytest.param([("4", "Conv2d"), ("0", "Conv2d")], "layers 4 and 0 (Conv2d)", id="two"),
+        pytest.param([("4", "Conv2d")], "layer 4 (Conv2d)", id="one"),
+        pytest.param([("4", "ReLU"), ("0", "Tanh")], "layer 4 (ReLU), layer 0 (Tanh)", id="unlike"),
+        pytest.param([], "", id="none"),
+    ],
+)
+def test_layers_are_called_by_place_and_kind(layers, words):
+    assert wording.name_layers([Layer(*each) for each in layers]) == words
+
+
+def test_each_answer_is_printed_once_and_in_order(monkeypatch, tmp_path, capsys):
+    pretend(monkeypatch)
+    main(["doctor", "mine:example", "--out", str(tmp_path)])
+    out, err = capsys.readouterr()
+    numbers = re.findall(r"^(\d)\. ", out, re.MULTILINE)
+    assert numbers == sorted(numbers)
+    asked = re.findall(r"^(\d) of \d: ", err, re.MULTILINE)
+    assert asked == [*map(str, range(1, len(QUESTIONS) + 1))]
+    assert wording.describe(RUNS)[0] not in err
 
 
 def test_a_notebook_shows_a_part_of_a_page(tmp_path):

@@ -19,6 +19,7 @@ from metallab.doctor.results import (
     FootprintResult,
     FormatRun,
     FormatsResult,
+    Layer,
     Layout,
     MachineMemory,
     ModelSummary,
@@ -121,7 +122,8 @@ NO_TRAINING = SpeedResult((TIMED,), NoBatches.ONE_SIZE, None)
 
 # ---- where does the time go ------------------------------------------------------------------------------------------
 
-ROLL = OperatorTime("aten::roll", "operator", "net", 1, 6e-4, 0.6)
+LAYERS = (Layer("4", "Conv2d"), Layer("0", "Conv2d"), Layer("head", "Linear"))
+ROLL = OperatorTime("aten::roll", "operator", "4; 0; head", 1, 6e-4, 0.6, LAYERS)
 COPY = Transfers("_to_copy", "to host", "net", "net.py:7", 2, 8, None)
 NO_COPIES = ProfileResult("training", (ROLL,), ())
 COPIES = ProfileResult("inference", (replace(ROLL, modules=""),), (COPY,), 1, 0)

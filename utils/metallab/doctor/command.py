@@ -13,7 +13,7 @@ from metallab import paths
 from metallab.doctor import wording
 from metallab.doctor.audit import audit_machine
 from metallab.doctor.examination import examine
-from metallab.doctor.report import Report
+from metallab.doctor.report import Report, name_page
 from metallab.pytorch.errors import NotAModel
 
 INTERRUPTED = 130
@@ -47,7 +47,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if given.machine:
         return _print_audit(parser)
     try:
-        paths.make_output(given.out)  # before the minutes of asking, in case it cannot be written
+        paths.make_output(
+            name_page(given.out).parent
+        )  # before the minutes of asking, in case it cannot be written
         report = examine(
             given.factory,
             minutes=given.minutes,
@@ -111,7 +113,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     parser.add_argument(
         "--process-memory", type=_parse_size, metavar="8GB", help="that an answer may need at most"
     )
-    out = "a folder for doctor.html and .json (%(default)s)"
+    out = "a folder for doctor.html and .json (%(default)s), or a file that ends in .html"
     parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
 
     given = parser.parse_args(arguments)

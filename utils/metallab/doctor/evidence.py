@@ -148,7 +148,7 @@ def _collect_profile(result: ProfileResult) -> list[Evidence]:
         (
             each.name,
             each.kind,
-            each.modules,
+            wording.name_layers(each.layers) or each.modules,
             each.calls,
             f"{1e3 * each.seconds:.7g}",
             f"{each.share:.0%}",

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib import metadata
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from metallab import isolated
 from metallab.doctor import wording
 from metallab.doctor.answer import Answer
 from metallab.doctor.limits import OVER_MEMORY
-from metallab.doctor.questions import QUESTIONS, Question, in_asking_order
+from metallab.doctor.questions import Question, in_asking_order
 from metallab.doctor.report import Report
 from metallab.doctor.results import ModelSummary, NoAnswer, Why
 from metallab.pytorch.errors import NotAModel
@@ -72,7 +73,7 @@ def examine(
     process_memory
         Bytes that a process may need; by default four fifths of what is free.
     progress
-        Called with a line as each answer comes; not while all are asked in one process.
+        Called with a line before each question, and with how it ended; not while all are asked in one process.
     together
         Ask first in one process, without fallback to the CPU, which is sooner; all again, each in a process of its own,
         where that process ends otherwise than ``ok``, or not all answers come.
@@ -118,7 +119,8 @@ def _make_report(
     """Return a report of the answers, in the order of their numbers, which is not that of asking."""
     in_order = tuple(sorted(answers, key=lambda answer: answer.number))
     torch_version = metadata.version("torch")  # without importing it, which this process avoids
-    return Report(factory, model, in_order, torch_version, interrupted)
+    date = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
+    return Report(factory, model, in_order, torch_version, interrupted, date)
 
 
 # ---- each in a process of its own ------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def _ask_apart(
     questions
         In the order of asking.
     progress
-        Called with a line before each question, and with its answer.
+        Called with a line before each question, and with how it ended.
 
     Returns
     -------
@@ -173,14 +175,14 @@ def _ask_apart(
             # for importing and making the model, as long as the inspection took; at most as much again as the part
             allowance_to_start = min(inspected_in, part)
             limit = max(1.0, part + allowance_to_start)  # nothing starts in less than a second
-            progress(_announce(question, limit))
+            progress(_announce(question, len(answers) + 1, len(questions), limit))
 
             began = time.monotonic()
             on_apple_gpu = has_apple_gpu and _wants_apple_gpu(question, kind)
             answers.append(_ask(question, subject, limit, on_apple_gpu))
             # one that was quicker than the allowance does not give the others more time
             left -= max(0.0, time.monotonic() - began - allowance_to_start)
-            progress("\n".join(f"   {line}" for line in answers[-1].lines))
+            progress(wording.answered(answers[-1].status, answers[-1].seconds))
 
     # stopped before the first answer there is nothing to report
     if not answers:
@@ -188,10 +190,10 @@ def _ask_apart(
     return _make_report(subject.factory, model, answers, interrupted=len(answers) < len(questions))
 
 
-def _announce(question: Question[Any], seconds: float) -> str:
-    """Return the line that says which question is asked, and for how many seconds at most."""
+def _announce(question: Question[Any], position: int, total: int, seconds: float) -> str:
+    """Return the line that says which question is asked, as which of how many, and for how many seconds at most."""
     return wording.PHRASES["asking"].format(
-        number=question.number, total=len(QUESTIONS), question=question, seconds=seconds
+        position=position, total=total, question=question, seconds=seconds
     )
 
 

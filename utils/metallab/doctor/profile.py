@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from metallab.device import PyTorchDevice
 from metallab.doctor.answer import Answer
 from metallab.doctor.limits import Limits
 from metallab.doctor.questions import PROFILE
-from metallab.doctor.results import Asked, OperatorTime, ProfileResult, Task, Transfers
+from metallab.doctor.results import Asked, Layer, OperatorTime, ProfileResult, Task, Transfers
 from metallab.doctor.worker import apple_gpu, best_device, caveats
 from metallab.outcomes import Status
 from metallab.pytorch import trace
@@ -122,7 +122,7 @@ def _to_result(
     task: Task, step_trace: trace.Trace, copies: _CopiesTrace, subject: ModelUnderTest
 ) -> ProfileResult:
     """Return in numbers what a trace on the best device shows, and the one that shows copies, if there is one."""
-    operators = _list_operators(step_trace)
+    operators = _list_operators(step_trace, subject)
     if copies.recorded is None:
         return ProfileResult(task, operators, transfers=None, raised_on=copies.raised_on)
 
@@ -140,11 +140,12 @@ def _to_result(
     )
 
 
-def _list_operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
+def _list_operators(recorded: trace.Trace, subject: ModelUnderTest) -> tuple[OperatorTime, ...]:
     """Return the operators that compute, the longest first, each with its seconds and its share of all of them.
 
     Views are left out, because they compute nothing.
     """
+    kinds = {place: type(module).__name__ for place, module in subject.model.named_modules()}
     rows = [row for row in recorded.rows() if row["kind"] != "view"]  # the longest first
     whole = sum(row["total [ms]"] for row in rows)
     return tuple(
@@ -155,9 +156,18 @@ def _list_operators(recorded: trace.Trace) -> tuple[OperatorTime, ...]:
             row["calls"],
             seconds=row["total [ms]"] / 1e3,
             share=row["total [ms]"] / whole,
+            layers=_find_layers(row["called by"], kinds),
         )
         for row in rows
     )
+
+
+def _find_layers(called_by: str, kinds: Mapping[str, str]) -> tuple[Layer, ...]:
+    """Return the layers that a trace names in a row; none if something in it is no layer of the model."""
+    places = called_by.split(trace.BETWEEN_MODULES)
+    if not all(kinds.get(place) and place for place in places):
+        return ()
+    return tuple(Layer(place, kinds[place]) for place in places)
 
 
 def _list_transfers(events: Sequence[trace.Event], is_timed: bool) -> tuple[Transfers, ...]:

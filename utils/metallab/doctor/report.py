@@ -36,6 +36,8 @@ class Report:
     torch: str
     """PyTorch's version."""
     interrupted: bool = False
+    date: str = ""
+    """When it was made, such as ``2026-11-30 09:15 UTC``; empty where that is not known."""
 
     @property
     def worst(self) -> Answer[Any]:
@@ -51,6 +53,12 @@ class Report:
     def description(self) -> str:
         """The model's class with its size."""
         return wording.model(self.model)
+
+    @property
+    def subject(self) -> str:
+        """What was asked about, with which PyTorch, and when."""
+        told = f"{self.factory}: {self.description}, PyTorch {self.torch}"
+        return f"{told}, {self.date}" if self.date else told
 
     def __getitem__(self, question: Question[R]) -> Answer[R]:
         """Return the answer to a question. KeyError if it was not asked."""
@@ -73,6 +81,7 @@ class Report:
             "model": msgspec.to_builtins(self.model),
             "torch": self.torch,
             "interrupted": self.interrupted,
+            "date": self.date,
             "answers": [answer.to_json() for answer in self.answers],
         }
 
@@ -94,24 +103,32 @@ class Report:
             )
         answers = tuple(map(Answer.from_json, data["answers"]))
         model = msgspec.convert(data["model"], ModelSummary)
-        return cls(data["factory"], model, answers, data["torch"], data["interrupted"])
+        date = str(data.get("date", ""))  # files of earlier versions have none
+        return cls(data["factory"], model, answers, data["torch"], data["interrupted"], date)
 
-    def save(self, folder: Path | str) -> Path:
-        """Write ``doctor.html`` and ``doctor.json`` into a folder; return the page.
+    def save(self, out: Path | str) -> Path:
+        """Write the page, and beside it the same as JSON; return the page.
 
-        OSError if the folder takes no files.
+        Parameters
+        ----------
+        out
+            A folder, for ``doctor.html`` and ``doctor.json``; or a file, if the name ends in ``.html``.
+
+        Raises
+        ------
+        OSError
+            If the folder takes no files.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        page = name_page(Path(out))
+        page.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), indent=1) + "\n"
-        (folder / "doctor.json").write_text(text, encoding="utf-8")
+        page.with_suffix(".json").write_text(text, encoding="utf-8")
 
-        page = folder / "doctor.html"
         page.write_text(self._html(page=True), encoding="utf-8")
         return page
 
     def __str__(self) -> str:
-        head = [self.headline, f"{self.factory}: {self.description}, PyTorch {self.torch}"]
+        head = [self.headline, self.subject]
         return "\n".join([*head, *(f"{answer.number}. {answer}" for answer in self.answers)])
 
     __repr__ = __str__
@@ -122,6 +139,11 @@ class Report:
     def _html(self, page: bool) -> str:
         legend = {status: wording.status(status) for status in STATUSES}
         return render("doctor.html.j2", report=self, legend=legend, page=page)
+
+
+def name_page(out: Path) -> Path:
+    """Return the file of the page for what somebody named: a file if it ends in ``.html``, else a folder."""
+    return out if out.suffix == ".html" else out / "doctor.html"
 
 
 def _rank(answer: Answer[Any]) -> tuple[int, bool]:

@@ -444,6 +444,16 @@ class SpeedResult:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A part of the model, by its place and its kind."""
+
+    place: str
+    """Such as ``encoder.4``, as `named_modules` calls it."""
+    kind: str
+    """Its class, such as ``Conv2d``."""
+
+
+@dataclass(frozen=True)
 class OperatorTime:
     """The calls of one operator in a step."""
 
@@ -455,6 +465,8 @@ class OperatorTime:
     seconds: float
     share: float
     """Of the time in operators, from 0 to 1."""
+    layers: tuple[Layer, ...] = ()
+    """Those of `modules` that are layers of the model; empty in files of earlier versions."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from metallab.doctor.results import (
     FootprintResult,
     FormatRun,
     FormatsResult,
+    Layer,
     MachineMemory,
     ModelSummary,
     NoAnswer,
@@ -90,7 +91,8 @@ PHRASES = {
     "headline": "{model}: {problem}; first, {advice}.",
     "others": "Then look at {numbers}.",
     "interrupted": "{model}, interrupted after {count} of {total} questions",
-    "asking": "{number} of {total}: {question} (at most {seconds:.0f} s)",
+    "asking": "{position} of {total}: {question} (at most {seconds:.0f} s)",
+    "answered": "   {status}, {seconds:.0f} s",
     "asked of": "(asked of {asked})",
     "looking": "looking at {factory}",
     "passed": "nothing speaks against it",
@@ -154,6 +156,8 @@ PHRASES = {
     "no operator": "It calls no operator ({task}, traced).",
     "longest": "Of {seconds} in operators ({task}, traced), {operator} takes {share:.0%} of it, in {module}.",
     "no layer": "no layer",
+    "layer": "layer {places} ({kind})",
+    "layers": "layers {places} ({kind})",
     "raises there": "It raises on {device}, so its copies are not known: {see}.",
     "transfers": "Between CPU and GPU: {copies}, fallbacks: {fallbacks}; the first is {first}.",
     "one copy": "{count} hidden copy",
@@ -251,6 +255,11 @@ def time(time: CallTime) -> str:
     median, low, high = map(units.seconds, (time.median, time.low, time.high))
     text = PHRASES["time"].format(median=median, low=low, high=high)
     return f"{text} [{', '.join(time.flags)}]" if time.flags else text
+
+
+def answered(status: Status, seconds: float) -> str:
+    """Return the line that says how a question ended; its answer stands in the report, once."""
+    return PHRASES["answered"].format(status=status, seconds=seconds)
 
 
 def status(status: Status) -> str:
@@ -534,8 +543,23 @@ def longest(result: ProfileResult) -> str:
         task=task,
         operator=operator.name,
         share=operator.share,
-        module=operator.modules or PHRASES["no layer"],
+        module=name_layers(operator.layers) or operator.modules or PHRASES["no layer"],
     )
+
+
+def name_layers(layers: Sequence[Layer]) -> str:
+    """Return layers with their kinds, such as ``layers 4 and 0 (Conv2d)``; empty of none."""
+    places: dict[str, list[str]] = {}
+    for layer in layers:
+        places.setdefault(layer.kind, []).append(layer.place)
+
+    told = []
+    for kind, same in places.items():
+        phrase = PHRASES["layer" if len(same) == 1 else "layers"]
+        *first, last = same
+        listed = f"{', '.join(first)} and {last}" if first else last
+        told.append(phrase.format(places=listed, kind=kind))
+    return ", ".join(told)
 
 
 def transfers(result: ProfileResult) -> str:

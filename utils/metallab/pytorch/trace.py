@@ -69,6 +69,8 @@ COPIES = {
     "aten::_copy_from_and_resize": 0,
     ITEM: 0,
 }
+BETWEEN_MODULES = "; "
+"""What stands between the modules that call an operator, in a row."""
 COLUMNS = (
     "kind", "operator", "where", "dtype", "shapes", "called by", "calls", "total [ms]", "mean [µs]", "share",
 )  # fmt: skip
@@ -624,7 +626,7 @@ def _describe_shapes(event: Event) -> str:
 def _list_some(names: Iterable[str], most: int = 2) -> str:
     """Return the first names, each once, and how many more there are."""
     each_once = list(dict.fromkeys(filter(None, names)))
-    listed = "; ".join(each_once[:most])
+    listed = BETWEEN_MODULES.join(each_once[:most])
     return f"{listed} and {len(each_once) - most} more" if len(each_once) > most else listed
 
 
