@@ -92,11 +92,7 @@ def _keep_metadata(place: NotebookNode, names: Sequence[str]) -> None:
 def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
     """Yield the pictures inside an output's HTML, then the output with what a viewer keeps of it."""
     data, metadata = dict(output.data), output.metadata
-    if "image/jpeg" in data:
-        data["image/png"] = data.pop("image/jpeg")
-        metadata["image/png"] = metadata.pop("image/jpeg", {})
-    if "image/png" in data:
-        data["image/png"] = _encode(small_png(_decode(data["image/png"])))
+    _make_png(data, metadata)
 
     words = metadata.get("image/png", {}).get("alt")
     if words and "text/html" in data and _is_picture(data["text/html"], words):
@@ -118,6 +114,15 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
         output.data = type(output)(data)
         output.metadata = type(output)(kept)
         yield output
+
+
+def _make_png(data: dict[str, Any], metadata: dict[str, Any]) -> None:
+    """Turn an output's picture, if it has one, into a small PNG; what is known of it goes with it."""
+    if "image/jpeg" in data:
+        data["image/png"] = data.pop("image/jpeg")
+        metadata["image/png"] = metadata.pop("image/jpeg", {})
+    if "image/png" in data:
+        data["image/png"] = _encode(small_png(_decode(data["image/png"])))
 
 
 def _decode(text: str) -> bytes:
