@@ -278,30 +278,42 @@ def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     yield json.loads(text[text.index("{") :])["definitions"]
 
 
+class Known(NamedTuple):
+    """What PyObjC has of some frameworks."""
+
+    names: set[str]
+    values: dict[str, int]
+    """Of constants."""
+    since: dict[str, tuple[int, ...]]
+    """By selector, the macOS that brought it."""
+
+
+def collect(frameworks: Iterable[Mapping[str, Any]]) -> Known:
+    """Return what PyObjC has of all frameworks together."""
+    known = Known(set(), {}, {})
+    for each in frameworks:
+        known.names.update(
+            name for kind in each.values() if isinstance(kind, dict) for name in kind
+        )
+        known.values.update({name: value["value"] for name, value in each["enum"].items()})
+        for name, first in _selectors(each):
+            known.since[name] = min(known.since.get(name, first), first)
+    return known
+
+
 def wrong_names(frameworks: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> Iterator[str]:
     """Yield names and selectors that PyObjC lacks or that came after macOS 15, and constants of another value."""
-    names: set[str] = set()
-    values: dict[str, int] = {}
-    since: dict[str, tuple[int, ...]] = {}
-    for each in frameworks:
-        names.update(name for kind in each.values() if isinstance(kind, dict) for name in kind)
-        values |= {name: constant["value"] for name, constant in each["enum"].items()}
-        for name, first in _selectors(each):
-            since[name] = min(since.get(name, first), first)
+    known = collect(frameworks)
 
     for name, where in sorted(used.items()):
         if NAME.fullmatch(name):
-            if name not in names:
+            if name not in known.names:
                 yield f"{where}: PyObjC has no name {name}"
-        elif since.get(name, (99,)) > MACOS:
+        elif known.since.get(name, (99,)) > MACOS:
             yield f"{where}: macOS {MACOS[0]} has no selector {name}"
-    yield from _wrong_constants(values)
 
-
-def _wrong_constants(values: Mapping[str, int]) -> Iterator[str]:
-    """Yield the constants of the simulated MPSGraph that have another value than PyObjC found."""
     for name, value in mpsgraph.CONSTANTS.items():
-        if values.get(name) != value:
+        if known.values.get(name) != value:
             yield f"{name} is {value}"
 
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from scipy.stats import binomtest
@@ -52,6 +53,7 @@ class PlantedClock:
         self.is_odd = False
 
     def __call__(self) -> int:
+        """Return what the clock shows, in nanoseconds."""
         now = time.perf_counter_ns()
         factor = self.factor(self.shown / 1e9)
         self.shown += round((now - self.last) * factor)
@@ -86,13 +88,29 @@ def compare(factor: Callable[[float], float]) -> timing.Comparison:
     )
 
 
-def outcome(compared: timing.Comparison) -> str:
-    """Return why there is no speed-up, or of which side of a step its rounds are."""
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a comparison of a function with itself under a planted clock."""
+
+    is_given: bool
+    """Whether there is a speed-up."""
+    sides: int
+    """Of a step, 1 or 2: those of which its rounds are."""
+    words: str
+    """Why there is no speed-up, or else the verdict."""
+
+    def __str__(self) -> str:
+        if not self.is_given:
+            return f"withheld, {self.words}"
+        return f"given from {self.sides} side{'s' if self.sides == 2 else ''}, {self.words}"
+
+
+def judge(compared: timing.Comparison) -> Outcome:
+    """Return what became of a comparison."""
     answer = compared.answers["other"]
-    if answer.reason is not None:
-        return f"withheld, {answer.reason}"
+    # the planted clock shows an odd number of nanoseconds at its other speed
     sides = {round(seconds * 1e9) % 2 for seconds in compared["one"].samples}
-    return "given from both sides" if len(sides) == 2 else f"given from one side, {answer.outcome}"
+    return Outcome(answer.reason is None, len(sides), str(answer.reason or answer.outcome))
 
 
 def share(count: int, of: int) -> str:
@@ -101,30 +119,45 @@ def share(count: int, of: int) -> str:
     return f"{count} of {of} ({ends.low:.0%} to {ends.high:.0%})"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print how often a speed-up was right, and how often one was given where there is none."""
     parser = argparse.ArgumentParser(
         prog="python tools/benchmarks/planted_drift.py", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--count", type=int, default=50)
-    parser.add_argument("--same", type=int, default=300)
-    given = parser.parse_args()
+    parser.add_argument(
+        "--count", type=int, default=50, help="comparisons with each drift (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--same", type=int, default=300, help="comparisons without one (default: %(default)s)"
+    )
+    given = parser.parse_args(arguments)
 
-    for kind in (step, without_end):
-        for drift in (0.30, JUST_ABOVE):
-            found = Counter(outcome(compare(kind(drift))) for _ in range(given.count))
-            name = kind.__name__.replace("_", " ")
-            wrong = sum(n for key, n in found.items() if "both" in key)
-            if kind is without_end:
-                wrong = sum(n for key, n in found.items() if "given" in key)
-            right = share(given.count - wrong, given.count)
-            print(f"{drift:.0%} planted, {name}: {right} are right; {dict(found)}", flush=True)
+    for drift in (0.30, JUST_ABOVE):
+        found = [judge(compare(step(drift))) for _ in range(given.count)]
+        wrong = sum(each.is_given and each.sides == 2 for each in found)
+        show(f"{drift:.0%} planted, step", found, wrong)
 
-    compared = [compare(lambda seconds: 1.0) for _ in range(given.same)]
+    for drift in (0.30, JUST_ABOVE):
+        found = [judge(compare(without_end(drift))) for _ in range(given.count)]
+        show(f"{drift:.0%} planted, without end", found, sum(each.is_given for each in found))
+
+    compared = [compare(run_on_time) for _ in range(given.same)]
     outcomes = Counter(each.answers["other"].outcome for each in compared)
     wrong = outcomes["faster"] + outcomes["slower"]
     print(f"nothing planted: {share(wrong, given.same)} get a speed-up; {dict(outcomes)}")
     moved = [abs(watch.drift) for each in compared for watch in each.sentinels]
     print(f"the largest change of speed in rounds that count: {max(moved):.0%}")
+
+
+def run_on_time(_: float) -> float:
+    """Return the factor of the real clock."""
+    return 1.0
+
+
+def show(title: str, found: Sequence[Outcome], wrong: int) -> None:
+    """Print how many comparisons were right, and what became of all."""
+    right = share(len(found) - wrong, len(found))
+    print(f"{title}: {right} are right; {dict(Counter(map(str, found)))}", flush=True)
 
 
 if __name__ == "__main__":
