@@ -21,7 +21,7 @@ import copy
 import sys
 import unittest
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,70 +134,26 @@ class Outcome:
 
 
 def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
-    """All entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
+    """Yield all entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
     common_mps.MACOS_VERSION = MACOS  # else it expects what older ones refuse
     wanted = set(only)
     plain = [op for op in op_db if not wanted or {op.name, op.full_name} & wanted]
-    listed = common_mps.mps_ops_modifier([copy.copy(op) for op in plain])
-    for op in listed:
+
+    for op in common_mps.mps_ops_modifier([copy.copy(op) for op in plain]):
         for dtype in DTYPES:
             if getattr(torch, dtype) in op.supported_dtypes("mps"):
-                yield _forward(op, dtype, dtype != DTYPES[0])
+                yield _run_forward(op, dtype, dtype != DTYPES[0])
+
     with_gradients = common_mps.mps_ops_grad_modifier([copy.copy(op) for op in plain])
     for op, before in zip(with_gradients, plain, strict=True):
-        for dtype in DTYPES:
-            speaks = len(op.decorators) > len(before.decorators) and _listed(op, dtype) != _RUNS
-            if speaks and getattr(torch, dtype) in op.supported_backward_dtypes("mps"):
-                yield Outcome(
-                    op.full_name,
-                    dtype,
-                    GRADIENTS,
-                    _expected(op, dtype),
-                    _raised(op, dtype, gradients=True),
-                )
-
-
-def _expected(op: Any, dtype: str) -> str:
-    listed = _listed(op, dtype)
-    if listed == _RUNS:
-        return _RUNS
-    return _LEFT_OUT if op.full_name in LEFT_OUT else DECIDED.get(op.full_name, (listed,))[0]
-
-
-def _listed(op: Any, dtype: str) -> str:
-    decorators = op.get_decorators(
-        "TestConsistency", "test_output_match", "mps", getattr(torch, dtype), {}
-    )
-    if any(getattr(d, "__qualname__", type(d).__name__) in _ELSEWHERE for d in decorators):
-        return "skipped"
-    return _FAILS if unittest.expectedFailure in decorators else _RUNS
+        if len(op.decorators) > len(
+            before.decorators
+        ):  # else the list says nothing of its gradients
+            yield from _run_backward(op)
 
 
 _ELSEWHERE = ("skip.<locals>.decorator", "onlyCUDA", "onlyCPU")
 """Decorators that keep an entry from PyTorch's Macs."""
-
-
-def _forward(op: Any, dtype: str, one_is_enough: bool) -> Outcome:
-    expected = _expected(op, dtype)
-    raised = _raised(op, dtype, most=1 if one_is_enough and expected != _FAILS else None)
-    return Outcome(op.full_name, dtype, FORWARD, expected, raised)
-
-
-def _raised(op: Any, dtype: str, most: int | None = None, gradients: bool = False) -> str:
-    """The exception of the first sample that raises, or of making samples."""
-    differentiable = getattr(torch, dtype) in op.supported_backward_dtypes("mps")
-    try:
-        for index, sample in enumerate(
-            op.sample_inputs("mps", getattr(torch, dtype), requires_grad=differentiable)
-        ):
-            if index == most:
-                break
-            results = op(sample.input, *sample.args, **sample.kwargs)
-            if gradients:
-                _backward(sample.output_process_fn_grad(results))
-    except Exception as error:  # noqa: BLE001 - a verdict, not a crash
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return ""
 
 
 def _backward(results: Any) -> None:
@@ -235,23 +191,6 @@ DIFFERENCES: Mapping[tuple[str, str], str] = {
 """Entries that do not agree, and why."""
 
 
-def unexplained(outcomes: Iterable[Outcome], every: bool) -> list[str]:
-    """What differs without a reason, and reasons that explain nothing, a line each."""
-    differing = [o for o in outcomes if o.counts and not o.agrees]
-    lines = [
-        f"{o.name} {o.of} {o.dtype}: expected {o.expected}, {o.raised or 'ran'}"
-        for o in differing
-        if (o.name, o.of) not in DIFFERENCES
-    ]
-    lines += [
-        f"{o.name} {o.of} {o.dtype}: PyTorch skips it: see why, and say so in DECIDED or LEFT_OUT"
-        for o in outcomes
-        if o.expected == "skipped"
-    ]
-    unused = DIFFERENCES.keys() - {(o.name, o.of) for o in differing} if every else ()
-    return lines + [f"{' '.join(key)}: agrees now, take it from DIFFERENCES" for key in unused]
-
-
 def describe_agreement(counted: Iterable[Outcome]) -> list[str]:
     """Return how many entries agree, forward and with gradients, a line for each dtype."""
     lines = []
@@ -263,21 +202,95 @@ def describe_agreement(counted: Iterable[Outcome]) -> list[str]:
     return lines
 
 
-def main() -> int:
+def _run_backward(op: Any) -> Iterator[Outcome]:
+    """Yield an entry with its gradients, in each dtype of which the list says something."""
+    for dtype in DTYPES:
+        is_there = getattr(torch, dtype) in op.supported_backward_dtypes("mps")
+        if is_there and _read_list(op, dtype) != _RUNS:
+            error = _find_error(op, dtype, gradients=True)
+            yield Outcome(op.full_name, dtype, GRADIENTS, _expect(op, dtype), error)
+
+
+def _expect(op: Any, dtype: str) -> str:
+    """Return what an entry does on a Mac: runs, fails, left out or skipped."""
+    listed = _read_list(op, dtype)
+    if listed == _RUNS:
+        return _RUNS
+    if op.full_name in LEFT_OUT:
+        return _LEFT_OUT
+    return DECIDED.get(op.full_name, (listed,))[0]
+
+
+def _read_list(op: Any, dtype: str) -> str:
+    """Return what PyTorch's list says of an entry: runs, fails or skipped."""
+    decorators = op.get_decorators(
+        "TestConsistency", "test_output_match", "mps", getattr(torch, dtype), {}
+    )
+    if any(getattr(d, "__qualname__", type(d).__name__) in _ELSEWHERE for d in decorators):
+        return "skipped"
+    return _FAILS if unittest.expectedFailure in decorators else _RUNS
+
+
+def _run_forward(op: Any, dtype: str, one_is_enough: bool) -> Outcome:
+    """Return what came of an entry in a dtype; of one sample if that is enough and no failure is expected."""
+    expected = _expect(op, dtype)
+    error = _find_error(op, dtype, most=1 if one_is_enough and expected != _FAILS else None)
+    return Outcome(op.full_name, dtype, FORWARD, expected, error)
+
+
+def _find_error(op: Any, dtype: str, most: int | None = None, gradients: bool = False) -> str:
+    """Return the exception of the first sample that raises, or of making samples; empty if there is none."""
+    kind = getattr(torch, dtype)
+    is_differentiable = kind in op.supported_backward_dtypes("mps")
+
+    try:
+        samples = op.sample_inputs("mps", kind, requires_grad=is_differentiable)
+        for index, sample in enumerate(samples):
+            if index == most:
+                break
+            results = op(sample.input, *sample.args, **sample.kwargs)
+            if gradients:
+                _backward(sample.output_process_fn_grad(results))
+    except Exception as error:  # noqa: BLE001 - a verdict, not a crash
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
+def find_unexplained(outcomes: Iterable[Outcome], every: bool) -> list[str]:
+    """Return what differs without a reason, and reasons that explain nothing, a line each."""
+    differing = [o for o in outcomes if o.counts and not o.agrees]
+    lines = [
+        f"{o.name} {o.of} {o.dtype}: expected {o.expected}, {o.raised or 'ran'}"
+        for o in differing
+        if (o.name, o.of) not in DIFFERENCES
+    ]
+    lines += [
+        f"{o.name} {o.of} {o.dtype}: PyTorch skips it: see why, and say so in DECIDED or LEFT_OUT"
+        for o in outcomes
+        if o.expected == "skipped"
+    ]
+
+    unused = DIFFERENCES.keys() - {(o.name, o.of) for o in differing} if every else set()
+    return lines + [f"{' '.join(key)}: agrees now, take it from DIFFERENCES" for key in unused]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print how many entries agree, and what differs; return 1 if something differs without a reason."""
     parser = argparse.ArgumentParser(
         prog="python tools/expected_on_macs.py", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--only", default="", help="names of entries, with commas")
-    only = [name for name in parser.parse_args().only.split(",") if name]
+    only = [name for name in parser.parse_args(arguments).only.split(",") if name]
+
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # the samples are tiny
     judged = list(outcomes(only))
     counted = [outcome for outcome in judged if outcome.counts]
-    print(
-        f"{sum(outcome.agrees for outcome in counted)} of {len(counted)} agree, {len(judged) - len(counted)} left out"
-    )
+    agreeing = sum(outcome.agrees for outcome in counted)
+    print(f"{agreeing} of {len(counted)} agree, {len(judged) - len(counted)} left out")
     print("\n".join(describe_agreement(counted)))
-    wrong = unexplained(judged, every=not only)
+
+    wrong = find_unexplained(judged, every=not only)
     print("\n".join(wrong))
     return 1 if wrong or not counted else 0
 
