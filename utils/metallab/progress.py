@@ -10,6 +10,7 @@ way to a page, and nothing large is read.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import re
@@ -85,7 +86,7 @@ class Student:
         checks = [check for page in self.pages.values() for check in page.checks]
         return sum(check.outcome == "right" for check in checks)
 
-    def solved(self, number: str) -> bool:
+    def has_solved(self, number: str) -> bool:
         """Return True if all checks of a page are right."""
         page = self.pages.get(number)
         if page is None or not page.checks:
@@ -229,13 +230,13 @@ def read_room(room: Path, reader: Reader | None = None) -> list[Student]:
 
 def find_columns(students: Sequence[Student]) -> list[str]:
     """Return the numbers of the pages of which somebody ran a check."""
-    ran = {
-        page.number
-        for student in students
-        for page in student.pages.values()
-        if any(check.outcome != "not run" for check in page.checks)
-    }
-    return sorted(ran)
+    pages = (page for student in students for page in student.pages.values())
+    return sorted({page.number for page in pages if _has_run(page)})
+
+
+def _has_run(page: Page) -> bool:
+    """Say whether a check of a page has run."""
+    return any(check.outcome != "not run" for check in page.checks)
 
 
 def render_table(students: Sequence[Student]) -> str:
@@ -262,12 +263,17 @@ def _table_lines(students: Sequence[Student], numbers: Sequence[str]) -> list[st
             marks = map(student.marks, numbers)
             rows.append([_shorten(student.name), *marks, str(student.right)])
 
-    solved = [str(sum(student.solved(number) for student in students)) for number in numbers]
-    rows.append(["all right", *solved, ""])
+    solved = map(functools.partial(_count_solved, students), numbers)
+    rows.append(["all right", *map(str, solved), ""])
 
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return [*lines, "", describe_marks()]
+
+
+def _count_solved(students: Sequence[Student], number: str) -> int:
+    """Return how many students have solved a page."""
+    return sum(student.has_solved(number) for student in students)
 
 
 def describe_marks() -> str:

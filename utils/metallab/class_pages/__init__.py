@@ -114,6 +114,15 @@ def write_slips(passwords: Mapping[str, str], address: str, build: Path | None =
 
     It is never open to others, not even while it is written: it begins in a new file with these rights. OSError if the
     folder takes no files.
+
+    Parameters
+    ----------
+    passwords
+        By name.
+    address
+        Where the hub is reached.
+    build
+        The folder in place of ``build``.
     """
     file = (build or paths.BUILD) / SLIPS
     paths.make_folder(file.parent)

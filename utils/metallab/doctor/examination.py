@@ -182,7 +182,7 @@ def _ask_apart(
             answers.append(_ask(question, subject, limit, on_apple_gpu))
             # one that was quicker than the allowance does not give the others more time
             left -= max(0.0, time.monotonic() - began - allowance_to_start)
-            progress(wording.answered(answers[-1].status, answers[-1].seconds))
+            progress(wording.describe_end(answers[-1].status, answers[-1].seconds))
 
     # stopped before the first answer there is nothing to report
     if not answers:

@@ -148,6 +148,7 @@ def _list_operators(recorded: trace.Trace, subject: ModelUnderTest) -> tuple[Ope
     kinds = {place: type(module).__name__ for place, module in subject.model.named_modules()}
     rows = [row for row in recorded.rows() if row["kind"] != "view"]  # the longest first
     whole = sum(row["total [ms]"] for row in rows)
+
     return tuple(
         OperatorTime(
             row["operator"],

@@ -257,7 +257,7 @@ def time(time: CallTime) -> str:
     return f"{text} [{', '.join(time.flags)}]" if time.flags else text
 
 
-def answered(status: Status, seconds: float) -> str:
+def describe_end(status: Status, seconds: float) -> str:
     """Return the line that says how a question ended; its answer stands in the report, once."""
     return PHRASES["answered"].format(status=status, seconds=seconds)
 
