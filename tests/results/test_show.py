@@ -462,6 +462,56 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     assert "](e/some_cpu/02_b.ipynb)\n" in text, "a quiet machine comes first"
 
 
+def caption():
+    """A cell that says what the picture before it shows."""
+    text = "Two [lines](../a.md) cross at *n* = 8. If they do not, look again."
+    return v4.new_markdown_cell(text, metadata={"tags": ["caption"]})
+
+
+def draw(words):
+    """A cell that shows a picture with these words."""
+    output = shown(png())
+    output["metadata"] = {"image/png": {"alt": words}}
+    return code("plot()", output)
+
+
+def find_with(page, headline):
+    """The picture of a stored page in the gallery, if its headline were another one."""
+    record = dataclasses.replace(page.record, headline=headline)
+    return show.find_picture(dataclasses.replace(page, record=record))
+
+
+@pytest.mark.parametrize(
+    ("words", "is_headline", "says"),
+    [
+        pytest.param("a curve", True, "Two lines cross at *n* = 8.", id="a-curve"),
+        pytest.param("Speed-up over eager. x axis: speed-up", False, "", id="intervals"),
+    ],
+)
+def test_the_gallery_shows_what_a_page_is_about_and_what_it_says(words, is_headline, says, run):
+    run.make()
+    page = show.read_sets(run.executed)[0].pages["01_a"]
+    stored = nbformat.read(page.path, 4)
+    stored.cells += [draw("Speed-up over eager. x axis"), caption(), draw(words), caption()]
+    nbformat.write(stored, page.path)
+    headline = dataclasses.replace(page.record.headline, alternative_text=words)
+    found = find_with(page, headline)
+    assert (found is not None) == is_headline
+    assert not is_headline or (found.content, found.says) == (None, says)
+
+
+def test_another_picture_takes_the_place_of_a_few_intervals(run):
+    run.make()
+    page = show.read_sets(run.executed)[0].pages["01_a"]
+    stored = nbformat.read(page.path, 4)
+    stored.cells += [draw("no caption"), draw("a curve"), caption()]
+    nbformat.write(stored, page.path)
+    headline = dataclasses.replace(page.record.headline, alternative_text="Speed-up over eager")
+    found = find_with(page, headline)
+    assert found.alternative_text == "a curve"
+    assert found.content == png()
+
+
 def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
     gap = {"where": "cell 1 (Measure it)", "what": GAP.what, "fix": GAP.fix}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))

@@ -9,6 +9,7 @@ Stored pages may be of different days: a link between them to what is not there 
 from __future__ import annotations
 
 import argparse
+import base64
 import copy
 import functools
 import hashlib
@@ -31,6 +32,8 @@ from metallab.results import findings, pages, plain, report
 EXECUTED = paths.ROOT / "data" / "executed"
 GALLERY = paths.ROOT / "docs" / "gallery.md"
 README = paths.ROOT / "README.md"
+GALLERY_PICTURE = "_gallery.png"
+"""How the name of a picture ends that the gallery shows in place of a headline's."""
 PICTURE_WIDTH = 640
 """Of a headline's picture, in pixels."""
 
@@ -387,6 +390,7 @@ def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
     """
     sets = read_sets(folder)
     lost = _write_pages([page for each in sets for page in each.pages.values()])
+    _write_pictures(sets)
     paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
     paths.write_atomically(README, _link_readme(README.read_text(encoding="utf-8"), sets))
     return lost
@@ -461,22 +465,20 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
 def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
     """Return the gallery: each page's picture, what it teaches, and links to each machine that ran all of it.
 
-    The picture is that of the `best_copy`. ``there`` is the folder of the sets.
+    The picture is that of the `best_copy`, as `find_picture` chooses it. ``there`` is the folder of the sets.
     """
     parts, learned = [_INTRODUCTION], lessons()
-    for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        stored = [each for each in sets if path.stem in each.pages]
-        linked = [each for each in stored if is_linked(each.pages[path.stem])]
-        page = best_copy([each.pages[path.stem] for each in linked])
+    for name, linked in _find_linked(sets).items():
+        page = best_copy([each.pages[name] for each in linked])
         if page is None:
             continue
 
         links = [
-            f"[{each.summary.label}]({there}/{each.folder.name}/{path.name}), "
-            f"{revision(each.pages[path.stem].record.machine)}"
+            f"[{each.summary.label}]({there}/{each.folder.name}/{name}.ipynb), "
+            f"{revision(each.pages[name].record.machine)}"
             for each in linked
         ]
-        what = learned.get(path.name, "")
+        what = learned.get(f"{name}.ipynb", "")
         parts.append(_part(page, what, f"{there}/{page.folder.name}", "; ".join(links)))
 
     return "\n\n".join(parts) + "\n"
@@ -490,20 +492,122 @@ The notebooks as they ran, to read before installing anything. No Mac has run th
 from the first cell to the last."""
 
 
+def _find_linked(sets: Sequence[ExecutedSet]) -> dict[str, list[ExecutedSet]]:
+    """Return the sets that a reader is led to, for each of today's pages by its name."""
+    names = [path.stem for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
+    return {
+        name: [each for each in sets if name in each.pages and is_linked(each.pages[name])]
+        for name in names
+    }
+
+
 def _part(page: Executed, learned: str, folder: str, links: str) -> str:
-    """Return a page's part of the gallery: title, picture, what one learns, links."""
-    link, headline = f"{folder}/{page.path.name}", page.record.headline
+    """Return a page's part of the gallery: title, picture and what it says, what one learns, links."""
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
 
-    if page.picture and headline:
-        shortened = textwrap.shorten(headline.alternative_text, 160, placeholder=" ...")
+    picture = find_picture(page)
+    if picture is not None:
+        shortened = textwrap.shorten(picture.alternative_text, 160, placeholder=" ...")
         # Between the brackets of a picture's link, units such as [ms] stand in round ones.
         words = re.sub(r"[\\|*`<>]", " ", shortened.replace("[", "(").replace("]", ")"))
-        lines.append(f"[![{words}]({folder}/results/{page.picture.name})]({link})")
+        lines.append(f"[![{words}]({folder}/results/{picture.name})]({folder}/{page.path.name})")
+        if picture.says:
+            lines.append(picture.says)
 
     end = "" if learned.endswith("?") else "."
     lines.append(f"{learned[:1].upper()}{learned[1:]}{end} *{links}*")
     return "\n\n".join(lines)
+
+
+# --- a page's picture in the gallery ---
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What the gallery shows of a page."""
+
+    name: str
+    """Of the file, in the folder ``results`` of the page's set."""
+    alternative_text: str
+    says: str
+    """The first sentence of its caption; empty if it has none."""
+    content: bytes | None = None
+    """The PNG; None for that of the headline, whose file is there."""
+
+
+def find_picture(page: Executed) -> Picture | None:
+    """Return the picture that a page is about; None if all that it has are intervals of speed-ups.
+
+    That is the picture of its headline. A few intervals say little to somebody who looks around, so in their place
+    stands the page's first other picture, one with a caption if there is any.
+    """
+    drawn = _read_pictures(page)
+    headline = page.record.headline
+    if page.picture and headline and not _shows_intervals(headline.alternative_text):
+        words = headline.alternative_text
+        same = [each for each in drawn if _title_of(each.alternative_text) == _title_of(words)]
+        says = same[0].says if same else ""
+        return Picture(page.picture.name, words, says)
+
+    others = [each for each in drawn if not _shows_intervals(each.alternative_text)]
+    return min(others, key=_lacks_caption, default=None)
+
+
+def _title_of(words: str) -> str:
+    """Return the title of a picture, with which its alternative text begins; a headline's ends in other numbers."""
+    return words.partition(". ")[0]
+
+
+def _shows_intervals(words: str) -> bool:
+    """Return whether a picture is one of intervals of speed-ups, by its alternative text (`plots.speed_ups`)."""
+    return words.startswith("Speed-up over") or " times as " in words
+
+
+def _lacks_caption(picture: Picture) -> bool:
+    return not picture.says
+
+
+def _read_pictures(page: Executed) -> list[Picture]:
+    """Return the pictures of a stored page, with their words and captions."""
+    name = f"{page.entry.name}{GALLERY_PICTURE}"
+    cells = nbformat.read(page.path, 4).cells
+    drawn = []
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        says = ""
+        if after is not None and "caption" in after.metadata.get("tags", ()):
+            says = _first_sentence(after.source)
+
+        for output in cell.get("outputs", ()):
+            content = output.get("data", {}).get("image/png")
+            words = output.get("metadata", {}).get("image/png", {}).get("alt", "")
+            if content and words:
+                drawn.append(Picture(name, words, says, base64.b64decode(content)))
+    return drawn
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a caption, its links as their words."""
+    words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
+    return re.split(r"(?<=[.?!]) (?=[A-Z*`])", words)[0]
+
+
+def _write_pictures(sets: Sequence[ExecutedSet]) -> None:
+    """Write the pictures of the gallery that are no headline's, and remove those of earlier galleries."""
+    written = set()
+    for name, linked in _find_linked(sets).items():
+        page = best_copy([each.pages[name] for each in linked])
+        picture = find_picture(page) if page is not None else None
+        if page is None or picture is None or picture.content is None:
+            continue
+
+        target = page.folder / "results" / picture.name
+        paths.write_atomically(target, plain.small_png(picture.content, PICTURE_WIDTH))
+        written.add(target)
+
+    for folder in {each.folder for each in sets}:
+        for path in (folder / "results").glob(f"*{GALLERY_PICTURE}"):
+            if path not in written:
+                path.unlink()
 
 
 def lessons() -> dict[str, str]:
