@@ -228,6 +228,12 @@ def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name)
     assert len({source for source, _ in about}) == len(about), "a picture stands twice"
 
 
+def test_opening_a_copy_changes_nothing(page, lab):
+    """So that closing it asks nothing."""
+    lab.open(page, f"workshop/{STUDENT}.ipynb")
+    expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)
+
+
 def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     """In the student's copy, which holds the stub and not the solution."""
     sources = {cell.id: cell.source for cell in code(STUDENT)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import platform
 import re
 
 import nbformat
@@ -29,6 +30,13 @@ def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
     assert not copy.cells[1].outputs
     assert len(original.cells) == 3, "the original was changed"
     assert original.cells[1].outputs
+
+
+def test_a_copy_says_of_its_language_what_the_kernel_says():
+    """Else JupyterLab adds it, and asks whoever closes the page whether to save."""
+    language = workshop.student_copy(lesson("exercise", "solution")).metadata.language_info
+    assert (language.name, language.file_extension) == ("python", ".py")
+    assert language.version == platform.python_version()
 
 
 def test_a_worked_example_stays_as_text_to_unfold():

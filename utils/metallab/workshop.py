@@ -81,7 +81,18 @@ def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     without_solutions = TagRemovePreprocessor(remove_cell_tags={"solution"}, enabled=True)
     for step in (without_solutions, ClearOutputPreprocessor()):
         copy, _ = step.preprocess(copy, {})
+    copy.metadata["language_info"] = nbformat.from_dict(describe_language())
     return copy
+
+
+def describe_language() -> dict[str, Any]:
+    """Return what the kernel says of its language, as JupyterLab writes it into a notebook that it opens.
+
+    A copy that lacks it is changed by being opened, and whoever closes it without a word typed is asked to save it.
+    """
+    from ipykernel.ipkernel import IPythonKernel
+
+    return dict(IPythonKernel.language_info)
 
 
 def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path], list[Path]]:
