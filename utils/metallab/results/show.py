@@ -495,10 +495,13 @@ from the first cell to the last."""
 def _find_linked(sets: Sequence[ExecutedSet]) -> dict[str, list[ExecutedSet]]:
     """Return the sets that a reader is led to, for each of today's pages by its name."""
     names = [path.stem for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
-    return {
-        name: [each for each in sets if name in each.pages and is_linked(each.pages[name])]
-        for name in names
-    }
+
+    linked: dict[str, list[ExecutedSet]] = {name: [] for name in names}
+    for each in sets:
+        for name, page in each.pages.items():
+            if name in linked and is_linked(page):
+                linked[name].append(each)
+    return linked
 
 
 def _part(page: Executed, learned: str, folder: str, links: str) -> str:
