@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from metallab import status_line
+from metallab import status_line, timing
 from metallab.status_line import AFTER_SECONDS, EVERY_SECONDS, StatusLine
 
 
@@ -100,3 +100,35 @@ def test_in_a_notebook_one_output_is_changed(monkeypatch):
     write("at work")
     write("done")
     assert shown == ["at work", "done"]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """What lines write where each is shown at once."""
+    written = []
+    monkeypatch.setattr(status_line, "AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(status_line, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(status_line, "choose_writer", lambda: written.append)
+    return written
+
+
+def count_up():
+    return sum(range(100))
+
+
+THREE = timing.Budget(min_samples=3, max_samples=3)
+
+
+def test_a_measurement_tells_how_many_samples_it_has(impatient):
+    timing.measure(count_up, on=timing.Host(), name="sum", budget=THREE)
+    assert [text.partition(" samples")[0] for text in impatient] == [
+        *("sum: 1", "sum: 2", "sum: 3", "sum: 3")
+    ]
+
+
+def test_a_comparison_tells_how_many_rounds_it_has(impatient):
+    both = {"one": count_up, "other": count_up}
+    unchecked = timing.Unchecked("the same function")
+    timing.compare(both, on=timing.Host(), baseline="one", parity=unchecked, budget=THREE)
+    rounds = [text for text in impatient if text.startswith("one / other: 3 rounds")]
+    assert len(rounds) == 2, "the last round, and what stays"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from metallab import units
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from metallab.fitness import Fitness
     from metallab.timing import Ratio, Withheld
 
@@ -37,6 +39,8 @@ PHRASES = {
     "look for a function that changes its input or itself, for calls that the system aborted, or for work that nobody "
     "waits for: {difference}",
     "unknown": "no reason is given",
+    "samples so far": "{name}: {count} samples in {seconds:.0f} s",
+    "rounds so far": "{names}: {count} rounds in {seconds:.0f} s",
     "fit": "Fit for measuring now: {device} kept its speed within {drift:.0%}, and other programs used {others:.1f} "
     "cores; {power}.",
     "not fit": "Not fit for measuring now, because {obstacles}.",
@@ -48,6 +52,20 @@ PHRASES = {
     "mains": "it runs on mains power",
     "power unknown": "where its power comes from could not be asked",
 }
+
+
+# ---- while something is measured ---------------------------------------------------------------------------------
+
+
+def samples_progress(name: str, count: int, seconds: float) -> str:
+    """Return how far a measurement has come, for whoever waits for it."""
+    return PHRASES["samples so far"].format(name=name, count=count, seconds=seconds)
+
+
+def rounds_progress(names: Iterable[str], count: int, seconds: float) -> str:
+    """Return how far a comparison of these variants has come."""
+    listed = " / ".join(names)
+    return PHRASES["rounds so far"].format(names=listed, count=count, seconds=seconds)
 
 
 # ---- why there is no speed-up ------------------------------------------------------------------------------------

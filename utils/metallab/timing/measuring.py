@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
-from metallab import mode, results_made, units
+from metallab import mode, results_made, units, wording
 from metallab.fields import Dtype
+from metallab.status_line import StatusLine
 from metallab.timing import budget as budgets
 from metallab.timing.budget import Budget, Clock
 from metallab.timing.devices import DeviceLike
@@ -101,11 +102,17 @@ def take_measurement(
     size: Size | None = None,
 ) -> Measurement:
     """Take samples until they are enough, and tell no page of the result."""
-    with quiet() as load, sampler.device.active():
+    with StatusLine() as line, quiet() as load, sampler.device.active():
         sampler.prepare(budget)
         samples = Samples(1, sampler.clock)
+
+        def tell() -> str:
+            return wording.samples_progress(name, len(samples.rows), line.seconds)
+
         while (stop_reason := samples.stop_reason(budget)) is None:
             samples.rows.append((sampler.sample(),))
+            line.show(tell)
+        line.ending = tell()
 
     seconds = [seconds for (seconds,) in samples.kept]
     return sampler.measurement(name, seconds, stop_reason, load.cores(), dtype=dtype, size=size)

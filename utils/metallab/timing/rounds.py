@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metallab import mode
+from metallab import mode, wording
+from metallab.status_line import StatusLine
 from metallab.timing.budget import Budget, Clock
 from metallab.timing.devices import DeviceLike
 from metallab.timing.inspections import Inspections
@@ -268,16 +269,24 @@ def take_rounds(
     stretches = _Stretches(len(columns), clock, budget, lookout)
     order = list(range(len(columns)))
 
-    while (reason := stretches.stop_reason()) is None:
-        rng.shuffle(order)
-        row = [0.0] * len(columns)
+    with StatusLine() as line:
 
-        inspections.begin_round()
-        for index in order:
-            name, sampler = columns[index]
-            row[index] = _take_sample(name, sampler, inspections)
-        inspections.end_round()
-        stretches.add(row)
+        def tell() -> str:
+            return wording.rounds_progress(samplers, len(stretches.all.rows), line.seconds)
+
+        while (reason := stretches.stop_reason()) is None:
+            rng.shuffle(order)
+            row = [0.0] * len(columns)
+
+            inspections.begin_round()
+            for index in order:
+                name, sampler = columns[index]
+                row[index] = _take_sample(name, sampler, inspections)
+            inspections.end_round()
+
+            stretches.add(row)
+            line.show(tell)
+        line.ending = tell()
     return stretches.finish(reason)
 
 
