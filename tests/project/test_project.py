@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -165,6 +166,16 @@ def test_a_function_of_tensors_goes_through_all_steps(work):
 def test_a_step_prints_what_it_found(work, capsys):
     begin(work).step(5)("roll")
     assert "60%" in capsys.readouterr().out
+
+
+def test_a_report_leads_to_the_doctors_pages_and_says_when(work):
+    page = finish(begin(work)).save().read_text("utf-8")
+    links = re.findall(r'href="([^"]*)"', page)
+    assert links == [f"{which}/doctor.html" for which in work.state.examined]
+    assert links
+    assert all((work.folder / link).is_file() for link in links)
+    top = page[: page.index("<table>")]
+    assert re.search(r"Metal Lab, \d{4}-\d\d-\d\d", top)
 
 
 @pytest.mark.parametrize("name", ["report.md", "report.html"])

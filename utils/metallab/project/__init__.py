@@ -154,6 +154,7 @@ class Project(Workbench):
             folder=TEMPLATES,
             work=self,
             cpu=self.devices[0].label,
+            date=f"{datetime.now(UTC):%Y-%m-%d}",
             versions=", ".join(versions),
             page=page,
         )
