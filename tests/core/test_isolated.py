@@ -257,10 +257,19 @@ def test_a_crash_is_one_sentence_and_the_next_cell_runs(shell, capsys):
     assert shell.user_ns["x"] is False
 
 
-def test_a_cell_that_takes_too_long_is_stopped(shell):
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("time.sleep(600)", id="silent"),
+        pytest.param(
+            "for _ in range(2000): print('on', flush=True); time.sleep(0.01)", id="printing"
+        ),
+    ],
+)
+def test_a_cell_that_takes_too_long_is_stopped(shell, text):
     cell(shell, "x", "import os; x = os.getpid()")
     with pytest.raises(isolated.ChildFailed, match=r"longer than 0\.1 s"):
-        cell(shell, "--timeout 0.1", "import time; time.sleep(600)")
+        cell(shell, "--timeout 0.1", f"import time\n{text}")
     assert gone(shell.user_ns["x"])
 
 

@@ -437,6 +437,25 @@ def test_a_model_that_cannot_be_followed_is_not_said_to_run(make, status, troubl
     assert "Not known: " in answer.sentence
 
 
+class Gated(nn.Module):
+    """Its inputs have names that the predicting function has for parameters of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, model, training):
+        return self.layer(model) if training else model
+
+
+def test_inputs_of_any_name_are_given_to_the_model(monkeypatch):
+    monkeypatch.setattr(support, "apple_gpu", lambda: None)
+    inputs = {"model": torch.ones(2, 4), "training": True}
+    answer = support.answer(as_model((Gated(), inputs), "tests:example"), LIMITS)
+    assert answer.status == "passed", answer
+    assert [task.task for task in answer.result.predicted] == ["inference", "training"]
+
+
 class Packing(nn.Module):
     """Counts the lengths of sequences on the GPU, and packs them there."""
 

@@ -392,6 +392,17 @@ def test_a_folder_that_takes_no_files_is_refused_first(monkeypatch, tmp_path, ca
     assert calls == []
 
 
+def test_answers_that_cannot_be_saved_any_more_are_printed_and_end_with_2(
+    monkeypatch, tmp_path, capsys
+):
+    pretend(monkeypatch)
+    (tmp_path / "doctor.json").mkdir()  # the folder takes other files
+    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out
+    assert shown.err.splitlines()[-1].startswith("metallab doctor: ")
+
+
 # ---- other words -----------------------------------------------------------------------------------------------------
 
 OTHER_WORDS = (

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from metallab.pytorch.divergence import conditions, differences, report, wording
+from metallab.doctor import formats
+from metallab.pytorch.divergence import conditions, differences, layers, report, wording
 from metallab.pytorch.divergence.calls import Call
 from metallab.pytorch.divergence.compare import Comparison, compare, compute_reference
 from metallab.pytorch.divergence.conditions import (
@@ -79,6 +80,21 @@ def test_positions_are_compared_by_the_values_that_they_point_at(positions, is_w
     largest = Call(torch.ops.aten.topk.default, (torch.ones(5), 2), {})
     comparison = compare_call(largest, torch.ones(2), torch.tensor(positions))
     assert (comparison.difference is not None) == is_wrong
+
+
+def test_a_position_below_0_is_outside_though_python_would_count_from_the_end():
+    largest = Call(torch.ops.aten.argmax.default, (torch.tensor([1.0, 2.0]),), {})
+    comparison = compare_call(largest, torch.tensor(-1))
+    assert comparison.difference == PositionsOutside()
+
+
+@pytest.mark.parametrize("relative_error", [layers.relative_error, formats._relative_error])
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_an_error_is_known_where_a_square_is_too_large_or_too_small_for_float64(
+    size, relative_error
+):
+    exact = torch.tensor([size, -size], dtype=torch.float64)
+    assert relative_error(exact, 2 * exact) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, or the folder cannot be written;
-        130 if interrupted. Of a machine: 1 if one of its devices computes wrongly or not at all.
+        0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, or the folder or the page cannot
+        be written; 130 if interrupted. Of a machine: 1 if one of its devices computes wrongly or not at all.
 
     Raises
     ------
@@ -65,7 +65,12 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         return INTERRUPTED
 
     print(report)
-    print(f"the page: {report.save(given.out)}")
+    try:
+        page = report.save(given.out)
+    except OSError as error:  # the disk may have become full since; the answers are printed
+        print(f"{parser.prog}: the page cannot be written: {error}", file=sys.stderr)
+        return 2
+    print(f"the page: {page}")
     return exit_code(report)
 
 

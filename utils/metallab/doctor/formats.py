@@ -33,7 +33,7 @@ from metallab.outcomes import Status
 from metallab.pytorch import precision
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, explain, watching
-from metallab.pytorch.divergence.compare import any_element
+from metallab.pytorch.divergence.compare import any_element, root_mean_square
 from metallab.pytorch.model import ModelUnderTest
 
 RANDOM = 1e-3
@@ -428,5 +428,5 @@ def _relative_error(exact: Tensor, result: Tensor) -> float:
     largest = (exact - result)[finite].abs().max().item()
     if math.isnan(largest):
         return math.inf
-    root_mean_square = exact[finite].square().mean().sqrt().item()
-    return largest / root_mean_square if root_mean_square else largest
+    size = root_mean_square(exact[finite])
+    return largest / size if size else largest

@@ -99,19 +99,21 @@ def _predict_tasks(
         loss = named.pop("the loss")
         return loss(model(*inputs, **named))
 
-    def predict(function: Callable[..., Any], *first: Any, **settings: Any) -> Any:
+    def predict(function: Callable[..., Any], inputs: Any, named: Any, training: bool) -> Any:
         try:
-            return coverage.mps_coverage(
-                function, *first, *subject.inputs, **subject.named, **settings
-            )
+            return coverage.predict_coverage(function, inputs, named, training)
         except coverage.TraceFailed as error:
             return error
 
-    yield "inference", predict(copy_model(subject.model).eval())
+    # a copy, whose mode may be changed; the training step runs in the mode that the factory has chosen
+    inferring = copy_model(subject.model).eval()
+    yield "inference", predict(inferring, subject.inputs, subject.named, training=False)
     if subject.can_train:
-        # The loss is an argument, since `mps_coverage` does not move tensors that a function has in a closure. With a
-        # blank in its name it cannot be taken for an input of the model, whose names are identifiers.
-        yield "training", predict(train, subject.model, training=True, **{"the loss": subject.loss})
+        # Model and loss are arguments, since what a function has in a closure is not copied to where it is traced. With
+        # a blank in its name the loss cannot be taken for an input of the model, whose names are identifiers.
+        inputs = (subject.model, *subject.inputs)
+        named = subject.named | {"the loss": subject.loss}
+        yield "training", predict(train, inputs, named, training=True)
 
 
 def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed) -> TaskSupport:

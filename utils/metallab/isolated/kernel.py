@@ -129,27 +129,30 @@ class _Kernel:
         deadline = time.monotonic() + timeout
         reason_if_late = describe_timeout(timeout)
 
-        is_idle = False
-        while not is_idle:
+        while True:
             try:
                 message = self._client.get_iopub_msg(timeout=0.1)
             except queue.Empty:
-                self._show_log()
-                if not self.is_running:
-                    how = describe_exit(self._process.returncode)
-                    return Outcome("crashed", reason=f"the process {how}")
-                if time.monotonic() > deadline:
-                    return Outcome("timeout", reason=reason_if_late)
+                message = None
             except KeyboardInterrupt:
                 self._manager.interrupt_kernel()
                 deadline = time.monotonic() + _INTERRUPT_SECONDS
                 reason_if_late = "was interrupted and did not stop"
-            else:
-                self._show_log()
-                is_idle = _is_end_of(request, message)
-                if not is_idle and _is_about(request, message):
-                    _show(message["msg_type"], message["content"])
-        return self._receive_reply(request)
+                continue
+
+            self._show_log()
+            if message is not None and _is_end_of(request, message):
+                return self._receive_reply(request)
+            if message is not None and _is_about(request, message):
+                _show(message["msg_type"], message["content"])
+
+            # only when no message waits, so that all is shown that came before a crash
+            if message is None and not self.is_running:
+                how = describe_exit(self._process.returncode)
+                return Outcome("crashed", reason=f"the process {how}")
+            # after each message as well: code may print without a pause
+            if time.monotonic() > deadline:
+                return Outcome("timeout", reason=reason_if_late)
 
     def _receive_reply(self, request: str) -> dict[str, Any]:
         """Return the content of the reply to a request; replies to earlier ones are passed over."""

@@ -20,6 +20,14 @@ A prediction: a kernel may compute something else.
 
 from metallab.pytorch.coverage.report import Coverage, Problem, Use
 from metallab.pytorch.coverage.shell import command
-from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage
+from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage, predict_coverage
 
-__all__ = ["Coverage", "Problem", "TraceFailed", "Use", "command", "mps_coverage"]
+__all__ = [
+    "Coverage",
+    "Problem",
+    "TraceFailed",
+    "Use",
+    "command",
+    "mps_coverage",
+    "predict_coverage",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,7 @@ class TraceFailed(RuntimeError):
 
 
 def mps_coverage(
-    model: Callable[..., Any], *inputs: Any, training: bool = False, **named: Any
+    model: Callable[..., Any], /, *inputs: Any, training: bool = False, **named: Any
 ) -> Coverage:
     """Predict which operators ``model(*inputs, **named)`` calls, and whether each runs on MPS with what it is given.
 
@@ -45,6 +45,19 @@ def mps_coverage(
     ------
     TraceFailed
         If the model does not run, or computes with sparse or nested tensors, whose kernels are others.
+    """
+    return predict_coverage(model, inputs, named, training)
+
+
+def predict_coverage(
+    model: Callable[..., Any], inputs: Sequence[Any], named: Mapping[str, Any], training: bool
+) -> Coverage:
+    """Predict the same as `mps_coverage`, of named inputs that may have any name, such as ``training``.
+
+    Parameters
+    ----------
+    model, inputs, named, training
+        See `mps_coverage`; the inputs as a sequence and a mapping.
     """
     recorder, not_followed = _trace(model, inputs, named, training)
 

@@ -625,10 +625,21 @@ def compare_dropout(call: Call, returned: Any) -> WrongShare | WrongValues | Non
 
 def _relative(error: float, finite: Tensor, dtype: torch.dtype) -> float:
     """Return an error over the root mean square of the right values; 0 if those are too small for the dtype."""
-    if not finite.numel():
-        return 0.0
-    size = finite.abs().square().mean().sqrt().item()
+    size = root_mean_square(finite)
     return error / size if size > _smallest(dtype) else 0.0
+
+
+def root_mean_square(numbers: Tensor) -> float:
+    """Return the root mean square of finite numbers, in float64 or complex128; 0 of none.
+
+    They are squared as shares of the largest, since the square of a number above 1e154 is infinite in float64, and that
+    of one below 1e-162 is 0.
+    """
+    sizes = numbers.abs()
+    largest = sizes.max().item() if sizes.numel() else 0.0
+    if not largest:
+        return 0.0
+    return largest * (sizes / largest).square().mean().sqrt().item()
 
 
 def _smallest(dtype: torch.dtype) -> float:
@@ -671,17 +682,20 @@ def _values_at(call: Call, positions: Tensor) -> Tensor:
     Raises
     ------
     RuntimeError, IndexError
-        PyTorch's, if a position lies outside of the tensor.
+        PyTorch's, if a position is below 0 or lies behind the end.
     """
     argument = call.tensors[0]
     if "max_pool" in call.short_name:
-        # positions count through a plane's two dimensions, or a volume's three, as if they were one
+        # positions count through a plane's two dimensions, or a volume's three, as if they were one; a row is pooled
+        # by PyTorch as a plane of one row
         first_pooled = -3 if "3d" in call.short_name else -2
         flat = argument.flatten(first_pooled)
         return flat.gather(-1, positions.flatten(first_pooled))
 
+    # None where all of the tensor is searched: what is not given has its default here, as -1 for sort and topk
     dim = call.settings.get("dim")
     if dim is None:
-        return argument.flatten()[positions]
+        # indexing with brackets would count a wrong position of -1 from the end
+        return argument.flatten().gather(0, positions.flatten())
     keeps_dim = positions.dim() == argument.dim()
     return argument.gather(dim, positions if keeps_dim else positions.unsqueeze(dim))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from metallab import units
 from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
 from metallab.pytorch.divergence.calls import is_floating, to_float64
+from metallab.pytorch.divergence.compare import root_mean_square
 from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.divergence.report import LayerError
 from metallab.pytorch.divergence.runs import RunMode, enter_gradients
@@ -284,10 +285,9 @@ def relative_error(exact: Tensor | None, result: Tensor | None) -> float:
     if math.isnan(difference):
         return math.inf
 
-    finite = exact[exact.isfinite()].abs()
-    root_mean_square = finite.square().mean().sqrt().item() if finite.numel() else 0.0
-    if root_mean_square:
-        return difference / root_mean_square
+    size = root_mean_square(exact[exact.isfinite()])
+    if size:
+        return difference / size
     return math.inf if difference > NO_ERROR_OF_ZEROS else difference
 
 
