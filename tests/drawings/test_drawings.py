@@ -82,7 +82,6 @@ FIGURES = {
                 Held("shared", 32 * 1024, 1, 256, "threadgroup memory"),
             ],
             208 * 1024,
-            768,
         ),
         "2048 threads",
     ),

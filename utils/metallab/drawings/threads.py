@@ -91,7 +91,7 @@ class Held:
     limit: str
 
 
-def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) -> Figure:
+def draw_occupancy(kernels: Sequence[Held], register_bytes: int) -> Figure:
     """Draw a core's registers as a bar, filled by the groups that it holds, for several kernels.
 
     Parameters
@@ -100,13 +100,11 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
         From `metallab.pytorch.gpu_counts.occupancy`.
     register_bytes : int
         Of a core.
-    enough : int
-        Threads that keep the arithmetic units busy.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Threads and what is used up first stand right of each bar; fewer threads than `enough` are named too few.
+        Threads and what is used up first stand right of each bar.
     """
     with plots.picture(1.2 + 0.5 * len(kernels)) as (figure, axes):
         for row, each in enumerate(kernels):
@@ -118,17 +116,13 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
                     facecolor=(plots.BLUE, 0.35),
                     edgecolor=plots.BLUE,
                 )
-            is_too_few = each.threads < enough
-            words = f"{each.threads} threads,\nlimit: {each.limit}"
-            if is_too_few:
-                words = f"{each.threads} threads: too few,\nlimit: {each.limit}"
             axes.text(
                 1.02,
                 row,
-                words,
+                f"{each.threads} threads,\nlimit: {each.limit}",
                 transform=axes.get_yaxis_transform(),
                 va="center",
-                color=plots.RED if is_too_few else plots.BLACK,
+                color=plots.BLACK,
                 fontsize=8,
             )
         plots.rows(axes, [each.name for each in kernels])
@@ -138,7 +132,7 @@ def draw_occupancy(kernels: Sequence[Held], register_bytes: int, enough: int) ->
 
         plots.title(
             figure,
-            f"Groups that fit into a core; fewer than {enough} threads are too few for its units",
+            "Groups that fit into a core",
             ["calculated from sizes reported of M1 and M2"],
         )
 

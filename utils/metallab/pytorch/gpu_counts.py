@@ -36,9 +36,6 @@ SHARED_BYTES = 60 * 1024
 MOST_THREADS = 3072
 """At once on a core, however few registers they take: philipturner/metal-benchmarks."""
 
-ENOUGH_THREADS = 768
-"""So many keep every arithmetic unit of a core busy: philipturner/metal-benchmarks."""
-
 _READ, _WRITE = 0, 1
 
 
