@@ -179,6 +179,33 @@ def test_a_machine_that_keeps_its_speed_says_nothing_of_it():
     assert "disturbed" not in str(bench.machine)
 
 
+def test_what_two_copies_pay_alike_is_no_part_of_the_bandwidth():
+    """Copies that pay only half of the overhead that small calls pay."""
+    planted = Planted(MACHINE)
+
+    def copy(size: int) -> Probe:
+        def run() -> None:
+            planted.now += round((MACHINE.overhead / 2 + size / MACHINE.bandwidth) * 1e9)
+
+        return Probe(run, Work(0, size))
+
+    probes = dataclasses.replace(planted.probes(), copy=copy(2**20), half_copy=copy(2**19))
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert bench.machine.bandwidth == pytest.approx(MACHINE.bandwidth, rel=0.01)
+
+
+def test_a_machine_keeps_what_each_small_call_took():
+    planted = Planted(MACHINE)
+    slower = Probe(lambda: setattr(planted, "now", planted.now + 40_000), Work(4, 32))
+    launches = (*planted.probes().launches, slower)
+    probes = dataclasses.replace(planted.probes(), launches=launches)
+
+    bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
+
+    assert bench.machine.launches == pytest.approx((MACHINE.overhead, 40e-6), rel=0.01)
+
+
 def test_a_machine_that_changes_its_speed_while_its_numbers_are_taken_says_so():
     planted = Planted(MACHINE)
 

@@ -120,6 +120,16 @@ FIGURES = {
 }
 
 
+def test_the_numbers_of_calls_on_one_place_do_not_lie_on_each_other():
+    figure = drawings.draw_roofline(CPU, [READINGS[0]] * 3)
+    FigureCanvasAgg(figure).draw()
+    numbers = [text for axes in figure.axes for text in axes.texts]
+    boxes = [text.get_window_extent() for text in numbers]
+
+    assert [text.get_text() for text in numbers] == ["1", "2", "3"]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
 @pytest.fixture(params=FIGURES)
 def drawn(request):
     """A figure, drawn, and a word that has to come from its arguments."""

@@ -41,12 +41,18 @@ def test_a_call_of_rows_returns_all_of_them(name):
 def test_every_variant_runs(name):
     call = CALLS[name]
     call.doubled(CPU)()
-    call.experiment(CPU).make(CPU)()
+    if call.experiment is not None:
+        call.experiment(CPU).make(CPU)()
     for suspect in call.suspects:
         suspect.make(CPU)()
 
 
-@pytest.mark.parametrize("name", CALLS)
+def test_products_that_fill_no_tile_have_no_experiment_for_their_limit():
+    without = [name for name, call in CALLS.items() if call.experiment is None]
+    assert without == ["matrix x 2 vectors", "matrix x 8 vectors", "matrix x 32 vectors"]
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.experiment])
 def test_an_experiment_changes_operations_or_bytes(name):
     change = CALLS[name].experiment(CPU).change
     assert change.factor != 1

@@ -13,6 +13,12 @@ from matplotlib.ticker import FuncFormatter
 from metallab import plots, units
 from metallab.roofline import Machine, Reading, Work
 
+SIDES = ((0, 1), (0, -1), (1, 0), (-1, 0), (0.7, 0.7), (-0.7, 0.7), (0.7, -0.7), (-0.7, -0.7))
+"""Of a point, where its number may stand."""
+
+LEAST_ROOM = 9.5
+"""Printer's points from a number to the next one or to a point, so that both can be read."""
+
 
 def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
     """Draw a machine's roofline, and where each call lies, by its number.
@@ -37,6 +43,7 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
         axes.axvline(machine.ridge, color=plots.GREY, linestyle=":", linewidth=1)
         for number, each in enumerate(readings, 1):
             _draw_point(axes, number, each)
+        _number_points(axes, [(each.work.intensity, each.rate) for each in readings])
 
         axes.set_xlabel("arithmetic intensity [FLOP/B]; dotted: ridge point")
         axes.set_ylabel("reached")
@@ -77,17 +84,29 @@ def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
         label=f"{number} {reading.measurement.name}",
     )
 
-    # neighbours lie close together, so that their numbers go to different sides in turn
-    aside = ((0, 9), (0, -9), (9, 0), (-9, 0))[number % 4]
-    axes.annotate(
-        str(number),
-        (reading.work.intensity, reading.rate),
-        xytext=aside,
-        textcoords="offset points",
-        ha="center",
-        va="center",
-        fontsize=8,
-    )
+
+def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Write its number beside each point, where it is farthest from other points and from the numbers before."""
+    axes.autoscale_view()
+    pixels_a_point = axes.figure.dpi / 72
+    places = axes.transData.transform(points) / pixels_a_point
+    sides = [distance * np.array(side) for distance in (10, 18) for side in SIDES]
+    taken = list(places)
+
+    for number, (point, place) in enumerate(zip(points, places, strict=True), 1):
+        free = [min(np.hypot(*(place + side - other)) for other in taken) for side in sides]
+        # what is near is better, where it is free enough to be read
+        best = next((k for k, room in enumerate(free) if room >= LEAST_ROOM), int(np.argmax(free)))
+        taken.append(place + sides[best])
+        axes.annotate(
+            str(number),
+            point,
+            xytext=tuple(sides[best]),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=8,
+        )
 
 
 def _label_rates(axes: Axes) -> None:

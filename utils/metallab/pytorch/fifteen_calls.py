@@ -38,6 +38,9 @@ FLOAT = 4
 CHUNKS = 64
 """Into so many pieces a tensor is cut, so that a piece fits into a CPU's cache."""
 
+TILE = 64
+"""A product of fewer columns may compute so many all the same: more of them change nothing, whatever its limit is."""
+
 FEW_COLUMNS = (4, 16)
 """Of the skinny products that are probes: between the 2, 8 and 32 of those that are predicted."""
 
@@ -56,6 +59,8 @@ class Suspect:
 
     cause: str
     make: Make
+    is_new_memory: bool = False
+    """Not to be tried where new memory was measured to cost nothing: pieces cost a GPU a launch each."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Call:
     make: Make
     doubled: Make
     """The same with twice the operations and twice the bytes."""
-    experiment: Callable[[torch.device], Experiment]
-    """With only one of the two changed; a CPU and a GPU need different ones."""
+    experiment: Callable[[torch.device], Experiment] | None
+    """With only one of the two changed; a CPU and a GPU need different ones. None where none tells the limit."""
     suspects: tuple[Suspect, ...] = ()
     """What may be the cause if the prediction fails."""
 
@@ -83,7 +88,7 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
     side : int
         Rows and columns of the smallest product; it is doubled until the device is full.
     numbers : int
-        float32 numbers that are copied. Twice their bytes should be more than any cache holds.
+        float32 numbers that are copied, and half of them. Their bytes should be more than any cache holds.
 
     Returns
     -------
@@ -92,6 +97,7 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
     """
     source = torch.ones(numbers, device=device)
     target = torch.empty_like(source)
+    first, to = source[: numbers // 2], target[: numbers // 2]
     made: dict[int, Probe] = {}
 
     def product(power: int) -> Probe:
@@ -104,6 +110,7 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
         launches=_launches(device),
         product=product,
         copy=Probe(lambda: target.copy_(source), Work(0, 2 * source.nbytes)),
+        half_copy=Probe(lambda: to.copy_(first), Work(0, 2 * first.nbytes)),
         functions=(_silu(source, target, CHUNKS), _silu(source, target, 1)),
         skinny=tuple(_skinny(device, numbers, columns) for columns in FEW_COLUMNS),
         new_memory=tuple(_new_memory(target[: numbers // part]) for part in (128, 32, 8, 2)),
@@ -293,12 +300,15 @@ def _vectors_call(rows: int, columns: int, count: int) -> Call:
         out = torch.empty(count, rows, device=device)
         return lambda: torch.mm(vectors, matrix.t(), out=out)
 
+    def experiment(_: torch.device) -> Experiment:
+        return Experiment(change, _product(rows, columns, 2 * count))
+
     return Call(
         name=f"matrix x {count} vectors",
         work=_count_skinny(rows, columns, count),
         make=_product(rows, columns, count),
         doubled=_product(2 * rows, columns, count),
-        experiment=lambda _: Experiment(change, _product(rows, columns, 2 * count)),
+        experiment=experiment if count >= TILE else None,
         suspects=(Suspect("the layout: vectors as rows, as a linear layer has them", as_rows),),
     )
 
@@ -339,7 +349,7 @@ def _layer_norm_call(side: int) -> Call:
 
     why = "mean, variance, difference, quotient: 8 a number; read and written, into new memory"
     work = _count_rows(side, 8, why, is_new=True)
-    new_memory = Suspect("new memory for each result", _norm_in_pieces(side))
+    new_memory = Suspect("new memory for each result", _norm_in_pieces(side), is_new_memory=True)
     return _rows_call("layer norm", side, work, build, new_memory)
 
 
