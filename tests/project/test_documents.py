@@ -4,6 +4,7 @@ import re
 import textwrap
 import tomllib
 from collections import Counter
+from functools import cache
 
 import nbformat
 import pytest
@@ -61,6 +62,7 @@ def targets(path):
     ]
 
 
+@cache
 def anchors(path):
     """The names that GitHub gives a page's headings, and JupyterLab a notebook's."""
     names, seen, heading = set(), Counter(), False
@@ -110,7 +112,10 @@ def commands(path):
                 yield match[1].split()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+NOTEBOOKS = [paths.NOTEBOOKS / name for name in PAGES]
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=named)
 def test_links_lead_to_a_file_and_a_heading(path):
     assert not list(broken(path))
 

@@ -599,15 +599,6 @@ def assert_captions(executed):
             assert "caption" in tags, f"no caption behind {cell.id}"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_links_lead_somewhere(path):
-    text = "\n".join(
-        c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
-    )
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-        assert (path.parent / target).exists(), f"{path.name} links to {target}"
-
-
 def run_apart(path, kind, folder, **options):
     """Run a changed notebook into a folder of its own, so that it is never taken for the real one."""
     return run_notebook(

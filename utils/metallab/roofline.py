@@ -423,8 +423,9 @@ def calibrate(
     -------
     Bench
         With the machine's numbers. The launch is subtracted from the times of the probes, since it is no part of their
-        rate; the bandwidth is that of the difference of two copies, where there are two. A number whose probes are missing stays as `Machine` has it. A machine whose looks were far apart says so
-        when it is printed, and is not `Machine.is_steady`.
+        rate; the bandwidth is that of the difference of two copies, where there are two. A number whose probes are
+        missing stays as `Machine` has it. A machine whose looks were far apart says so when it is printed, and is not
+        `Machine.is_steady`.
 
     Raises
     ------
@@ -455,7 +456,9 @@ def calibrate(
         skinny=statistics.median(each.skinny for each in rounds),
         probed=probed,
         spread=max(max(rates) / min(rates) for rates in (peaks, bandwidths)),
-        launches=tuple(map(statistics.median, zip(*(each.launches for each in rounds), strict=True))),
+        launches=tuple(
+            map(statistics.median, zip(*(each.launches for each in rounds), strict=True))
+        ),
     )
     return Bench(machine, probes, on, look, clock)
 
