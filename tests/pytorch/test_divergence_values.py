@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from metallab.doctor import formats
-from metallab.pytorch.divergence import conditions, differences, layers, report, wording
+from metallab.pytorch.divergence import (
+    conditions,
+    differences,
+    layers,
+    report,
+    unwritten,
+    wording,
+)
 from metallab.pytorch.divergence.calls import Call
 from metallab.pytorch.divergence.compare import Comparison, compare, compute_reference
 from metallab.pytorch.divergence.conditions import (
@@ -356,3 +363,55 @@ def is_sentence(text: str) -> bool:
     """Return True for three words or more."""
     words = [word.strip(string.punctuation) for word in text.split()]
     return sum(word.isalpha() for word in words) >= 3
+
+
+# ---- results that are written in part --------------------------------------------------------------------------------
+
+CTC_LENGTHS = {"input": [6, 3], "target": [2, 1]}
+"""The second item ends early in both: behind its 3 steps and its 3 states CTC writes nothing."""
+
+
+def ctc_call() -> Call:
+    torch.manual_seed(0)
+    log_probabilities = torch.randn(6, 2, 4).log_softmax(-1)
+    args = (log_probabilities, torch.tensor([[1, 2], [3, 0]]), *CTC_LENGTHS.values())
+    return Call(torch.ops.aten._ctc_loss.default, args, {})
+
+
+CTC_CHANGES = {
+    "behind its input": ((1, slice(3, 6)), False),
+    "behind its target": ((1, slice(None), slice(3, 5)), False),
+    "in the shorter item": ((1, 2, 2), True),
+    "in the longer item": ((0, 5, 4), True),
+}
+
+
+@pytest.mark.parametrize("left", [1e8, float("nan")], ids=["number", "NaN"])
+@pytest.mark.parametrize(("place", "is_wrong"), CTC_CHANGES.values(), ids=CTC_CHANGES)
+def test_of_ctc_only_what_it_writes_is_compared(place, is_wrong, left):
+    call = ctc_call()
+    loss, log_alpha = call.compute()
+    log_alpha[place] = left
+    assert (compare_call(call, loss, log_alpha).difference is not None) == is_wrong
+
+
+def test_a_wrong_loss_of_ctc_is_found():
+    call = ctc_call()
+    loss, log_alpha = call.compute()
+    assert compare_call(call, loss + torch.tensor([0, 0.1]), log_alpha).difference.count == 1
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor], ids=["lists", "tensors"])
+def test_lengths_of_ctc_are_lists_or_tensors(kind):
+    lengths = [kind(each) for each in CTC_LENGTHS.values()]
+    call = Call(torch.ops.aten._ctc_loss.default, (*ctc_call().args[:2], *lengths), {})
+    _, log_alpha = unwritten.clear_unwritten(call, [torch.ones(2), torch.ones(2, 6, 5)])
+    assert log_alpha.sum(dim=(1, 2)).tolist() == [6 * 5, 3 * 3]
+
+
+@pytest.mark.parametrize("infinite", ["log_alpha", "loss"])
+def test_of_ctc_an_infinite_loss_is_traced_and_the_logarithm_of_0_is_not(infinite):
+    values = {"loss": torch.zeros(2), "log_alpha": torch.zeros(2, 6, 5)}
+    values[infinite][0] = -torch.inf
+    left = unwritten.clear_expected_infinities(ctc_call(), list(values.values()))
+    assert any(tensor.isinf().any() for tensor in left) == (infinite == "loss")

@@ -29,7 +29,8 @@ wrong, small calls are made again in bursts, with other numbers. What was compar
 **Random numbers** differ on every device, so they are not compared: random operators are listed in ``Report.random``.
 Dropout has to keep its share and scale what it keeps; other random numbers have to lie in their range, what has
 probability 0 must not be drawn, and a permutation has each number once. Not compared is also what PyTorch cannot
-compute on the CPU in float64, memory that is not written yet (``empty``), and views.
+compute on the CPU in float64, views, and memory that is not written: ``empty``, or the part behind the end of a shorter
+sequence in what CTC keeps for its gradient.
 
 The modules, in the order in which a search goes through them:
 
@@ -41,6 +42,7 @@ The modules, in the order in which a search goes through them:
 `compared`      the kinds of calls that earlier runs have compared
 `calls`         a call of an operator, which can be copied to the CPU and made again
 `compare`       a call's results and arguments against those of the CPU in float64
+`unwritten`     which part of a result an operator writes: the rest is not compared
 `differences`   how a result is wrong, or why it was not compared, as values
 `draws`         random numbers that cannot have been drawn
 `repeat`        makes calls again that were right

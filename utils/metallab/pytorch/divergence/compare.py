@@ -36,6 +36,7 @@ from metallab.pytorch.divergence.differences import (
     WrongValues,
     WrongWrite,
 )
+from metallab.pytorch.divergence.unwritten import clear_unwritten
 
 MAX_ROUNDING_FACTOR = 8
 """Rounding is at most so many times the error of the CPU in the same dtype, or of changing the last bits."""
@@ -96,7 +97,7 @@ class Reference:
     after: Call
     """The same in float64, after the CPU made it: its arguments may be written to."""
     results: list[Tensor]
-    """What the CPU returned in float64."""
+    """What the CPU returned in float64, with 0 where the operator writes nothing."""
 
     @functools.cached_property
     def written(self) -> list[int]:
@@ -191,7 +192,7 @@ def compute_reference(before: Call, returned: list[Tensor]) -> Reference | NotCo
             checks.tolerance(value.dtype)
 
         after = before.copy_to_cpu(to_float64)
-        return Reference(before, after, results(after.compute()))
+        return Reference(before, after, clear_unwritten(before, results(after.compute())))
     except CPU_ERRORS as error:
         message = units.first_line(error).split(". ")[0]
         return NotCompared(Reason.CPU_RAISES, message)
@@ -208,7 +209,7 @@ def _is_on_cpu(call: Call) -> bool:
 def _results_and_arguments(call: Call) -> list[Tensor]:
     """Make a call on the CPU, and return its results and its arguments afterwards; nothing if the CPU raises."""
     try:
-        return [*results(call.compute()), *call.tensors]
+        return [*clear_unwritten(call, results(call.compute())), *call.tensors]
     except CPU_ERRORS:
         return []
 
@@ -255,7 +256,8 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
     if len(reference.results) != count:
         return Comparison(not_compared=NotCompared(Reason.OTHER_COUNT, counts=counts))
 
-    comparer = _ResultComparer(reference, after, returned[:count])
+    written = clear_unwritten(reference.before, returned[:count])
+    comparer = _ResultComparer(reference, after, written)
     difference = comparer.compare()
     return Comparison(difference, comparer.largest, comparer.not_compared or kept)
 

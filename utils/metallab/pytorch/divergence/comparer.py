@@ -41,6 +41,7 @@ from metallab.pytorch.divergence.report import (
     Report,
 )
 from metallab.pytorch.divergence.runs import RunMode
+from metallab.pytorch.divergence.unwritten import clear_expected_infinities, clear_unwritten
 
 RIGHT_REPEATS = 3
 """A wrong call is made again until it has been right so many times."""
@@ -270,7 +271,9 @@ class OperatorComparer:
         # results and arguments in one order on both sides; an infinity is traced by its address on the device
         results_on_device = [leaf for leaf in tree_leaves(result) if leaf is not None]
         on_device = [*results_on_device, *call.tensors]
-        on_cpu = [*returned, *after.tensors]
+        # nor does it come from memory that the operator left as it was
+        written = clear_expected_infinities(before, clear_unwritten(before, returned))
+        on_cpu = [*written, *after.tensors]
         self._trace_infinities(call, before, on_cpu, on_device)
 
     def _keep(self, kind: CallKind | None, call: Call, before: Call, result: Any) -> None:

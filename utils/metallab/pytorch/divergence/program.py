@@ -14,6 +14,7 @@ from metallab import checks
 from metallab.pytorch.divergence.calls import REFERENCES, Call, Placeholder
 from metallab.pytorch.divergence.compare import POSITION_OPERATORS
 from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.unwritten import count_written_whole
 
 SHORT = 60
 """Characters of arguments that stand on one line."""
@@ -132,6 +133,9 @@ def _write_results(call: Call) -> str:
         return f"[operator({arguments})]"
     if types == ["number"]:
         return f"[torch.tensor(operator({arguments}))]"
+    whole = count_written_whole(call)
+    if whole is not None:  # behind them lies memory as it was, other numbers in each run
+        return f"list(operator({arguments})[:{whole}])"
     # a gradient that nothing asked for is None
     return f"[x for x in operator({arguments}) if x is not None]"
 
