@@ -101,8 +101,8 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
     """Draw speed-ups over each comparison's baseline with their 95 % intervals; grey where neither is faster.
 
     A variant whose speed-up is withheld is named with the reason, without a bar. Where all are, the times themselves
-    are drawn, marked with the reason; of the simulated GPU, whose times say nothing, the reasons alone. RuntimeError as
-    `metallab.timing.Comparison.drift`.
+    are drawn, marked with the reason; of the simulated GPU, whose times say nothing, the reasons alone. RuntimeError
+    while the block of a sentinel that watched one of them is still open.
     """
     answers = [(c, answer) for c in comparisons for answer in c.answers.values()]
     if answers and not any(answer.ratio for _, answer in answers):
@@ -117,7 +117,8 @@ def speedups(comparisons: Sequence[Comparison]) -> Figure:
         baselines = list(dict.fromkeys(c.baseline for c in comparisons))
         over = f"over {baselines[0]}" if len(baselines) == 1 else "over the baseline of each row"
         measured = [each for c in comparisons for each in c.measurements.values()]
-        devices, simulated, _ = _find_devices(measured)
+        # of a busy machine the withheld speed-ups tell
+        devices, simulated, _is_busy = _find_devices(measured)
         title(figure, f"Speed-up {over}", devices, simulated)
 
     return describe(figure, "; ".join(f"{c.name}: {answer}" for c, answer in answers))
@@ -610,6 +611,7 @@ def _find_printers(figure: Figure) -> dict[str, Callable[[Figure], Any]]:
             printers[kind] = formatter.lookup_by_type(type(figure))
         except KeyError:
             continue  # it is not set to this one
+        # IPython asks each formatter again after it has shown the figure as we do: it need not draw a second time
         _keep_from_drawing(formatter, figure)
 
     return printers or {"image/png": functools.partial(print_figure, base64=True)}

@@ -75,10 +75,13 @@ class PyTorchDevice(Device):
         import torch
 
         place = torch.device("cpu") if self.simulated else self.torch_device
-        cache = caches.find_cpu_cache()
         if place.type == "cuda":
             cache = torch.cuda.get_device_properties(place).L2_cache_size
-        size = caches.size_buffer(None if place.type == "mps" else cache)
+        elif place.type == "mps":
+            cache = None  # no program is told its size: the buffer is larger than any that is known
+        else:
+            cache = caches.find_cpu_cache()
+        size = caches.size_buffer(cache)
         if place.type != "cuda":  # on a Mac it is the same memory
             caches.require_memory(size)
 

@@ -94,15 +94,17 @@ def audit_machine() -> Audit:
     Raises
     ------
     DeviceUnavailable
-        If ``METALLAB_DEVICE`` names a device that is missing or computes wrongly; the quiet is asked of that one.
+        If ``METALLAB_DEVICE`` names a device that is missing or computes wrongly: it is the one that is judged as to
+        whether the machine is quiet enough to measure.
     metallab.isolated.ChildFailed
         If the folder for temporary files cannot be written.
     """
+    # found without an import, since some plugins end the process that imports them
     installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     # two at once, since importing keeps a core busy, and more would need the memory of as many frameworks
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(check_framework, installed))
-    compared, differences = compare_versions()
+    compared, differences = compare_versions()  # with those that were tested together
     best = device.pick(framework=device.first_framework())
 
     return Audit(

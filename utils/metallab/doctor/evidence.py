@@ -148,6 +148,7 @@ def _collect_profile(result: ProfileResult) -> list[Evidence]:
         (
             each.name,
             each.kind,
+            # the names that the trace has, where not all are of layers, such as a part of the loss; empty of none
             wording.name_layers(each.layers) or each.modules,
             each.calls,
             f"{1e3 * each.seconds:.7g}",

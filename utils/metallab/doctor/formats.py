@@ -153,7 +153,7 @@ def _make_formats(subject: ModelUnderTest, on: PyTorchDevice) -> Iterator[Format
 def _to_format_run(
     each: Format, run: Run, in_float32: Run, on: PyTorchDevice, time_budget: Allowance
 ) -> FormatRun:
-    """Return a run in numbers, with what the format costs: time, as time permits, and memory.
+    """Return a run in numbers, with what the format costs: time, as time permits, and memory kept for training.
 
     Infinities that the run ``in_float32`` has at the same places are no fault of a small format, and are left out.
     """
@@ -167,7 +167,7 @@ def _to_format_run(
         raised=run.raised,
         infinity=new[0] if new else None,
         time=_time_inference(each, run, on, time_budget),
-        kept_bytes=_count_kept(each),
+        kept_bytes=_count_kept_for_backward(each),
     )
 
 
@@ -196,7 +196,7 @@ def _time_inference(
     return call_time(timing.measure(inference, on=on, name=each.name, budget=budget))
 
 
-def _count_kept(each: Format) -> int | None:
+def _count_kept_for_backward(each: Format) -> int | None:
     """Return the bytes kept for the backward pass; None if the model raises, which another column reports."""
     with contextlib.suppress(Exception), each.autocast:
         return precision.count_kept_bytes(each.subject.model, each.subject.outputs)
@@ -298,7 +298,7 @@ class _NonfiniteFinder:
     def see(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, note the place if it makes infinite numbers or NaN, and return its result."""
         name = operator.name().partition("::")[2].partition(".")[0]
-        # asked before the call, which may write to its arguments; by name, since a copy makes no number of its own
+        # asked before the call, which may write to its arguments
         has_inherited = self._has_inherited(name, (args, kwargs))
         result = operator(*args, **kwargs)
         # neither computes numbers: a view has those of its argument, and unwritten memory has any
@@ -323,7 +323,8 @@ class _NonfiniteFinder:
         """Return True if an operator is given infinite numbers or NaN that another operator has made.
 
         Those of weights and inputs count as made by the operator that computes with them, since casting them to a small
-        format makes infinities where the user's code has none.
+        format makes infinities where the user's code has none. An operator that only copies computes nothing: what it
+        returns it has inherited, also from weights and inputs.
         """
         return any(
             name in COPIES or _address(tensor) not in self._given

@@ -29,6 +29,8 @@ def main(folder: str) -> int:
     part.write_bytes(answer)
     part.rename(Path(folder, "answer"))
 
+    # `isolated.run` names the simulated GPU for ``device="mps"`` where there is no Mac. What it has to do at the end is
+    # done here, since `os._exit` below leaves it out: it waits for the last backward pass and prints its profile
     is_simulated = os.environ.get("METALLAB_DEVICE") == "sim"
     if is_simulated:
         atexit._run_exitfuncs()
@@ -37,7 +39,8 @@ def main(folder: str) -> int:
             stream.flush()
     kill_descendants()
 
-    # PyTorch's threads for backward passes may hold the device while Python is taken down: do not wait
+    # PyTorch's threads for backward passes may hold the simulated device, a part of which is Python, while Python is
+    # taken down: do not wait
     if is_simulated:
         os._exit(0)
     return 0

@@ -56,16 +56,17 @@ class _Kernel:
         self._manager = KernelManager(
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # this interpreter
             connection_file=str(folder / "connection.json"),
-            transport="ipc",
+            transport="ipc",  # by files in this folder: no port that another program may take
             ip=str(folder / "ipc"),
         )
         with log.open("ab") as output:
             self._manager.start_kernel(
-                env=mark(environment, self._mark),
+                env=mark(environment, self._mark),  # by which `end` finds what it has started
                 cwd=os.getcwd(),
                 stdout=output,
                 stderr=output,
                 extra_arguments=[
+                    # else IPython would take what native code writes, and lose it where the process crashes
                     "--IPKernelApp.capture_fd_output=False",
                     "--HistoryManager.enabled=False",
                 ],

@@ -57,9 +57,9 @@ class Project(Workbench):
         Returns
         -------
         Callable
-            It prints and keeps what was found, and returns True. It raises `Refused` with the reason, and keeps that,
-            where the tools do not support what the step was given, or the reader's own code or a tool raises; OSError
-            if ``steps.json`` cannot be written.
+            It prints and keeps what was found, and returns True, as what judges an exercise does. It raises `Refused`
+            with the reason, and keeps that, where the tools do not support what the step was given, or the reader's own
+            code or a tool raises; OSError if ``steps.json`` cannot be written.
 
         Raises
         ------
@@ -86,8 +86,9 @@ class Project(Workbench):
                 step.refusal = self._without_folder(str(refused))
                 raise refused from error
             finally:
+                # of the script and of the moved model, as far as they are examined, since a step may compare both: with
+                # other digests later, it is outdated
                 factories = [each.basis.factory for each in self.state.examined.values()]
-                # with other digests later, the step is outdated
                 step.digests = {factory: digest_of(factory) for factory in factories}
                 self.state.save(self.folder / "steps.json")
 

@@ -471,13 +471,15 @@ def compare_times(work: Workbench, name: Any) -> Finding:
     work.comparisons = [compared]
     records.save("results", compared, on=work.on, folder=work.folder)
 
-    for withheld in compared.refused.values():
-        if withheld.reason is Reason.OUTPUTS_DIFFER:
+    # ``refused`` has what the measuring itself found, such as outputs that differ; ``withheld``, below, has these and
+    # every other lack of a speed-up, as on a busy machine
+    for refused in compared.refused.values():
+        if refused.reason is Reason.OUTPUTS_DIFFER:
             # a time of other numbers is no time of the same work; random outputs have an advice of their own
             kind = Refusal.TIMES_NOT_COMPARED
             if is_random(script, task) or is_random(moved, task):
                 kind = Refusal.TIMES_OF_RANDOM_OUTPUTS
-            raise Refused.because(kind, withheld=withheld)
+            raise Refused.because(kind, withheld=refused)
 
     sentences = "; ".join(compared.sentences)
     return Finding(

@@ -149,6 +149,7 @@ class Curve:
 
         heading = f"{self.work}, float32"
         if self.stored:
+            # with sizes in brackets: (no speed-up is given at n = 512)
             heading += f", stored: not measured here{timing.not_counted(self._won)}"
 
         lines: dict[str, Any] = {}

@@ -423,11 +423,13 @@ def compare_runs(run: Record, base: Record) -> Comparison:
         parity=claimed.parity,
     )
     stated = claimed.withheld
+    # what was withheld for its outputs, or as simulated, has no ratio; on a busy machine, or after a drift, it has one
+    has_ratio = stated is None or claimed.median is not None
     return replace(
         compared,
-        paired={} if stated and claimed.median is None else compared.paired,
+        paired=compared.paired if has_ratio else {},
         refused={claimed.variant: stated} if stated else {},
-        sentinels=(),
+        sentinels=(),  # those that are open now watch other work; what the run's own have found is in ``stated``
         series=claimed.series,
         roles={claimed.variant: claimed.role},
     )

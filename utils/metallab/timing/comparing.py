@@ -332,9 +332,9 @@ def _prepare_inspections(
         baseline,
         checks,
         {variant: samplers[variant].first_result for variant in (baseline, *checks)},
-        budget.max_samples or FEWEST_PAIRS,
-        samplers[baseline].clock,
-        rng,
+        certain=budget.max_samples or FEWEST_PAIRS,  # a small limit is the number of rounds
+        clock=samplers[baseline].clock,
+        rng=rng,
     )
 
     for sampler in samplers.values():

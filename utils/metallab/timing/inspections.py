@@ -68,7 +68,8 @@ class Inspections:
         What each variant, and the baseline, returned at first: found right, except for the baseline's, which is the
         reference.
     certain
-        The first look is at one of so many rounds, from the first one on.
+        The first look is at one of so many rounds, from the first one on, and of `FEWEST_PAIRS` if it is more: so it
+        comes before a short comparison ends.
     clock
         Returns nanoseconds.
     rng
@@ -98,15 +99,18 @@ class Inspections:
         """The number of the round that is taken now, counted from 1."""
         self.certain_round = rng.randint(1, min(FEWEST_PAIRS, certain))
         self.is_due = False
+        """Whether this round is inspected."""
         self.next_round = 0.0
         """The round from which on another one is inspected."""
         self.usual_seconds = 0.0
         """What a round took on average, up to the last one that was inspected, without looking."""
         self.seconds_of_look = 0.0
-        """What looking at the results of a round takes, as far as the next look will take it again."""
+        """What the next look at the results of a round will take, by this one: a parity check counts only if the
+        next look will need it again, and not if it has taught what right results are like."""
         self.seconds_looking = 0.0
         """Spent on looking in all rounds."""
         self.seconds_of_certain_look = 0.0
+        """Spent on looking in the certain round, which no limit of time keeps from being inspected."""
         self.began = clock()
 
     def begin_round(self) -> None:
@@ -268,7 +272,11 @@ def _values_of_part(part: Any) -> Any:
 
 
 def _is_like(known: Any, value: Any, distance: float) -> bool:
-    """Compare numbers, or the shapes and values of arrays of any framework, which may be a distance apart."""
+    """Return whether a part of a result, as `_values_of_part` gives it, is the known one, or an array near to it.
+
+    Texts and whole numbers have to be equal; floating arrays, of any framework, may be a distance apart. False may be
+    wrong, as of an infinity beside a small difference, and only costs a parity check. Arrays with NaN are never known.
+    """
     if not isinstance(known, tuple):
         return type(known) is type(value) and known == value
     if not _has_same_form(known, value):

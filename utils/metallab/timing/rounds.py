@@ -56,6 +56,7 @@ class _Lookout:
     def __init__(self, devices: Iterable[DeviceLike], clock: Clock) -> None:
         self.clock = clock
         self.opened_by_page = find_open()
+        """Sentinels whose blocks the page has entered."""
         self.watched: dict[str, DeviceLike] = {}
         self.work: dict[str, Callable[[], Any]] = {}
         if self.opened_by_page or mode.current() != "full":

@@ -50,7 +50,7 @@ class Use:
     @property
     def advice(self) -> str:
         """What to do about it; empty for what runs on the GPU."""
-        name = list_names([self]).partition(".")[0]
+        name = self.operator.partition("::")[2].partition(".")[0]  # add of aten::add.Tensor
         if self.status == "missing":
             way_out = f"set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the CPU, with copies"
             return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 23)"

@@ -131,7 +131,8 @@ class Call:
             if not _has_plain_storage(tensor):  # such as a sparse one, which shares nothing
                 return change(tensor.to("cpu", copy=True))
 
-            # a view may be conjugated or negated lazily, while another view of its memory is not
+            # one copy for each storage, device and dtype; a view may also be conjugated or negated lazily, as its whole
+            # storage is then, while another view of the same memory is not
             key = (*_storage_key(tensor), tensor.is_conj(), tensor.is_neg())
             if key not in copies:
                 storage = whole_storage(tensor).to("cpu", copy=True)

@@ -331,6 +331,7 @@ class _ResultComparer:
                 continue
 
             has_changed = ~_equal(was, now)
+            # what it writes to may be another argument that is a view of the same storage
             self._clear_written(has_changed, after)
             if has_changed.any():
                 return StrayWrite(name, int(has_changed.sum()))
@@ -415,8 +416,9 @@ class _ResultComparer:
 
         dtype = self._right_dtype(number, exact, value)
         if value.dtype != dtype:
-            # a device may keep statistics beside the result, such as a mean, in a more precise dtype
-            is_worse = _precision(value.dtype) > _precision(dtype)
+            # a device may keep statistics beside the result, such as a mean, in a more precise dtype, whose numbers
+            # are closer to each other. Where the CPU returns nothing in this dtype, the device's dtype is the right one
+            is_worse = _step_above_1(value.dtype) > _step_above_1(dtype)
             is_result = number == 0
             if is_result or is_worse or not is_floating(value):
                 return WrongKind.of(self.reference.cpu_same_dtype[number], value)
@@ -649,7 +651,7 @@ def _smallest(dtype: torch.dtype) -> float:
     return 2.0**-23 if dtype == torch.float16 else torch.finfo(dtype).smallest_normal
 
 
-def _precision(dtype: torch.dtype) -> float:
+def _step_above_1(dtype: torch.dtype) -> float:
     """Return the distance from 1 to the next number; 0 for integers."""
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 

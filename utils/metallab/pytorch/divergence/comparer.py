@@ -373,14 +373,15 @@ class OperatorComparer:
     ) -> None:
         """Note which call an infinity in the results comes from; a NaN that no argument has ends the search.
 
-        A right operator makes a NaN from infinities, so the call that made those is what a reader looks for.
+        That is done by `_record`, after which no call is compared. A right operator makes a NaN from infinities, so the
+        call that made those is what a reader looks for.
 
         Parameters
         ----------
         call, before
             The call on the device, and on the CPU with what it was given.
         on_cpu
-            Its results and its arguments afterwards, on the CPU.
+            Copies, on the CPU, of what the device made: its results and its arguments afterwards.
         on_device
             The same on the device, in the same order.
         """
@@ -403,6 +404,7 @@ class OperatorComparer:
         )  # the mean of nothing is NaN
         if has_new_nan and has_elements:
             self.report.infinity = origin if infinite_arguments else None
+            # the CPU makes the NaN as well, else the call would have been found wrong before
             self._record("agrees", call, NewNaN())
 
     def _find_origin(

@@ -83,19 +83,20 @@ def _count_nan(call: Call, drawn: Tensor) -> WrongDraw | None:
 
 
 def _count_outside(call: Call, drawn: Tensor, low: float, high: float) -> WrongDraw | None:
-    """Return how many numbers lie outside of a range, or have probability 0."""
+    """Return how many numbers lie outside of a range, or have probability 0; NaN counts as inside, see `_count_nan`.
+
+    Both ends belong to the range: where PyTorch leaves one out, rounding to a small dtype may still give it.
+    """
     outside = (drawn < low) | (drawn > high)
     if is_floating(drawn) and math.isinf(high):
-        outside |= drawn.isinf()
+        outside |= drawn.isinf()  # which no comparison finds: infinity is not above infinity
     if outside.any():
         return WrongDraw.of(DrawFault.OUTSIDE, outside)
     if not call.short_name.startswith("bernoulli"):
         return None
 
-    share = call.settings.get("p", call.tensors[0])
-    if share is None:
-        share = call.tensors[0]
-    share = torch.as_tensor(share, dtype=torch.float64)
+    # ``bernoulli(input)`` has no p: each number of the input is a probability
+    share = torch.as_tensor(call.settings.get("p", call.tensors[0]), dtype=torch.float64)
     drawn = drawn.to(torch.float64)
     impossible = ((drawn != 0) & (share == 0)) | ((drawn != 1) & (share == 1))
     impossible |= (drawn != 0) & (drawn != 1)

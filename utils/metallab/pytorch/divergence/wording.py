@@ -399,7 +399,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
     """Return what stands below the headline, a name and a text each.
 
     That is the first call that is wrong or makes a NaN, what to do or how large rounding was, where the first infinity
-    comes up, what is random, and what is not compared.
+    comes up, in which modes the model was run, what is random, and what is not compared.
     """
     rows = []
     if first := report.divergent_call:

@@ -106,7 +106,8 @@ def _find_missing(name: str) -> str | None:
         return "ninja is not here. `pip install ninja`"
 
     if not needs.has_compiler():
-        compiler, fix = bootstrap.find_compiler()[0], needs.TOOLS["c++"].fix()
+        compiler, *_options = bootstrap.find_compiler()
+        fix = needs.TOOLS["c++"].fix()
         return f"there is no C++ compiler ({compiler}). `{fix}`, then try again"
     return None
 

@@ -139,6 +139,7 @@ def gives(
             _require_bits(x, lambd, torch.tensor(out), right)
         return True
 
+    # a reason begins with the exception's name: with `SimulationError` and `NoCompiler` there is no GPU to run it on
     if outcome.reason.startswith(("Simulation", "NoCompiler")):
         return isolated.Skipped(outcome.reason)
     if outcome.ended == "timeout":
