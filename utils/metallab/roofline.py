@@ -535,7 +535,8 @@ def _look_at_bandwidth(probes: Probes, copying: float, overhead: float, timer: _
     """Return the rate of the bytes that the whole copy has more than half of it.
 
     What both pay alike drops out. An overhead that is subtracted makes the rate too high instead where the copy does
-    not pay all of it: on an H200 it came out 10 % above the label.
+    not pay all of it: on an H200 that gave 4.2 to 4.6 TB/s as small calls took 13 to 22 us, and the difference of two
+    copies 4.2 to 4.3 in the same rounds.
     """
     bytes_copied = probes.copy.work.bytes
     half = probes.half_copy

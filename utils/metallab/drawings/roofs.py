@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
 
 from metallab import plots, units
 from metallab.roofline import Machine, Reading, Work
@@ -94,7 +95,7 @@ def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     taken = list(places)
 
     for number, (point, place) in enumerate(zip(points, places, strict=True), 1):
-        free = [min(np.hypot(*(place + side - other)) for other in taken) for side in sides]
+        free = [_find_room(place + side, taken) for side in sides]
         # what is near is better, where it is free enough to be read
         best = next((k for k, room in enumerate(free) if room >= LEAST_ROOM), int(np.argmax(free)))
         taken.append(place + sides[best])
@@ -111,6 +112,11 @@ def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 
 def _label_rates(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.rate(value, "FLOP/s")))
+
+
+def _find_room(place: NDArray[np.float64], taken: Sequence[NDArray[np.float64]]) -> float:
+    """Return how far the nearest of the places that are taken is away."""
+    return min(float(np.hypot(*(place - other))) for other in taken)
 
 
 @dataclass(frozen=True)
