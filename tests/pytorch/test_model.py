@@ -64,3 +64,36 @@ def test_an_input_that_requires_a_gradient_requires_one_in_a_changed_copy(change
 
     assert changed.inputs[0].requires_grad
     assert changed.inputs[0].is_leaf
+
+
+# ---- a loss with variables of its module around it -------------------------------------------------------------------
+
+TARGETS = torch.arange(2)
+WEIGHTED = {"loss": nn.CrossEntropyLoss(weight=torch.ones(3))}
+
+
+def loss_of_variables(output):
+    return WEIGHTED["loss"](output, TARGETS)
+
+
+def test_variables_that_a_loss_names_move_with_the_model():
+    made = as_model((nn.Linear(4, 3), torch.ones(2, 4), loss_of_variables), "tests:example")
+    there = made.to("meta")
+    assert there.loss(there.model(*there.inputs)).device.type == "meta"
+    assert (TARGETS.device.type, WEIGHTED["loss"].weight.device.type) == ("cpu", "cpu")
+
+
+calls = 0
+
+
+def counting_loss(output):
+    global calls
+    calls += 1
+    return output.mean()
+
+
+def test_a_loss_without_tensors_around_it_keeps_its_module():
+    made = as_model((nn.Linear(4, 3), torch.ones(2, 4), counting_loss), "tests:example")
+    before = calls
+    made.loss(made.model(*made.inputs))
+    assert calls == before + 1

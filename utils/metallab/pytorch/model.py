@@ -259,24 +259,43 @@ def _all_tensors(value: Any) -> list[Tensor]:
 # ---- a loss with tensors around it ---------------------------------------------------------------------------------
 
 
-def _open_closure(loss: Loss) -> Loss:
-    """Return a loss function in whose closure `map_tensors` finds tensors, such as targets.
+def _open_function(loss: Loss) -> Loss:
+    """Return a loss function in whose surroundings `map_tensors` finds tensors, such as targets.
 
-    It goes through the arguments of a `functools.partial`, so the contents of the closure become arguments. A loss
-    without a closure is returned as it is.
+    It goes through the arguments of a `functools.partial`, so what the function has around it become arguments: the
+    contents of its closure, and those variables of its module that it names and that hold tensors. A loss with neither
+    is returned as it is; what a function holds that this one calls is not found.
     """
-    if not isinstance(loss, types.FunctionType) or not loss.__closure__:
+    if not isinstance(loss, types.FunctionType):
         return loss
-    return functools.partial(
-        _call_with_closure, loss, [cell.cell_contents for cell in loss.__closure__]
-    )
+    contents = [cell.cell_contents for cell in loss.__closure__ or ()]
+    variables = {
+        name: loss.__globals__[name]
+        for name in loss.__code__.co_names
+        if _holds_tensors(loss.__globals__.get(name))
+    }
+    if not contents and not variables:
+        return loss
+    return functools.partial(_call_with_surroundings, loss, contents, variables)
 
 
-def _call_with_closure(loss: types.FunctionType, contents: list[Any], outputs: Any) -> Tensor:
-    """Call a loss function with other contents in its closure, such as targets on another device."""
+def _holds_tensors(value: Any) -> bool:
+    """Return True for a tensor, a module such as a criterion with weights, and a list, tuple or dict with one."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_tensors, value))
+    if isinstance(value, dict):
+        return any(map(_holds_tensors, value.values()))
+    return isinstance(value, Tensor | nn.Module)
+
+
+def _call_with_surroundings(
+    loss: types.FunctionType, contents: list[Any], variables: dict[str, Any], outputs: Any
+) -> Tensor:
+    """Call a loss function with another closure and other variables of its module, such as targets elsewhere."""
     function = types.FunctionType(
         loss.__code__,
-        loss.__globals__,
+        # the module's own dict, unless something in it is another: a function may count its calls there
+        {**loss.__globals__, **variables} if variables else loss.__globals__,
         loss.__name__,
         loss.__defaults__,
         tuple(map(types.CellType, contents)),
@@ -353,10 +372,10 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     """
     model, inputs, loss = _split_result(result, factory)
     plain, named = _split_inputs(inputs)
-    # The closure of a loss is opened for `cast`, which changes its tensors, such as targets, with the model's. Modules
-    # in it stay as they are, since `map_tensors` leaves them alone.
+    # A loss function is opened for `cast`, which changes the tensors around it, such as targets, with the model's.
+    # Modules among them stay as they are here, since `map_tensors` leaves them alone.
     loss, plain, named = map_tensors(
-        _detach_if_result, (_open_closure(loss or mean_square), plain, named)
+        _detach_if_result, (_open_function(loss or mean_square), plain, named)
     )
 
     weights = _all_tensors(model)
