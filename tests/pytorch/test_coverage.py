@@ -687,3 +687,20 @@ def test_a_packed_sequence_comes_back_with_its_lengths_on_the_cpu(make, needs_nu
 
     covered = mps_coverage(unpack, recurrent, torch.randn(2, 3, 4))
     assert covered.answer.startswith("Yes: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Torch not compiled with CUDA enabled",
+        "No CUDA GPUs are available",
+        "Found no NVIDIA driver on your system",
+    ],
+)
+def test_a_device_that_a_model_names_is_not_blamed_on_its_inputs(words):
+    def names_a_device(x):
+        raise RuntimeError(words)
+
+    with pytest.raises(coverage.TraceFailed, match=r"\.to\(x\.device\)") as failed:
+        mps_coverage(names_a_device, torch.ones(2))
+    assert "do they fit" not in str(failed.value)

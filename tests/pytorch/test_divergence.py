@@ -757,8 +757,16 @@ def test_operators_are_compared_where_the_model_has_no_float64():
     model = After(lambda y: y @ torch.ones(4, 2))
     report = divergence.find(model, (torch.randn(5, 8),), on=device.cpu())
     assert report.kind == "agrees"
-    assert report.layers_not_compared.reason == "CPU raises"
+    assert report.layers_not_compared.reason == "own dtype"
     assert report.compared > 2
+
+
+def test_a_tensor_of_its_own_dtype_is_named_with_its_line_and_the_way_out():
+    model = After(lambda y: y @ torch.ones(4, 2, device=y.device))
+    told = str(divergence.find(model, (torch.randn(5, 8),), on=device.cpu()))
+    line = model.function.__code__.co_firstlineno
+    assert f"test_divergence.py:{line})" in told
+    assert "x.new_zeros" in told
 
 
 def find_in_root(x: torch.Tensor, loss: Callable) -> Report:

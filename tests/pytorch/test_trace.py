@@ -234,6 +234,13 @@ def test_the_accelerator_starves_while_copies_or_the_cpu_work():
     assert made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace).starving == []
 
 
+def test_of_many_shapes_the_first_stand_in_a_row():
+    with trace.record(on=device.cpu()) as recorded:
+        torch.cat([torch.ones(n, 2) for n in range(1, 26)])
+    shapes = next(row.shapes for row in recorded.table().itertuples() if "cat" in row.operator)
+    assert shapes == "1x2, 2x2, 3x2, 4x2, ... (25)"
+
+
 def test_the_table_adds_up():
     """A row for each operator, place and dtype, the longest first."""
     table = DETOUR(trace).table()

@@ -71,6 +71,8 @@ COPIES = {
 }
 BETWEEN_MODULES = "; "
 """What stands between the modules that call an operator, in a row."""
+MOST_SHAPES = 4
+"""So many shapes of a call stand in a row: one ``cat`` may be given dozens."""
 COLUMNS = (
     "kind", "operator", "where", "dtype", "shapes", "called by", "calls", "total [ms]", "mean [µs]", "share",
 )  # fmt: skip
@@ -619,8 +621,10 @@ def _sort_modules(events: Iterable[Event]) -> list[str]:
 
 
 def _describe_shapes(event: Event) -> str:
-    """Return the shapes of an event's inputs: ``8x4, 4``."""
-    return ", ".join("x".join(map(str, shape)) or "()" for shape in event.shapes)
+    """Return the shapes of an event's inputs, ``8x4, 4``, of many the first ones."""
+    shapes = ["x".join(map(str, shape)) or "()" for shape in event.shapes]
+    listed = ", ".join(shapes[:MOST_SHAPES])
+    return f"{listed}, ... ({len(shapes)})" if len(shapes) > MOST_SHAPES else listed
 
 
 def _list_some(names: Iterable[str], most: int = 2) -> str:

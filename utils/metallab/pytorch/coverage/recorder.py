@@ -42,7 +42,10 @@ PACK = "aten::_pack_padded_sequence"
 TAKES_FROM_THE_CPU = (PACK, "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence")
 """Operators on the GPU with an argument that lies on the CPU: the lengths of sequences, or the sizes of batches."""
 
-LEFT_ON_THE_CPU = "build it with device=x.device; what the model keeps, such as in a list, give to register_buffer"
+LEFT_ON_THE_CPU = (
+    "make it from a tensor that is there, such as x.new_zeros(3), which takes device and dtype from x, "
+    "or give device=x.device; what the model keeps, such as in a list, give to register_buffer"
+)
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
 
 ENTRY = "trace_on"

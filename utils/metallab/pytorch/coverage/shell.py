@@ -34,7 +34,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """
     parser.add_argument(
         "factory",
-        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss)",
+        help="package.module:factory; it returns (model, inputs) or (model, inputs, loss); the loss is not looked at",
     )
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     given = parser.parse_args(arguments)

@@ -15,6 +15,10 @@ from metallab.pytorch.coverage.recorder import NARROWER, Ended, Recorder, requir
 from metallab.pytorch.coverage.report import WORST_FIRST, Coverage, Problem, ProblemKind, shorten
 from metallab.pytorch.dispatch import explain
 
+NO_SUCH_DEVICE = ("not compiled with CUDA", "No CUDA GPUs", "NVIDIA driver")
+"""What PyTorch says where a model names a device that this machine lacks."""
+TAKE_THE_DEVICE = "take the device from a tensor that is there: .to(x.device) for .cuda()"
+
 
 class TraceFailed(RuntimeError):
     """The model could not be run with these inputs, neither on the meta device nor on the CPU."""
@@ -99,8 +103,10 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[Re
     if isinstance(failure, Ended):
         raise TraceFailed(f"the model {failure}") from None
     why = explain(failure)
+    names_a_device = any(words in str(failure) for words in NO_SUCH_DEVICE)
+    way_out = TAKE_THE_DEVICE if names_a_device else "do they fit it?"
     raise TraceFailed(
-        f"the model does not run with these inputs on the CPU: {why}; do they fit it?"
+        f"the model does not run with these inputs on the CPU: {why}; {way_out}"
     ) from failure
 
 

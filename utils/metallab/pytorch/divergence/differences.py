@@ -237,6 +237,8 @@ class Reason(StrEnum):
     """An operator that the CPU does not have."""
     CPU_RAISES = "CPU raises"
     """PyTorch raises an exception in float64 on the CPU."""
+    OWN_DTYPE = "own dtype"
+    """A model in float64 makes a tensor of another dtype, which its layers refuse."""
     OTHER_LAYERS = "other layers"
     """The CPU went through other layers than the device."""
 
@@ -247,7 +249,7 @@ class NotCompared:
 
     reason: Reason
     message: str = ""
-    """With `Reason.CPU_RAISES`: PyTorch's words."""
+    """With `Reason.CPU_RAISES` and `Reason.OWN_DTYPE`: PyTorch's words, and where they come from."""
     counts: tuple[int, int] | None = None
     """With `Reason.OTHER_COUNT` and `Reason.KEPT`: the number of results on the device, and on the CPU."""
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from metallab import units
 from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
+from metallab.pytorch.dispatch import explain
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.compare import root_mean_square
 from metallab.pytorch.divergence.differences import NotCompared, Reason
@@ -246,7 +246,8 @@ def compute_layer_errors(
     try:
         exact = run.record_on_cpu(in_float64=True)
     except CPU_ERRORS as error:
-        return NotCompared(Reason.CPU_RAISES, units.first_line(error))
+        reason = Reason.OWN_DTYPE if _is_of_dtypes(error) else Reason.CPU_RAISES
+        return NotCompared(reason, str(explain(error)))
 
     names = _list_names(on_device)
     try:
@@ -258,6 +259,12 @@ def compute_layer_errors(
     if _list_names(exact) != names or _list_names(same_dtype) != names:
         return NotCompared(Reason.OTHER_LAYERS)
     return tuple(map(_compute_layer_error, exact, on_device, same_dtype))
+
+
+def _is_of_dtypes(error: Exception) -> bool:
+    """Return True if PyTorch's words are of dtypes that do not fit together, as of a product or of a layer's state."""
+    words = str(error)
+    return "dtype" in words or "scalar type" in words
 
 
 def relative_error(exact: Tensor | None, result: Tensor | None) -> float:

@@ -113,6 +113,8 @@ PHRASES = {
     "not strided": "a sparse or nested tensor",
     "only there": "the CPU has no such operator; compare what the whole model returns, or its gradients",
     "CPU raises": "{message}",
+    "own dtype": "{message}: the model was run in float64, to be compared with, and makes a tensor of another dtype; "
+    "write x.new_zeros(3) for torch.zeros(3, device=x.device), which takes the dtype from x as well",
     "other layers": "the CPU went through other layers",
     # where
     "forward": "the forward pass",
