@@ -131,7 +131,7 @@ PHRASES = {
     "layers": "find, {seconds:.0f} s: the errors of the layers",
     "done": "find took {seconds:.0f} s",
     # the report
-    "agrees": "On {device} {compared} of {calls} calls of operators agree with the CPU in float64.",
+    "agrees": "On {device} {compared} of {calls} calls of operators were compared, and agree with the CPU in float64.",
     "once": "each call was compared once; a fault that comes and goes may not show",
     "repeated": "{calls} more calls of {kinds} kinds, with other numbers; a fault that comes and goes may not show",
     "thread": " Others report this operator: {thread}.",
