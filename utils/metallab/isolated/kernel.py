@@ -132,9 +132,7 @@ class _Kernel:
 
         while True:
             try:
-                message = self._client.get_iopub_msg(timeout=0.1)
-            except queue.Empty:
-                message = None
+                message = self._wait_for_message()
             except KeyboardInterrupt:
                 self._manager.interrupt_kernel()
                 deadline = time.monotonic() + _INTERRUPT_SECONDS
@@ -154,6 +152,13 @@ class _Kernel:
             # after each message as well: code may print without a pause
             if time.monotonic() > deadline:
                 return Outcome("timeout", reason=reason_if_late)
+
+    def _wait_for_message(self) -> dict[str, Any] | None:
+        """Return the kernel's next message; None if none comes soon."""
+        try:
+            return self._client.get_iopub_msg(timeout=0.1)
+        except queue.Empty:
+            return None
 
     def _receive_reply(self, request: str) -> dict[str, Any]:
         """Return the content of the reply to a request; replies to earlier ones are passed over."""
