@@ -160,6 +160,11 @@ class Clone:
         for script in Path(sysconfig.get_path("scripts")).iterdir():
             self._take_over_script(script, environment / "bin" / script.name)
 
+        # what nbconvert keeps beside the packages: its templates
+        jupyter = environment / "share" / "jupyter"
+        jupyter.parent.mkdir(exist_ok=True)
+        jupyter.symlink_to(Path(sysconfig.get_path("data"), "share", "jupyter"))
+
         before = Path.cwd()
         os.chdir(self.folder)
         try:

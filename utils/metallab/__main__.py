@@ -31,7 +31,12 @@ class Command:
     """The packages, `metalsim` or one of `EXTRAS`, without which it cannot do anything."""
 
 
-EXTRAS = {"torch": "pytorch", "matplotlib": "notebooks", "pandas": "notebooks"}
+EXTRAS = {
+    "torch": "pytorch",
+    "matplotlib": "notebooks",
+    "nbconvert": "notebooks",
+    "pandas": "notebooks",
+}
 """What brings a package that the core does not have."""
 
 COMMANDS = (
@@ -54,7 +59,7 @@ COMMANDS = (
         "metallab.results.report",
         "one page of a run's results",
         "report build/full-cpu",
-        ("matplotlib",),
+        ("matplotlib", "nbconvert"),
     ),
     Command(
         "time",
@@ -177,7 +182,7 @@ def _suggest_command(parser: argparse.ArgumentParser, given: str, names: Collect
 
 def _describe_missing(missing: Sequence[str]) -> str:
     """Say which packages a command lacks, and how to install them."""
-    extras = ",".join(EXTRAS[name] for name in missing if name in EXTRAS)
+    extras = ",".join(dict.fromkeys(EXTRAS[name] for name in missing if name in EXTRAS))
     folders = []
     if extras:
         folders.append(f"'path/to/metal-lab[{extras}]'")
