@@ -345,6 +345,8 @@ def test_a_picture_of_what_was_not_made_says_why():
     missing = isolated.Skipped("no GPU")
     words = "Nothing to show: no GPU."
     assert plots.losses({"CPU": [missing], "GPU": [missing]}, device=missing).get_label() == words
+    late = [[2.0, 1.0], missing]  # the second seed alone
+    assert plots.losses({"GPU": late}, device="Chip X").get_label() == words
     some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [missing]}, device="Chip X")
     assert some.get_label() == "median training loss at the end: CPU: 1"
 

@@ -291,6 +291,16 @@ def test_a_kernel_s_parameters_are_understood():
     ]
 
 
+def test_what_is_left_out_joins_no_words_and_keeps_lines():
+    end = "device/* of x */float* x) {}\n"
+    translated = nvrtc.translate(
+        f"{KERNEL.replace(' decltype', chr(10) + 'decltype')}kernel void k({end}here"
+    )
+    assert ("k", "float") in [(each.name, each.parameters[0].scalar) for each in translated.entries]
+    after = translated.code.partition(f'#line 1 "{nvrtc.PROGRAM}"\n')[2]
+    assert after.partition("here")[0].count("\n") == KERNEL.count("\n") + 2
+
+
 def test_an_error_keeps_its_line():
     needs_nvrtc()
     text = f"// one line\n/* and\ntwo */{KERNEL}kernel void k(device float* x) {{\n  x[0] = nonsense;\n}}"

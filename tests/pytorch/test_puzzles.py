@@ -96,6 +96,15 @@ def test_other_faults_are_named(puzzle, source, kind, sentence, monkeypatch):
     assert (verdict.kind, sentence in verdict.sentence) == (kind, True), verdict
 
 
+def test_a_call_whose_error_has_no_text_is_a_wrong_one(puzzle, monkeypatch):
+    def fail(self):
+        raise TypeError
+
+    monkeypatch.setattr(run.Run, "_run", fail)
+    with pytest.raises(run.Wrong, match="it cannot be called: TypeError"):
+        run.Run(puzzle, None, HEAD + "out[i] = a[i] + 1; }", (4,))
+
+
 def test_a_kernel_that_does_not_end_in_time_is_open(puzzle, monkeypatch):
     monkeypatch.setattr(run, "SECONDS", 2.0)
     assert puzzle.check(HEAD + "while (true) out[i] = 0; }").outcome == "open"

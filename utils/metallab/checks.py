@@ -541,6 +541,7 @@ def _assert_arrays_close(
             f"{_propose_ignore(reference, result, one_sided)}"
         )
 
+    # a number near 0 may be the difference of numbers of this size, and as far off as they are
     size = typical_size(reference[compared])
     with np.errstate(invalid="ignore", over="ignore"):
         is_same = (reference == result) | nan | ~compared

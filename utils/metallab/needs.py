@@ -130,7 +130,10 @@ def note(told: Mapping[str, Any]) -> None:
 
 
 def _cells_run() -> list[str]:
-    """Return the source of each cell that was run, after an empty one; the last is the one that runs now."""
+    """Return the source of each cell that was run, after an empty one; the last is the one that runs now.
+
+    Outside of notebooks there are none.
+    """
     if "IPython" not in sys.modules:  # a program; the measuring core does without it
         return []
     from IPython import get_ipython
@@ -156,11 +159,13 @@ def close_page(page: str, say: Callable[[str], object] | None = None) -> None:
     NotRun
         With ``METALLAB_STRICT=1``, if a tool is missing that is not `OPTIONAL`. It names every cell that did not run.
     """
+    # Each gap has its cell's number, by which `cells` has the source; outside of a notebook there are no cells, and the
+    # number is -1. A later cell of the same source is the same one run again, which has told again what it left out.
     cells = _cells_run()
     gaps = [
         (f"cell {number}" if number > 0 else "here", told)
         for number, told in _not_run
-        if not cells or cells[number] not in cells[number + 1 :]  # else it was run again since
+        if not cells or cells[number] not in cells[number + 1 :]
     ]
     if not gaps:
         return

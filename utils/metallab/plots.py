@@ -380,7 +380,8 @@ def losses(
     """
     ran = {name: seeds for name, seeds in runs.items() if not _is_skipped(seeds)}
     if runs and not ran:
-        return reason(repr(next(iter(runs.values()))[0]))
+        skipped = next(each for each in next(iter(runs.values())) if _is_skipped([each]))
+        return reason(repr(skipped))
 
     with picture(3.2) as (figure, axes):
         looks = zip(_cycle_colours(len(ran)), itertools.cycle(("-", "--", ":", "-.")), strict=False)

@@ -170,6 +170,8 @@ def _compare_in_ways(
             not_tried.append(NotTried(way))
             continue
 
+        # half of the time for the first way, and of what is then left an equal part for each other; a right run that
+        # needs less leaves the rest to those after it, and at last to the calls that are made again
         seconds_to_compare = time_budget.left / _count_parts(number, len(ways)) - seconds_of_run
         try:
             report = _compare_operators(changed, way, search, max(0.0, seconds_to_compare))

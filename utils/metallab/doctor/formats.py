@@ -298,7 +298,8 @@ class _NonfiniteFinder:
     def see(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, note the place if it makes infinite numbers or NaN, and return its result."""
         name = operator.name().partition("::")[2].partition(".")[0]
-        # asked before the call, which may write to its arguments
+        # Asked before the call, which may write to its arguments. The name counts, since an operator that only copies
+        # makes no numbers: what it returns it has inherited, even from weights and inputs.
         has_inherited = self._has_inherited(name, (args, kwargs))
         result = operator(*args, **kwargs)
         # neither computes numbers: a view has those of its argument, and unwritten memory has any

@@ -183,7 +183,7 @@ def _to_speed_up(answer: SpeedUpAnswer) -> SpeedUp:
     )
 
 
-@results_made.unheard()
+@results_made.unheard()  # the curve is a step of the answer, and no result of a page
 def _time_batches(
     subject: ModelUnderTest, on: PyTorchDevice, seconds: float
 ) -> BatchTimes | NoBatches:

@@ -243,7 +243,7 @@ class Decoder(nn.Module):
         if cache is None:
             positions = torch.arange(count, device=tokens.device)  # (T,)
         else:
-            positions = cache.positions(count, tokens.device)  # (T,)
+            positions = cache.positions(count, tokens.device)  # (T,); the cache moves on by them
 
         x = self.dropout(self.embedding(tokens))  # (B, T, C)
         cosine = self.cosine[positions].to(x.dtype)  # (T, D)

@@ -467,7 +467,8 @@ def compare_times(work: Workbench, name: Any) -> Finding:
         raise Refused.because(Refusal.NOTHING_TO_TRAIN)
 
     compared = _time_versions(work, name, script, moved)
-    # kept before it is judged, as `Workbench.verdicts` reads nothing of a step that was refused
+    # kept before it is judged, so that the samples can be looked at after a refusal, too; that establishes no speed,
+    # since `Workbench.verdicts` reads nothing of a step that was refused
     work.comparisons = [compared]
     records.save("results", compared, on=work.on, folder=work.folder)
 

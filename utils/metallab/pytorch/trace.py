@@ -268,10 +268,11 @@ class Trace:
             for start, end in self.starving:
                 axes.axvspan(start / scale, end / scale, linewidth=0, zorder=0, **_starving_style())
             for event in self.events:
-                if event.lane:
+                if event.lane:  # a view has none: it is no work
                     self._draw_event(axes, event, scale)
 
             axes.set_xlim(0, whole / scale)
+            # without an accelerator all work is the CPU's, and none of it a fallback
             titles = [TITLES.get(lane, lane) if self.accelerator else lane for lane in self.lanes]
             plots.rows(axes, titles)
             whose = " of the simulation, not of a Mac" if self.simulated else ""

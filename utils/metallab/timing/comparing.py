@@ -299,6 +299,7 @@ def _measure_and_check(
         rounds = take_rounds(samplers, budget, rng, inspections)
 
     at_last = _find_differing_at_last(samplers, inspections)
+    # a variant that differed in a round alone is in `inspections.refused`
     for variant, number in inspections.differed_in.items():
         if variant in at_last:
             # these words are kept, because they tell whether the baseline changed, too

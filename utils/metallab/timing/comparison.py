@@ -134,5 +134,5 @@ def pair_samples(
         measurements=dict(measurements),
         paired=ratios,
         parity=parity,
-        sentinels=find_open(),
+        sentinels=find_open(),  # they watch this machine, and may withhold the speed-ups when their blocks end
     )

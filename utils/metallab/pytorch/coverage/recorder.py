@@ -37,6 +37,7 @@ NARROWER = {"float64": "float32", "complex128": "complex64"}
 
 AS_ARRAYS = ("numpy", "__array__")
 READ_AS_NUMBERS = (*AS_ARRAYS, "tolist")
+"""Functions of a tensor that give its numbers to Python, which a tensor in a trace may not have."""
 
 PACK = "aten::_pack_padded_sequence"
 TAKES_FROM_THE_CPU = (PACK, "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence")
@@ -210,6 +211,7 @@ class Recorder:
             self._judge_reading(name, args[0])
 
         is_on_the_cpu = self.whereabouts.find_any((args, kwargs)) is Place.CPU
+        # what is one operator on MPS is counted as a whole, so of what it calls nothing is counted
         if self._is_inside_a_whole or is_on_the_cpu:
             return function(*args, **kwargs)
         if name == ATTENTION:
@@ -232,7 +234,7 @@ class Recorder:
     def _call_attention(self, function: Callable, args: Any, kwargs: Any) -> Any:
         given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
         # in its pieces a mask on the CPU meets numbers that were made for it, whose place nobody names
-        if self.whereabouts.is_noted and self._is_split(given):
+        if self.whereabouts.is_noted and self._is_on_both(given):
             self._report_left_on_the_cpu(f"aten::{ATTENTION}")
 
         queries_keys_values = [given[name] for name in ATTENTION_TAKES[:3]]
@@ -333,7 +335,7 @@ class Recorder:
         """Report tensors that were left on the CPU, which raise on MPS, and move them for a trace on meta."""
         name = operator.name()
         is_exempt = "copy" in name or name in TAKES_FROM_THE_CPU
-        if is_exempt or not self._is_split((args, kwargs)):
+        if is_exempt or not self._is_on_both((args, kwargs)):
             return args, kwargs
 
         # x[indices] moves indices from the CPU
@@ -342,7 +344,7 @@ class Recorder:
         if Place.CPU in self._find_places((not_moved, kwargs)):
             self._report_left_on_the_cpu(name)
 
-        if self.device == "cpu":
+        if self.device == "cpu":  # where the trace has those of the GPU, too
             return args, kwargs
         return pytree.tree_map_only(Tensor, lambda leaf: leaf.to("meta"), (args, kwargs))
 
@@ -351,7 +353,7 @@ class Recorder:
         line = _find_calling_line()
         self.report(Problem("on the CPU", text, LEFT_ON_THE_CPU, operator, line))
 
-    def _is_split(self, values: Any) -> bool:
+    def _is_on_both(self, values: Any) -> bool:
         """Return True if some tensors lie on the GPU and others on the CPU."""
         return self._find_places(values) >= {Place.GPU, Place.CPU}
 

@@ -185,7 +185,7 @@ class OperatorComparer:
         kind = kind_of(call)
         # copied before the call, which may write to its arguments
         is_late = time.monotonic() - self.began > self.seconds
-        with _computing_apart():
+        with _without_gradients_or_inference_mode():
             before = None if is_late else call.copy_to_cpu()
         result = operator(*args, **kwargs)
 
@@ -195,7 +195,7 @@ class OperatorComparer:
             self._leave_out(kind)
             return result
 
-        with _computing_apart():
+        with _without_gradients_or_inference_mode():
             self._compare(call, before, result, kind)
         self.show_progress(self)
         return result
@@ -452,8 +452,11 @@ class OperatorComparer:
 
 
 @contextlib.contextmanager
-def _computing_apart() -> Iterator[None]:
-    """Compute without gradients, but make tensors that outlive inference mode."""
+def _without_gradients_or_inference_mode() -> Iterator[None]:
+    """Compute what the comparison needs: without gradients, and with tensors that may be used after inference mode.
+
+    The model may run in inference mode, whose tensors cannot be written to outside of it.
+    """
     with torch.inference_mode(False), torch.no_grad():
         yield
 

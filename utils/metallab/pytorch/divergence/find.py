@@ -138,6 +138,8 @@ def _compare_all_runs(
     # A fault may come and go: one in ten calls of a kernel that does not wait for memory, say. Each kind of call was
     # compared once so far, so where nothing was wrong the calls are made again, with other numbers.
     if report.kind in (Outcome.AGREES, Outcome.RAISED):
+        # as long as the comparison took, or a little longer if it was quick, but not beyond the end of the time:
+        # if that is past, none is made
         seconds = min(search.until - time.monotonic(), max(MIN_REPEAT_SECONDS, search.seconds_used))
         report = search.repeat(report, REPEATS, seconds)
     return report, on_device

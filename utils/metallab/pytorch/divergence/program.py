@@ -35,7 +35,8 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
     Returns
     -------
     str
-        At most 20 lines, which need nothing but PyTorch. It ends with an AssertionError if the device is wrong.
+        16 lines, and one for each tensor, or for tensors in a row that are alike: at most 20, unless a call takes more
+        than four that differ. They need nothing but PyTorch, and end with an AssertionError if the device is wrong.
 
     Raises
     ------
@@ -54,7 +55,8 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
         function = reference
 
     # Numbers near 0 may be as far off as those of average size, of which they may be differences. In the average NaN
-    # and infinities count as 0, and `max` makes 0 of that of a result without elements, which is NaN.
+    # and infinities count as 0, and `max` makes 0 of that of a result without elements, which is NaN. The 1e-6 is for a
+    # result that is 0 everywhere, of which no share is an error that may be allowed.
     relative = _tolerance(call)
 
     # `run` is called with the operator on the device, and on the CPU with one that computes the same there

@@ -146,9 +146,14 @@ def repeat_calls(
 
 
 def _compare_burst(sample: Sample, on: PyTorchDevice, factor: float) -> list[Difference | None]:
-    """Return how each call of a burst differs; nothing if it cannot be made or compared with these numbers."""
+    """Return how each call of a burst differs; nothing if it cannot be made or compared with these numbers.
+
+    A burst is one call several times in a row, without waiting in between (`_make_burst`), since some faults come up
+    only then.
+    """
     values = sample.before.copy_to_cpu(lambda storage: _scale(storage, factor))
     try:
+        # pairs: a call with arguments of its own, and its result
         made = _make_burst(values, sample, on)
     except RuntimeError:  # no memory, or numbers that the operator refuses
         return []

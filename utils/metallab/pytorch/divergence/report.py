@@ -13,7 +13,7 @@ from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
 from metallab.pytorch.divergence.differences import Difference, NotCompared, WrongDraw
 from metallab.pytorch.divergence.runs import WITH_GRADIENTS, RunMode
-from metallab.pytorch.divergence.threads import THREADS
+from metallab.pytorch.divergence.threads import PUBLIC_THREADS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -225,7 +225,7 @@ class Report:
         first = self.divergent_call
         if first is not None and isinstance(first.difference, WrongDraw):
             return Fix(FixKind.DRAW_ON_CPU)
-        is_reported = first is not None and first.operator.rpartition("::")[2] in THREADS
+        is_reported = first is not None and first.operator.rpartition("::")[2] in PUBLIC_THREADS
         if self.kind is Outcome.INTERMITTENT:
             if is_reported:
                 return Fix(FixKind.OTHER_OPERATORS)

@@ -9,7 +9,7 @@ MASKS = "https://github.com/pytorch/pytorch/issues/178079"
 DRAWS = "https://github.com/pytorch/pytorch/issues/192577"
 """``multinomial`` draws what has probability 0."""
 
-THREADS = {
+PUBLIC_THREADS = {
     "sum": SUMS,
     "mean": SUMS,
     "nansum": SUMS,
@@ -20,4 +20,4 @@ THREADS = {
     "masked_select": MASKS,
     "multinomial": DRAWS,
 }
-"""By operator, without ``aten::``."""
+"""The address of a thread by operator, without ``aten::`` and without an overload."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metallab import units
-from metallab.pytorch.divergence.threads import THREADS
+from metallab.pytorch.divergence.threads import PUBLIC_THREADS
 
 if TYPE_CHECKING:
     import torch
@@ -384,7 +384,7 @@ def headline(report: Report) -> str:
         calls=first.wrong_calls + first.right_calls,
         aborted_calls=ABORTED_CALLS,
     )
-    thread = THREADS.get(first.operator.rpartition("::")[2])
+    thread = PUBLIC_THREADS.get(first.operator.rpartition("::")[2])
     return sentence if thread is None else sentence + PHRASES["thread"].format(thread=thread)
 
 

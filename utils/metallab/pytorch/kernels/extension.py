@@ -57,7 +57,7 @@ def load(name: str) -> Any:
         Where a tool is missing or the source does not compile.
     """
     cpp_extension = kernels.cpp_extension()
-    _find_own_tools()
+    _put_own_tools_on_path()
     if fault := _find_missing(name):
         raise CannotBuild(f"{name} cannot be built: {fault}")
 
@@ -85,7 +85,7 @@ def load(name: str) -> Any:
     return module if is_module else torch.ops.metallab_cpu
 
 
-def _find_own_tools() -> None:
+def _put_own_tools_on_path() -> None:
     """Put this Python's folder on PATH, where Ninja lies: the environment may not be activated."""
     own, path = sysconfig.get_path("scripts"), os.environ.get("PATH", "")
     if own not in path.split(os.pathsep):

@@ -101,9 +101,7 @@ def translate(source: str) -> Translation:
     ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
     declared in another way, and for a parameter that a GPU of NVIDIA's does not supply.
     """
-    text = re.sub(
-        r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), source, flags=re.S
-    )
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: f" {_keep_lines(match)}", source, flags=re.S)
     if match := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
         raise _error(
             text,
@@ -114,7 +112,7 @@ def translate(source: str) -> Translation:
         r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text
     )
     instances = [match.groups() for match in _INSTANCE.finditer(text)]
-    text = _INSTANCE.sub("", text)
+    text = _INSTANCE.sub(_keep_lines, text)
     code, entries, position = [], [], 0
     for match in _KERNEL.finditer(text):
         end = _closing(text, match.end() - 1, "(", ")")
@@ -128,6 +126,7 @@ def translate(source: str) -> Translation:
             text[position : match.start()],
             f"{head}__global__ void {name}({', '.join(declared)}) {lines}",
         ]
+        # CUDA launches whole groups: METAL_THREAD (prelude.cuh) ends threads beyond the grid of the last two parameters
         code += [f"{{ METAL_THREAD {supplied}"]
         position = brace + 1
         entries += _entries(name, template, taken, instances)
@@ -199,6 +198,11 @@ def _closing(text: str, opening: int, left: str, right: str) -> int:
         if depth == 0:
             return position
     raise _error(text, opening, f"no '{right}' closes this '{left}'")
+
+
+def _keep_lines(match: re.Match[str]) -> str:
+    """Return the line breaks of what is left out, so that an error after it names the line of the source."""
+    return "\n" * match[0].count("\n")
 
 
 def _error(text: str, position: int, message: str) -> SyntaxError:

@@ -82,6 +82,7 @@ def _judge_race(run: Run, record: Record) -> None:
     if len(lines) < 2:
         return
 
+    # a race is recorded as two accesses: the one that met it, then the earlier one
     now, before = lines[:2]
     threads = f"{record.name_thread(before)} and {record.name_thread(now)}"
     element = record.name_element(record.accesses.place(now))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from metallab import units
 from metallab.pytorch.puzzles.record import READ, WRITE, Record
 from metallab.pytorch.puzzles.verdict import Score, Wrong
 
@@ -36,7 +37,7 @@ def compile_kernel(source: str, name: str) -> Any:
     try:
         library = _compile(HEADER + source)
     except SyntaxError as error:
-        first = str(error).replace("program_source:", "line ").splitlines()[0]
+        first = units.first_line(error).replace("program_source:", "line ")
         raise Wrong("does not compile", f"it does not compile: {first}") from error
 
     try:
@@ -106,7 +107,7 @@ class Run:
         try:
             self.result = self._run()
         except (RuntimeError, TypeError) as error:
-            first = str(error).splitlines()[0]
+            first = units.first_line(error)
             raise Wrong("wrong call", f"it cannot be called: {first}") from error
 
     def _require_arguments(self, given: int) -> None:
