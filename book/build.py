@@ -48,6 +48,7 @@ _SIMULATED = tuple(
     f"metalsim/{name}"
     for name in (
         "README",
+        "objc/README",
         *(f"src/metalsim/{page}" for page in ("graph/README", "shader/LIMITS", "shader/FOREIGN")),
     )
 )
