@@ -22,7 +22,7 @@ SMALLEST = {  # by script: its arguments, its exit codes (1: a busy machine was 
     "predicted_times": (
         ["--device", "cpu", "--side", "256", "--seconds", "0.01"],
         {0, 1},
-        "of 15 limits and ",
+        "of 12 limits and ",
     ),
     "sound_models": (["test_resnet"], {0}, "0 of 2 accused"),
     "simulated_operators": (
