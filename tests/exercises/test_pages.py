@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import SimpleNamespace
 
@@ -181,6 +182,21 @@ def test_page_01_compares_a_prediction_with_this_machine(planted_pause, guess, o
 def test_page_01_refuses_a_guess_that_is_no_factor(planted_pause, guess):
     with pytest.raises(checks.WrongAnswer, match="above 0"):
         check("01.3", lambda: guess, time_after_pause, None, HERE)
+
+
+class _BusyMachine:
+    def cores(self):
+        return 1.5
+
+
+def test_page_01_judges_no_prediction_while_other_programs_are_busy(planted_pause, monkeypatch):
+    busy = contextlib.nullcontext(_BusyMachine())
+    monkeypatch.setattr(page_01.timing, "quiet", lambda: busy)
+
+    judged = check("01.3", lambda: 3.0, time_after_pause, None, HERE)
+
+    assert judged.outcome == "open"
+    assert "1.5 cores" in judged
 
 
 def test_page_01_wants_the_device_to_rest(planted_pause):
