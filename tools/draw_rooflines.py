@@ -48,7 +48,7 @@ PLACES = (
     # one multiplication for each 4 bytes read and 4 written
     Place("doubling|numbers", 1 / 8),
     # a weight of 2 bytes is read for one multiply-add, which is 2 FLOP: 1, and 16 for 16 texts at a time
-    Place("language model:|one token", 1.0),
+    Place("language model:|a token, 16 bits", 1.0),
     Place("16 texts|at a time", 16.0),
     # 2 n^3 FLOP for 3 matrices of 4 n^2 bytes each
     Place("product of|512 x 512", 512 / 6),
@@ -98,8 +98,8 @@ def describe(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
     )
     work = "; ".join(f"{each.name.replace('|', ' ')} at {each.intensity:.3g}" for each in places)
     return (
-        f"Rooflines of Apple GPUs, reported by others: {chips}. Work by its arithmetic intensity in FLOP for each "
-        f"byte, calculated: {work}. {say(roofs)}"
+        f"{say(roofs)}. Rooflines of Apple GPUs, as others reported the chips: {chips}. Work by its arithmetic intensity "
+        f"in FLOP for each byte, calculated: {work}."
     )
 
 
@@ -134,7 +134,7 @@ def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
         "quiet small",
     )
 
-    drawn = [*_draw_axes(), *_draw_places(places), *_draw_roofs(roofs, places)]
+    drawn = [*_draw_axes(), *_draw_places(places), *_draw_roofs(roofs, places), *_draw_limits(roofs)]
     return "\n".join([opening, title, below_title, *drawn, kinds, "</svg>\n"])
 
 
@@ -195,6 +195,25 @@ def _draw_roofs(roofs: Sequence[Roof], places: Sequence[Place]) -> Iterator[str]
         limits = f"{units.rate(roof.peak, 'FLOP/s')}, {units.rate(roof.bandwidth, 'B/s')}"
         words = f'{escape(roof.name)} <tspan class="quiet small">{limits}</tspan>'
         yield f'<text x="{RIGHT + 10}" y="{_y(roof.peak) + 5:.1f}">{words}</text>'
+
+
+def _draw_limits(roofs: Sequence[Roof]) -> Iterator[str]:
+    """Write below the lowest line what work waits for: along its slope, and below its flat part."""
+    lowest = min(roofs, key=lambda each: each.peak)
+    ridge = lowest.peak / lowest.bandwidth
+
+    # the middle of the slope in the drawing, where both axes are logarithmic
+    x, y = _x(2.5), _y(lowest.bandwidth * 2.5)
+    rise = _y(lowest.bandwidth) - _y(lowest.bandwidth * ridge)
+    angle = -math.degrees(math.atan2(rise, _x(ridge) - _x(1.0)))
+    turned = f'transform="rotate({angle:.1f} {x:.1f} {y:.1f})"'
+    yield (
+        f'<text class="quiet small" x="{x:.1f}" y="{y + 20:.1f}" {turned} text-anchor="middle">'
+        "waits for memory</text>"
+    )
+
+    x = (_x(ridge) + RIGHT) / 2
+    yield _text(x, _y(lowest.peak) + 22, "waits for arithmetic", "quiet small", anchor="middle")
 
 
 def _text(x: float, y: float, words: str, style: str, anchor: str = "start") -> str:

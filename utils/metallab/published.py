@@ -130,7 +130,7 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
     cells = [
         _reading(addresses),
         _trying(addresses),
-        f"All {pages} pages on your machine, by these two lines.",
+        f"All {pages} pages on your machine, by these two lines: 1 GB to download on a Mac, 4 GB on Linux.",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
     return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
@@ -139,7 +139,8 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
 def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
     """Return the two lines that set the project up, as a block of code."""
     if addresses is None:
-        clone = 'git clone "$ADDRESS" metal-lab && cd metal-lab  # ADDRESS: what the host of this page shows under Code'
+        # an empty address stops the line with what to do, and git is not asked for nothing
+        clone = 'git clone "${ADDRESS:?is what this page shows under Code}" metal-lab && cd metal-lab'
     else:
         clone = f"git clone {addresses.repository} metal-lab && cd metal-lab"
     opened = "make lab  # sets up .venv once, then opens your copies of the pages in JupyterLab"
@@ -148,8 +149,8 @@ def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
 
 def _reading(addresses: Addresses | None) -> str:
     here = (
-        "every page as it ran, with its pictures, opens by a click on its title [below](#pages); "
-        "[the gallery](docs/gallery.md) has a picture of each"
+        "a click on a page's title [in the list of pages](#pages) opens it as it ran, with its pictures; "
+        "[the gallery](docs/gallery.md) shows most of them at a glance"
     )
     if addresses is None or addresses.book is None:
         return f"{here[0].upper()}{here[1:]}."
@@ -159,7 +160,7 @@ def _reading(addresses: Addresses | None) -> str:
 def _trying(addresses: Addresses | None) -> str:
     own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
-        return f"{own[0].upper()}{own[1:]}, and a page runs."
+        return f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs."
     return (
         f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
         f"[Codespaces]({addresses.codespaces}), or {own}."
