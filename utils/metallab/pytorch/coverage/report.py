@@ -21,6 +21,9 @@ ProblemKind = Literal["on the CPU", "on the GPU", "float64", "complex128", "arra
 
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 
+MANY_CALLS = 1000
+"""So many calls in one run are worth a word: at 14 µs each, as calculated for an M1, their launches alone take 14 ms."""
+
 WITH_THESE_NUMBERS = "Traced on the CPU with these numbers: what it does with others is not seen."
 """Limits an answer for a model that reads values: a branch that it did not take may do anything."""
 
@@ -164,12 +167,46 @@ class Coverage:
             return "its one operator runs"
         return f"all {len(self.uses)} operators run"
 
+    @property
+    def calls(self) -> int:
+        """How many calls of operators there were."""
+        return sum(use.calls for use in self.uses)
+
+    @property
+    def advice_on_calls(self) -> str:
+        """What to think of where there are very many calls; empty where there are not."""
+        if self.calls < MANY_CALLS:
+            return ""
+        return (
+            f"{self.calls} calls in one run, each of them a launch: where they are small, launching takes longer than the "
+            "work (notebook 13 predicts how long). Fewer and larger calls help: nn.LSTM is one operator on MPS, while "
+            "nn.GRU, nn.RNN and every packed sequence are computed step by step"
+        )
+
+    def list_places(self) -> list[str]:
+        """Return every place of everything that does not run on MPS, or may leave it.
+
+        Returns
+        -------
+        list of str
+            Each names what it is, the line where there is one, and all modules that were met there.
+        """
+        places = []
+        for problem in self.problems:
+            places.append(_describe_place(problem.text, [problem.line], problem.modules))
+        for use in self.having("missing", "refused", "falls back", "unknown"):
+            what = f"{use.operator} ({use.status})"
+            places.append(_describe_place(what, use.lines, use.modules))
+        return places
+
     def __str__(self) -> str:
         rows = [(use.operator, use.status, use.calls, shorten(use.modules)) for use in self.uses]
         table = repr(Table(["operator", "status", "calls", "called by"], rows))
 
         lines = [f"{self.model}: {self.answer}", "", table]
         advice = [f"{use.operator}: {use.advice}." for use in self.uses if use.advice]
+        if self.advice_on_calls:
+            advice.append(f"{self.advice_on_calls}.")
         if advice:
             lines += ["", *advice]
         return "\n".join(lines)
@@ -187,6 +224,13 @@ class Coverage:
 def list_names(uses: Sequence[Use]) -> str:
     """Return the names of operators, as a reader searches for them: ``add.Tensor, softmax``."""
     return ", ".join(use.operator.split("::")[1].removesuffix(".default") for use in uses)
+
+
+def _describe_place(what: str, lines: Sequence[str], modules: Sequence[str]) -> str:
+    """Return one line of a list of places."""
+    at = ", ".join(line for line in lines if line) or "a line that is not known"
+    called_by = ", ".join(name or "(the model)" for name in modules) or "(the model)"
+    return f"{what}: at {at}, in {called_by}"
 
 
 def shorten(modules: Sequence[str], most: int = 3) -> str:

@@ -37,6 +37,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         help="package.module:factory; it returns (model, inputs) or (model, inputs, loss); the loss is not looked at",
     )
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
+    parser.add_argument(
+        "--places", action="store_true", help="list every line and module where something does not run"
+    )
     given = parser.parse_args(arguments)
 
     try:
@@ -49,6 +52,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
         return 2
 
     print(coverage)
+    if given.places:
+        print("", *(coverage.list_places() or ["nothing leaves the GPU"]), sep="\n")
     if not coverage.runs:
         return 1
     return 0 if coverage.is_sure else 2

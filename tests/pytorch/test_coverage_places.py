@@ -1,0 +1,71 @@
+"""Coverage names every place on request, and says what very many calls cost."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from metallab.__main__ import main as command
+from metallab.pytorch.coverage import mps_coverage, report
+
+
+class TwoMasks(nn.Module):
+    """Makes a tensor on the CPU on two lines."""
+
+    def forward(self, x):
+        x = x * torch.ones(4)
+        return x + torch.zeros(4)
+
+
+@pytest.fixture
+def masks(monkeypatch):
+    """A module with a factory of a model that leaves two tensors on the CPU, and of one that leaves none."""
+    factories = types.ModuleType("masks")
+    factories.two = lambda: (TwoMasks(), torch.randn(2, 4))
+    factories.none = lambda: (nn.Linear(4, 4), torch.randn(2, 4))
+    monkeypatch.setitem(sys.modules, "masks", factories)
+
+
+def test_every_line_that_leaves_a_tensor_on_the_cpu_is_listed():
+    places = mps_coverage(TwoMasks(), torch.randn(2, 4)).list_places()
+
+    assert len(places) == 2
+    assert "aten::mul.Tensor" in places[0]
+    assert "aten::add.Tensor" in places[1]
+    assert all("test_coverage_places.py" in place for place in places)
+
+
+def test_an_operator_that_is_missing_is_listed_with_all_modules_that_call_it():
+    model = nn.Sequential(*[nn.RReLU() for _ in range(5)]).train()
+
+    [place] = mps_coverage(model, torch.randn(2)).list_places()
+
+    assert "rrelu_with_noise" in place
+    assert "in 0, 1, 2, 3, 4" in place
+
+
+def test_the_command_lists_places_when_it_is_asked_to(masks, capsys):
+    assert command(["coverage", "masks:two", "--places"]) == 1
+    assert capsys.readouterr().out.count("a tensor stays on the CPU") == 3  # the answer, and two places
+
+
+def test_the_command_says_that_there_is_no_place(masks, capsys):
+    assert command(["coverage", "masks:none", "--places"]) == 0
+    assert "nothing leaves the GPU" in capsys.readouterr().out
+
+
+def test_a_gru_that_makes_very_many_calls_is_told_what_they_cost():
+    covered = mps_coverage(nn.GRU(4, 4), torch.randn(200, 1, 4))
+
+    assert covered.calls >= report.MANY_CALLS
+    assert f"{covered.calls} calls in one run" in str(covered)
+
+
+def test_an_lstm_of_the_same_length_is_one_operator_and_is_told_nothing():
+    covered = mps_coverage(nn.LSTM(4, 4), torch.randn(200, 1, 4))
+
+    assert covered.advice_on_calls == ""
