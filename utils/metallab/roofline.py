@@ -77,8 +77,8 @@ LOOK = timing.Budget(min_samples=5, min_seconds=0.02, max_seconds=0.5, warmup_li
 class Limit(StrEnum):
     """What keeps a call from being faster."""
 
-    OVERHEAD = "launch overhead"
-    """Starting it takes longer than its work."""
+    OVERHEAD = "overhead"
+    """Starting it, and waiting for it, takes longer than its work."""
     MEMORY = "memory"
     """Moving its bytes takes longest."""
     ARITHMETIC = "arithmetic"
@@ -219,7 +219,7 @@ class Machine:
 
     def __str__(self) -> str:
         text = (
-            f"{self.label}: {units.seconds(self.overhead)} a launch, {units.rate(self.peak, 'FLOP/s')}, "
+            f"{self.label}: {units.seconds(self.overhead)} overhead, {units.rate(self.peak, 'FLOP/s')}, "
             f"{units.rate(self.bandwidth, 'B/s')}; ridge point {self.ridge:.3g} FLOP/B"
         )
         if not self.is_steady:

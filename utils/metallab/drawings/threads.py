@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from metallab import plots, units
 from metallab.drawings.canvas import arrow, box, canvas, write
 
-DRAWN_LANES = 8
-"""Of a SIMD-group's threads so many are drawn, and as many of its lines at most."""
+EVERY = 4
+"""Of so many threads one is drawn: all of them would hide their arrows."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def draw_lines(counted: Strides) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The first threads of a SIMD-group, and the lines that they touch; how many all of them touch stands beside.
+        Some threads of a SIMD-group, and the lines that they touch; how many all of them touch stands beside.
     """
     with canvas(0.9 + 1.15 * len(counted.lines), 24.0, 4.0 * len(counted.lines)) as (figure, axes):
         for row, (stride, lines) in enumerate(counted.lines.items()):
@@ -46,7 +46,7 @@ def draw_lines(counted: Strides) -> Figure:
         plots.title(
             figure,
             f"Lines of {counted.line_bytes} bytes that a SIMD-group's read touches; "
-            f"threads 0 to {DRAWN_LANES - 1} of {counted.lanes} are drawn",
+            f"every {EVERY}th of {counted.lanes} threads is drawn",
             ["counted on the simulated GPU; the length of a line is a model"],
         )
 
@@ -60,17 +60,22 @@ def _draw_stride(axes: Axes, top: float, stride: int, lines: float, counted: Str
     noun = "line" if lines == 1 else "lines"
     write(axes, (20.4, top + 1.8), f"{lines:g} {noun}\nfor all {counted.lanes}", fontsize=9)
     left, width = 3.4, 2.1
-    touched = sorted({_line_of(lane, stride, counted) for lane in range(DRAWN_LANES)})
+    drawn = range(0, counted.lanes, EVERY)
 
-    for line in range(DRAWN_LANES):
+    # behind the lines that are touched come the next ones, empty, so that each row has as many boxes
+    lines_of_drawn = [_line_of(lane, stride, counted) for lane in drawn]
+    touched = sorted(set(lines_of_drawn))
+    shown = touched + [touched[-1] + 1 + k for k in range(len(drawn) - len(touched))]
+    for place, line in enumerate(shown):
         colour = plots.SKY if line in touched else plots.GREY
         words = f"line {line}" if line in touched else ""
-        box(axes, (left + line * width, top + 2.2), (width - 0.15, 0.9), words, colour=colour)
+        box(axes, (left + place * width, top + 2.2), (width - 0.15, 0.9), words, colour=colour)
 
-    for lane in range(DRAWN_LANES):
-        line, byte = divmod(lane * stride * counted.number_bytes, counted.line_bytes)
-        start = (left + (lane + 0.5) * width, top + 0.9)
-        end = (left + line * width + (width - 0.3) * (byte / counted.line_bytes) + 0.1, top + 2.1)
+    for place, lane in enumerate(drawn):
+        byte = lane * stride * counted.number_bytes % counted.line_bytes
+        start = (left + (place + 0.5) * width, top + 0.9)
+        left_of_line = left + shown.index(lines_of_drawn[place]) * width
+        end = (left_of_line + (width - 0.3) * (byte / counted.line_bytes) + 0.1, top + 2.1)
         write(axes, (start[0], top + 0.5), str(lane), align="center")
         arrow(axes, start, end, colour=plots.BLUE, width=0.8)
 
