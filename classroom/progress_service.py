@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 from tornado import ioloop, web
 
-from metallab import class_pages, progress
+from metallab.classroom import class_pages, progress
 
 
 class ProgressHandler(HubOAuthenticated, web.RequestHandler):

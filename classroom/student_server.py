@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from metallab import contents, workshop
+from metallab.authoring import contents, workshop
 
 LAB_SETTINGS = Path(__file__).resolve().parent / "lab"
 """JupyterLab's settings where a student has none: Markdown is shown as it reads."""

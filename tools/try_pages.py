@@ -21,7 +21,8 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import documents, paths, published, workshop
+from metallab import paths
+from metallab.authoring import documents, published, workshop
 
 PAGES = (
     "01_time_it_right",

@@ -29,7 +29,8 @@ from lab_links import IN_THE_GALLERY, JUPYTERLAB_S_OWN, READ, SHUT_DOWN_CLOSED, 
 from playwright.sync_api import Locator, Page, expect
 from wrong_answers import WRONG_ANSWERS
 
-from metallab import contents, paths, workshop
+from metallab import paths
+from metallab.authoring import contents, workshop
 from metallab.processes import find_process, kill_family
 
 PAGES = ("00_check_your_machine", "01_time_it_right")

@@ -38,7 +38,8 @@ from playwright.sync_api import expect, sync_playwright
 from served import dead_links
 from students import LoginRefused, Student
 
-from metallab import contents, paths, workshop
+from metallab import paths
+from metallab.authoring import contents, workshop
 
 expect.set_options(timeout=600_000)  # milliseconds: a limit for what hangs
 
@@ -260,7 +261,8 @@ def test_what_a_page_builds_lies_in_the_students_folder(hub):
     """Weights and extensions (notebooks 23 and 60) and the simulated GPU: the checkout is not for students to write."""
     ada = hub.student(CLASS[0])
     source = """
-from metallab import paths, workshop
+from metallab import paths
+from metallab.authoring import workshop
 from metalsim import building
 for folder in (paths.BUILD, building.cache()):
     folder.mkdir(parents=True, exist_ok=True)
@@ -480,7 +482,7 @@ def test_one_account_for_all_over_tls_and_the_next_day():
     [
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
-        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.workshop"),
+        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.authoring.workshop"),
         ({"METALLAB_HUB_TLS": "/nowhere"}, ["ada"], "there is no /nowhere/key.pem"),
         ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],

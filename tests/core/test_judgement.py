@@ -9,7 +9,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from nbformat import v4
 
-from metallab import checks, judgement, paths, progress
+from metallab import checks, judgement, paths
+from metallab.classroom import progress
 from metallab.judgement import Judgement
 
 

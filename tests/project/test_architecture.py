@@ -29,9 +29,14 @@ SOURCES = {
 CORE_FOLDERS = {"device", "isolated", "records", "timing"}
 ABOVE = {"exercises"}
 """Subpackages that may import the others."""
-ARROWS = {"doctor": {"pytorch"}, "project": {"doctor", "pytorch"}}
+ARROWS = {
+    "classroom": {"authoring"},
+    "doctor": {"pytorch"},
+    "project": {"doctor", "pytorch"},
+    "results": {"authoring"},
+}
 """By subpackage, those that it may import beside the core."""
-WRITES_PAGES = "metallab.new_page"
+WRITES_PAGES = "metallab.authoring.new_page"
 NAMED = re.compile(
     r"\bfrom (meta(?:llab|lsim)[\w.]*) import (\w+(?:, *\w+)*)|\b(?<!\.)(meta(?:llab|lsim)(?:\.\w+)*)"
 )

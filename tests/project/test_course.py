@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from metallab import course, course_tables, paths
+from metallab import paths
+from metallab.authoring import course, course_tables
 
 PAGES = course.read()
 

@@ -10,7 +10,8 @@ import tomllib
 import pytest
 from test_documents import TARGETS
 
-from metallab import contents, paths, workshop
+from metallab import paths
+from metallab.authoring import contents, workshop
 
 PATH = paths.ROOT / ".devcontainer" / "devcontainer.json"
 TEXT = re.sub(r"^\s*//.*$", "", PATH.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -49,5 +50,5 @@ def test_each_command_that_it_runs_is_there(command):
 
 def test_it_opens_the_page_of_contents_which_its_last_command_writes():
     (opened,) = TOLD["customizations"]["codespaces"]["openFiles"]
-    assert COMMANDS[-1].endswith("metallab.workshop")
+    assert COMMANDS[-1].endswith("metallab.authoring.workshop")
     assert paths.ROOT / opened == workshop.WORKSHOP / contents.FILE

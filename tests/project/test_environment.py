@@ -351,7 +351,7 @@ def test_a_maintainer_s_commands_reach_their_modules(make):
         make("check-results", "ADD=1", "FILE=c")[2][-1]
         == "python -m metallab.results.check_results --add c"
     )
-    assert "python -m metallab.exercise_cells" in make("-n", "format")[1]
+    assert "python -m metallab.authoring.exercise_cells" in make("-n", "format")[1]
 
 
 def test_clean_keeps_the_environment_unless_all_shall_go(make):

@@ -20,8 +20,9 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import paths, records, redact, workshop
-from metallab.results import show
+from metallab import paths, records, redact
+from metallab.authoring import workshop
+from metallab.results.publish import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
@@ -199,7 +200,7 @@ def test_a_student_s_hour_with_a_restart(student):
     assert "Exercise 31.1: right" in student.run("check-1")
 
     work = student.path.read_bytes()
-    again = [sys.executable, "-m", "metallab.workshop", student.path.parent]
+    again = [sys.executable, "-m", "metallab.authoring.workshop", student.path.parent]
     assert subprocess.run(again, capture_output=True, text=True).returncode == 0
     assert student.path.read_bytes() == work
     assert b"# mine" in work

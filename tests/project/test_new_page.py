@@ -10,7 +10,8 @@ import pytest
 from nbformat import v4
 from one_page import run_notebook
 
-from metallab import course, course_tables, exercise_cells, new_page, paths, records
+from metallab import paths, records
+from metallab.authoring import course, course_tables, exercise_cells, new_page
 
 
 @pytest.fixture

@@ -35,11 +35,11 @@ from metallab import (
     notebook,
     paths,
     plain_cells,
-    progress,
     records,
     wording,
-    workshop,
 )
+from metallab.authoring import workshop
+from metallab.classroom import progress
 from metallab.exercises import check, judging
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))

@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 import nbformat
 import pytest
 
-from metallab import class_pages, paths, progress, workshop
+from metallab import paths
+from metallab.authoring import workshop
+from metallab.classroom import class_pages, progress
 from metallab.judgement import Judgement
 
 

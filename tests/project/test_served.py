@@ -18,7 +18,8 @@ import pytest
 from markdown_it import MarkdownIt
 from served import dead_links, links_of, texts_in
 
-from metallab import contents, documents, paths, workshop
+from metallab import paths
+from metallab.authoring import contents, documents, workshop
 
 STUDENT_SERVER = paths.ROOT / "classroom" / "student_server.py"
 PAGES = sorted(path.name for path in paths.NOTEBOOKS.glob("[0-9]*.ipynb"))

@@ -9,7 +9,8 @@ import re
 import nbformat
 import pytest
 
-from metallab import paths, workshop
+from metallab import paths
+from metallab.authoring import workshop
 
 
 def lesson(*tags):

@@ -15,7 +15,7 @@ from nbconvert import HTMLExporter
 from nbformat import v4
 
 from metallab import paths
-from metallab.results import pages, plain, show
+from metallab.results.publish import pages, plain, show
 
 STORED = sorted(show.EXECUTED.glob("*/*.ipynb"))
 WORDS = ['a line & "more"', "multiples of it", "of another process"]

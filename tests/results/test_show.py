@@ -22,7 +22,8 @@ from PIL import Image
 from test_report import Run, code, entry, png, record, shown
 
 from metallab import needs, paths, records, redact
-from metallab.results import pages, plain, report, show
+from metallab.results import report
+from metallab.results.publish import pages, plain, show
 
 REVISION = "a" * 40
 GAP = needs.MissingTool("the model was not converted", "make packages")

@@ -15,7 +15,8 @@ import nbformat
 from playwright.sync_api import Locator, Page, expect
 from served import links_of
 
-from metallab import contents, paths
+from metallab import paths
+from metallab.authoring import contents
 
 IN_THE_GALLERY = (paths.ROOT / "docs" / "gallery.md").read_text(encoding="utf-8").count("[![")
 """Pictures: of each page that ran whole on some machine, and whose headline is not that the machine was busy."""

@@ -1,6 +1,6 @@
 """What the collection must show, subject by subject, and the cells that show it: no subject may be lost.
 
-Each page says which subjects it shows (``metadata.metallab.course.subjects``, see `metallab.course`).
+Each page says which subjects it shows (``metadata.metallab.course.subjects``, see `metallab.authoring.course`).
 `tests/project/test_notebooks.py` runs each page once and passes its cells to `not_shown`.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from metallab import course, needs
+from metallab import needs
+from metallab.authoring import course
 
 ROWS = course.subjects(course.read())
 """Each subject, with the ids of the cells that show it, by the number of the page."""

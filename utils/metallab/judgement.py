@@ -1,8 +1,9 @@
 """What a check says of an answer: a sentence for whoever reads the page, and an output for programs.
 
 A cell that checks an exercise leaves an output of the type `MIME`: which exercise it was, how the answer was judged,
-and the sentence that its reader saw. `metallab.progress`, the summary of a run and the report read that output. None of
-them reads the text beside it, which may be worded anew, and is worded in another way on the pages of puzzles.
+and the sentence that its reader saw. `metallab.classroom.progress`, the summary of a run and the report read that
+output. None of them reads the text beside it, which may be worded anew, and is worded in another way on the pages of
+puzzles.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from metallab import paths
-from metallab.results import pages
+from metallab.results.publish import pages
 
 if TYPE_CHECKING:
     import jinja2

@@ -26,7 +26,8 @@ from metallab.notebook import Expectation, closing_line, expectations, without_c
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
-from metallab.results import findings, pages, readable
+from metallab.results import findings, readable
+from metallab.results.publish import pages
 from metallab.results.findings import Conclusion, Unreadable
 
 if TYPE_CHECKING:

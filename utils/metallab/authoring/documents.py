@@ -19,7 +19,8 @@ import nbformat
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from metallab import contents, paths
+from metallab import paths
+from metallab.authoring import contents
 
 FOR_LEARNERS = (
     "README.md",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metallab import course
-from metallab.course import Page
+from metallab.authoring import course
+from metallab.authoring.course import Page
 
 FILE = "Contents.md"
 """The page of contents, at the top of a folder of student copies."""

@@ -1,4 +1,4 @@
-"""Executed pages for the repository, and the gallery of them: ``python -m metallab.results.show RUN ...``.
+"""Executed pages for the repository, and the gallery of them: ``python -m metallab.results.publish.show RUN ...``.
 
 A set, ``data/executed/<machine>``, reads like a run's folder: ``NN_name.ipynb``, ``summary.json``, and in ``results``
 for each page the PNG of its headline and one record, with headline and machine. A page of a finished run in full mode
@@ -24,10 +24,12 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import course_tables, notebook, paths, records, redact, timing
+from metallab import notebook, paths, records, redact, timing
+from metallab.authoring import course_tables
 from metallab.machine import Machine
 from metallab.records import Record
-from metallab.results import findings, pages, plain, report
+from metallab.results import findings, report
+from metallab.results.publish import pages, plain
 
 EXECUTED = paths.ROOT / "data" / "executed"
 GALLERY = paths.ROOT / "docs" / "gallery.md"
@@ -626,7 +628,7 @@ def lessons() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0; 1 if pages of a run were refused; 2 if nothing was written."""
     parser = argparse.ArgumentParser(
-        prog="python -m metallab.results.show", description=__doc__.splitlines()[0]
+        prog="python -m metallab.results.publish.show", description=__doc__.splitlines()[0]
     )
     what = "folder of a finished run in full mode; without one, the stored pages' text and the gallery are renewed"
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help=what)

@@ -10,7 +10,8 @@ from typing import Any
 
 from nbformat import NotebookNode, read, v4, writes
 
-from metallab import course, course_tables, paths
+from metallab import paths
+from metallab.authoring import course, course_tables
 
 SETUP = """\
 import metallab.device  # before any framework: it prepares the device
@@ -113,7 +114,7 @@ def _cell(tag: str, number: int, code: str) -> NotebookNode:
 
 
 def description() -> dict[str, Any]:
-    """Return what the page says of itself, to be filled in; see `metallab.course`."""
+    """Return what the page says of itself, to be filled in; see `metallab.authoring.course`."""
     return {
         "question": "Which question does this page answer?",
         "minutes": 40,
@@ -170,7 +171,7 @@ def _add_paragraph(before: str, number: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0; 2 if the notebook cannot be made."""
     parser = argparse.ArgumentParser(
-        prog="python -m metallab.new_page", description=__doc__.splitlines()[0]
+        prog="python -m metallab.authoring.new_page", description=__doc__.splitlines()[0]
     )
     parser.add_argument("name", help="a free number, and words that begin with a verb: 15_do_this")
     name = parser.parse_args(arguments).name

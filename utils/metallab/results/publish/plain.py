@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from metallab import judgement, needs, redact
 from metallab.notebook import numbered, without_colours
-from metallab.results import pages
+from metallab.results.publish import pages
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup

@@ -2,8 +2,8 @@
 
 The notebooks in the repository are complete; what students get is derived from them and never committed, so that the
 two cannot drift apart. A copy runs from top to bottom: an exercise that is not attempted says so and raises nothing.
-Beside the copies lie a page of contents (`metallab.contents`) and the documents that they link to
-(`metallab.documents`). ``python -m metallab.workshop FOLDER`` writes all of it elsewhere.
+Beside the copies lie a page of contents (`metallab.authoring.contents`) and the documents that they link to
+(`metallab.authoring.documents`). ``python -m metallab.authoring.workshop FOLDER`` writes all of it elsewhere.
 
 Nothing that a student changed is overwritten. A notebook's metadata tell what it was when it was written; of documents
 the file `RECORD` in the same folder does.
@@ -26,7 +26,8 @@ from typing import Any
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor, TagRemovePreprocessor
 
-from metallab import contents, course, documents, paths, units
+from metallab import paths, units
+from metallab.authoring import contents, course, documents
 
 WORKSHOP = paths.ROOT / "workshop"
 RECORD = ".copies.json"
@@ -329,7 +330,7 @@ def _read(path: Path) -> nbformat.NotebookNode:
 def main(arguments: Sequence[str]) -> int:
     """Return 0, or 2 with a message."""
     if arguments and (len(arguments) > 1 or arguments[0].startswith("-")):
-        print("usage: python -m metallab.workshop [FOLDER]", file=sys.stderr)
+        print("usage: python -m metallab.authoring.workshop [FOLDER]", file=sys.stderr)
         return 2
 
     folder = Path(arguments[0]) if arguments else WORKSHOP

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from metallab import judgement, paths, workshop
+from metallab import judgement, paths
+from metallab.authoring import workshop
 
 MARKS = {
     "right": "+",

@@ -1,7 +1,8 @@
 """Write what is made from the pages' own descriptions: tables, paths, and the lines *You need* and *Next* on the pages.
 
-``make course`` writes them; ``python -m metallab.course_tables --check`` names what is not as it would be written, and
-writes nothing. A page's description is ``metadata.metallab.course`` of its notebook; `metallab.course` explains it.
+``make course`` writes them; ``python -m metallab.authoring.course_tables --check`` names what is not as it would be
+written, and writes nothing. A page's description is ``metadata.metallab.course`` of its notebook, which
+`metallab.authoring.course` explains.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import course, paths, published
-from metallab.course import Page, Route
+from metallab import paths
+from metallab.authoring import course, published
+from metallab.authoring.course import Page, Route
 
 BEGIN = "<!-- made by `make course`: {name} -->"
 END = "<!-- end of {name} -->"
@@ -226,7 +228,7 @@ def render(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
 def main(given: list[str] | None = None) -> int:
     """Return 0 if all is written, or with --check if all is as it would be written; 1 if not; 2 if it cannot be."""
     parser = argparse.ArgumentParser(
-        prog="python -m metallab.course_tables", description=__doc__.partition("\n")[0]
+        prog="python -m metallab.authoring.course_tables", description=__doc__.partition("\n")[0]
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing, name what would change"

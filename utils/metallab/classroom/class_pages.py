@@ -14,7 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metallab import paths, progress
+from metallab import paths
+from metallab.classroom import progress
 
 if TYPE_CHECKING:
     import jinja2
@@ -70,7 +71,7 @@ def render_progress(
     Parameters
     ----------
     students
-        As `metallab.progress.read_room` returns them.
+        As `metallab.classroom.progress.read_room` returns them.
     now
         When they were read.
     is_live

@@ -1,0 +1,1 @@
+"""How executed pages are published: read, made plain, stored in the repository, and listed in the gallery."""
