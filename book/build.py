@@ -10,7 +10,6 @@ and says why. Where there are several runs, each page leads to the same page on 
 from __future__ import annotations
 
 import argparse
-import functools
 import posixpath
 import re
 import shutil
@@ -18,7 +17,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -46,19 +45,18 @@ _BEHIND = (
     "utils/metallab/language/data/README",
     "utils/metallab/reported/data/README",
 )
-_SIMULATED = tuple(
-    f"metalsim/{name}"
-    for name in (
-        "README",
-        "objc/README",
-        *(f"src/metalsim/{page}" for page in ("graph/README", "shader/LIMITS", "shader/FOREIGN")),
-    )
+_SIMULATED = (
+    "metalsim/README",
+    "metalsim/objc/README",
+    "metalsim/src/metalsim/graph/README",
+    "metalsim/src/metalsim/shader/LIMITS",
+    "metalsim/src/metalsim/shader/FOREIGN",
 )
 _RUBBISH = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.ipynb")
 _LINK = re.compile(r"""(\]\(|\shref=")(?=[^)"\s])([^)"#\s]*)(#[^)"\s]*)?""")
-_OUR_OUTPUTS = (
-    "application/vnd.metallab."  # what programs read of an output; people read the text beside it
-)
+"""A link in Markdown or HTML: what stands before its target, the target, and from the # on the heading."""
+_OUR_OUTPUTS = "application/vnd.metallab."
+"""How the types of outputs begin that programs read; people read the text beside them."""
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE / "templates"),
     autoescape=lambda name: name.endswith(".html.j2"),
@@ -128,6 +126,10 @@ class Run:
         """The notebooks that were executed."""
         return [chapter for chapter in self.chapters if chapter.executed]
 
+    def has_executed(self, name: str) -> bool:
+        """Return True if the notebook with this name was executed."""
+        return any(chapter.name == name for chapter in self.executed)
+
     @property
     def not_executed(self) -> dict[str, list[Chapter]]:
         """The notebooks that were not, by the reason."""
@@ -138,7 +140,7 @@ class Run:
         return by_reason
 
     @property
-    def captioned(self) -> bool:
+    def has_captions(self) -> bool:
         """Whether its pages say themselves what they ran on, as those that come with the project do."""
         return self.folder.is_relative_to(EXECUTED)
 
@@ -148,40 +150,54 @@ class Run:
         return [text for _, text in self.summary.banners]
 
 
+# ---- the whole -------------------------------------------------------------------------------------------------------
+
+
 def make(folders: Sequence[Path], book: Path = BOOK) -> Path:
     """Write the book of runs into a folder, in place of the book that is there, and return its first page.
 
-    BookError if Sphinx has anything to warn of; it has said what, and the old book stays. report.ReportError if a run
-    holds nothing, pages.PageError if one of its notebooks cannot be read.
+    Parameters
+    ----------
+    folders
+        Of the runs.
+    book
+        The folder of the book.
+
+    Raises
+    ------
+    BookError
+        Sphinx has anything to warn of, which it has said, or the folder holds something else. The old book stays.
+    report.ReportError
+        A run holds nothing.
+    pages.PageError
+        A notebook of a run cannot be read.
     """
     from sphinx.cmd.build import build_main
 
     if book.exists() and not (book / ".buildinfo").exists():
         raise BookError(f"{book} is there and is no book: name another folder")
+
     with tempfile.TemporaryDirectory(prefix="metallab-book-") as work:
         source, site = Path(work, "pages"), Path(work, "site")
         for notice in lay_out(read_runs(folders), source):
             print(f"book: for maintainers: {notice}", file=sys.stderr)
-        options = [
-            "-q",
-            "--fail-on-warning",
-            "--keep-going",
-            "--nitpicky",
-            "-c",
-            str(HERE),
-            "-d",
-            f"{work}/doctrees",
-        ]
-        if build_main([*options, "-b", "html", str(source), str(site)]):
+
+        strict = ["-q", "--fail-on-warning", "--keep-going", "--nitpicky"]
+        places = ["-c", str(HERE), "-d", f"{work}/doctrees"]
+        if build_main([*strict, *places, "-b", "html", str(source), str(site)]):
             raise BookError(_UNFIT)
+
         if book.exists():
             shutil.rmtree(book)
         shutil.move(site, book)
     return book / "index.html"
 
 
-def stored() -> list[Path]:
-    """The folders of the executed pages that come with the project. report.ReportError if there are none."""
+# ---- the runs --------------------------------------------------------------------------------------------------------
+
+
+def find_stored() -> list[Path]:
+    """Return the folders of the executed pages that come with the project. report.ReportError if there are none."""
     folders = sorted(path.parent for path in EXECUTED.glob("*/summary.json"))
     if not folders:
         raise report.ReportError(
@@ -191,55 +207,56 @@ def stored() -> list[Path]:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, the one with the most executed pages first: its pages are those that links lead to.
+    """Return the runs in these folders, the one with the most executed pages first: links lead to its pages.
 
     BookError if two folders have one name, which names the pages of a run. report.ReportError if one has no page.
     """
     notebooks = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
-    titles = {
-        path: pages.read_notebook(path).cells[0].source.partition("\n")[0].lstrip("# ")
-        for path in notebooks
-    }
-    runs = []
-    for folder in folders:
-        summary = report.read_summary(folder)
-        run = Run(
-            folder,
-            summary,
-            tuple(chapter(path, titles[path], folder, summary) for path in notebooks),
-        )
-        if not run.executed:
-            raise report.ReportError(
-                f"{folder} holds no executed notebook: run `make run` first (MODE=fast for a quick look)"
-            )
-        runs.append(run)
+    titles = {path: _read_title(path) for path in notebooks}
+    runs = [_read_run(folder, titles) for folder in folders]
+
     for name, times in Counter(folder.name for folder in folders).items():
         if times > 1:
             raise BookError(f"{times} runs lie in folders that are called {name}: rename one")
+
     first, *others = sorted(runs, key=lambda run: (-len(run.executed), run.folder.name))
-    return [
-        first,
-        *(
-            Run(run.folder, run.summary, run.chapters, f"notebooks/{run.folder.name}")
-            for run in others
-        ),
-    ]
+    return [first, *(replace(run, position=f"notebooks/{run.folder.name}") for run in others)]
 
 
-def chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -> Chapter:
-    """The page of a notebook of the checkout: as the run executed it, or with the reason why it did not."""
-    told = {entry.name: entry for entry in summary.notebooks}.get(notebook.stem)
-    reason = " ".join(told.reason.split()) if told else ""
-    if told is None or told.status in ("failed", "skipped") or not (run / notebook.name).is_file():
-        fallback = (
-            told.status
-            if told and told.status in ("failed", "skipped")
-            else "the run left this notebook out"
+def _read_title(notebook: Path) -> str:
+    """Return the heading of a notebook."""
+    first_cell = pages.read_notebook(notebook).cells[0]
+    return str(first_cell.source).partition("\n")[0].lstrip("# ")
+
+
+def _read_run(folder: Path, titles: Mapping[Path, str]) -> Run:
+    """Return what a run made of the notebooks, which have these titles. report.ReportError if it executed none."""
+    summary = report.read_summary(folder)
+    chapters = [_read_chapter(path, title, folder, summary) for path, title in titles.items()]
+    run = Run(folder, summary, tuple(chapters))
+    if not run.executed:
+        raise report.ReportError(
+            f"{folder} holds no executed notebook: run `make run` first (MODE=fast for a quick look)"
         )
-        return Chapter(notebook, title, reason=reason or fallback)
-    return Chapter(
-        notebook, title, run / notebook.name, reason if told.status == "incomplete" else ""
-    )
+    return run
+
+
+def _read_chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -> Chapter:
+    """Return a notebook's page: as the run executed it, or with the reason why it did not."""
+    told = {entry.name: entry for entry in summary.notebooks}.get(notebook.stem)
+    if told is None:
+        return Chapter(notebook, title, reason="the run left this notebook out")
+
+    reason = " ".join(told.reason.split())
+    executed = run / notebook.name
+    if told.status in ("failed", "skipped"):
+        return Chapter(notebook, title, reason=reason or told.status)
+    if not executed.is_file():
+        return Chapter(notebook, title, reason=reason or "the run left this notebook out")
+    return Chapter(notebook, title, executed, reason if told.status == "incomplete" else "")
+
+
+# ---- laying it out ---------------------------------------------------------------------------------------------------
 
 
 def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
@@ -248,51 +265,76 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
     Returns what maintainers should know: a sentence for each link that lost the heading which it named.
     """
     folder.mkdir(parents=True)
+    _copy_checkout(folder)
+
+    moved = _find_moved(runs)
+    for text in folder.rglob("*.md"):
+        place = text.parent.relative_to(folder).as_posix()
+        linked = relink(text.read_text(encoding="utf-8"), place, place, moved)
+        text.write_text(linked, encoding="utf-8")
+
+    for run in runs:
+        _lay_out_run(run, runs, folder, moved)
+    for run in runs[1:]:
+        box = render_box(None, run, [run])
+        text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box)
+        (folder / run.position / "index.md").write_text(text, encoding="utf-8")
+
+    (folder / "index.md").write_text(render_front_page(runs, moved), encoding="utf-8")
+    return lead_to_pages(runs, folder)
+
+
+def _copy_checkout(folder: Path) -> None:
+    """Copy what is no page: copies, since Sphinx looks through links and would see files outside the book."""
     for entry in paths.ROOT.iterdir():
-        if entry.name not in _LEFT_OUT and (
-            entry.name == ".github" or not entry.name.startswith(".")
-        ):
-            # copies, since Sphinx looks through links and would see files outside the book
-            copy = (
-                shutil.copy
-                if entry.is_file()
-                else functools.partial(shutil.copytree, ignore=_RUBBISH)
-            )
-            copy(entry, folder / entry.name)
-    # what leads to a stored page leads to this book's own of that lesson, where the stored one is no part of it
+        is_hidden = entry.name.startswith(".") and entry.name != ".github"
+        if is_hidden or entry.name in _LEFT_OUT:
+            continue
+        if entry.is_file():
+            shutil.copy(entry, folder / entry.name)
+        else:
+            shutil.copytree(entry, folder / entry.name, ignore=_RUBBISH)
+
+
+def _find_moved(runs: Sequence[Run]) -> dict[str, str]:
+    """Return where files of the checkout are in the book, by their paths from the root.
+
+    What leads to a stored page that is no part of this book leads to the book's own page of that lesson.
+    """
     moved = {
-        f"{page.relative_to(paths.ROOT)}": f"{runs[0].position}/{page.name}"
+        page.relative_to(paths.ROOT).as_posix(): f"{runs[0].position}/{page.name}"
         for page in EXECUTED.glob("*/*.ipynb")
     }
     moved["README.md"] = "index.md"
+
     for run in runs:
-        for executed in (each.executed for each in run.executed):
-            if executed.is_relative_to(paths.ROOT):
-                moved[f"{executed.relative_to(paths.ROOT)}"] = f"{run.position}/{executed.name}"
-    for text in folder.rglob("*.md"):
-        at = text.parent.relative_to(folder).as_posix()
-        text.write_text(relink(text.read_text(encoding="utf-8"), at, at, moved), encoding="utf-8")
-    for run in runs:
-        (folder / run.position).mkdir()
-        own = {
-            f"notebooks/{each.notebook.name}": f"{run.position}/{each.notebook.name}"
-            for each in run.chapters
-        }
-        for each in run.chapters:
-            notebook = pages.read_notebook(each.executed or each.notebook)
-            caption = take_caption(notebook) if run.captioned and each.executed else ""
-            told = relink(caption, "notebooks", run.position, moved | own)
-            page = page_of(notebook, box(each, run, runs, told), run.position, moved | own)
-            if run is not runs[0]:
-                page.metadata["nosearch"] = (
-                    True  # a search finds each page once; the switch leads on
-                )
-            nbformat.write(page, folder / run.position / each.notebook.name)
-    for run in runs[1:]:
-        text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box(None, run, [run]))
-        (folder / run.position / "index.md").write_text(text, encoding="utf-8")
-    (folder / "index.md").write_text(front_page(runs, moved), encoding="utf-8")
-    return lead_to_pages(runs, folder)
+        for lesson in run.executed:
+            if lesson.executed is not None and lesson.executed.is_relative_to(paths.ROOT):
+                place = lesson.executed.relative_to(paths.ROOT).as_posix()
+                moved[place] = f"{run.position}/{lesson.executed.name}"
+    return moved
+
+
+def _lay_out_run(run: Run, runs: Sequence[Run], folder: Path, moved: Mapping[str, str]) -> None:
+    """Write the pages of one of the book's runs, whose links to notebooks lead to its own pages."""
+    (folder / run.position).mkdir()
+    own = {
+        f"notebooks/{each.notebook.name}": f"{run.position}/{each.notebook.name}"
+        for each in run.chapters
+    }
+    targets = {**moved, **own}
+
+    for lesson in run.chapters:
+        notebook = pages.read_notebook(lesson.executed or lesson.notebook)
+        caption = take_caption(notebook) if run.has_captions and lesson.executed else ""
+        linked = relink(caption, "notebooks", run.position, targets)
+        page = make_page(notebook, render_box(lesson, run, runs, linked), run.position, targets)
+        if run is not runs[0]:  # a search finds each page once; its box leads on
+            page.metadata["nosearch"] = True
+        nbformat.write(page, folder / run.position / lesson.notebook.name)
+
+
+# ---- links to headings that are missing ------------------------------------------------------------------------------
 
 
 def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
@@ -301,7 +343,6 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
     This is for executed pages, which may be of another day than what they link to and than what links to them. Between
     two texts of this checkout such a link is a mistake, and stays for Sphinx to tell.
     """
-    ran = {f"{run.position}/{each.notebook.name}" for run in runs for each in run.executed}
     notebooks = {
         path.relative_to(folder).as_posix(): nbformat.read(path, 4)
         for path in (folder / "notebooks").rglob("*.ipynb")
@@ -316,34 +357,44 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
         for place, page in notebooks.items()
     }
     anchors |= {place: pages.anchors([text], pages.github_anchor) for place, text in texts.items()}
+    ran = {f"{run.position}/{each.notebook.name}" for run in runs for each in run.executed}
     of_those_that_ran = {place: anchors[place] for place in ran}
 
     notices = []
     for place, text in texts.items():
-        led, lost = without_missing_headings(text, place, of_those_that_ran)
+        led, lost = lead_past_missing_headings(text, place, of_those_that_ran)
         if lost:
             (folder / place).write_text(led, encoding="utf-8")
-            notices += _notices(place, lost)
+            notices += _describe_lost(place, lost)
     for place, page in notebooks.items():
-        known, found = anchors if place in ran else of_those_that_ran, []
-        for cell in page.cells:
-            if cell.cell_type == "markdown":
-                cell.source, lost = without_missing_headings(cell.source, place, known)
-                found += lost
-        if found:
+        lost = _lead_page(page, place, anchors if place in ran else of_those_that_ran)
+        if lost:
             nbformat.write(page, folder / place)
-            notices += _notices(place, found)
+            notices += _describe_lost(place, lost)
     return notices
 
 
-def _notices(place: str, lost: Sequence[str]) -> list[str]:
+def _lead_page(
+    page: nbformat.NotebookNode, place: str, anchors: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Let the links of a notebook lead past missing headings, in place; return the links that had them."""
+    found = []
+    for cell in page.cells:
+        if cell.cell_type == "markdown":
+            cell.source, lost = lead_past_missing_headings(cell.source, place, anchors)
+            found += lost
+    return found
+
+
+def _describe_lost(place: str, lost: Sequence[str]) -> list[str]:
+    """Return a sentence for each link of a page that lost its heading."""
     return [
         f"{place} has a link to {link}, a heading that is not there: it leads to the page"
         for link in lost
     ]
 
 
-def without_missing_headings(
+def lead_past_missing_headings(
     text: str, place: str, anchors: Mapping[str, Collection[str]]
 ) -> tuple[str, list[str]]:
     """Return a text whose links to missing headings lead to their pages, and the links that it had to them.
@@ -359,11 +410,12 @@ def without_missing_headings(
     """
     lost = []
 
-    def lead(link: re.Match) -> str:
+    def lead(link: re.Match[str]) -> str:
         before, target, anchor = link.groups(default="")
         there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
-        if "href" in before:
+        if "href" in before:  # HTML names the page of the site
             there = next((page for page in anchors if _address(page) == there), there)
+
         if not target or not anchor or there not in anchors or anchor[1:] in anchors[there]:
             return link[0]
         lost.append(f"{target}{anchor}")
@@ -373,12 +425,15 @@ def without_missing_headings(
 
 
 def _address(place: str) -> str:
-    """The address of a page in the site."""
+    """Return the address of a page in the site."""
     return re.sub(r"\.(ipynb|md)$", ".html", place)
 
 
-def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
-    """The README, with where to begin below its title, and at its end on what the pages ran; the contents of the book.
+# ---- the front page and the boxes below titles -----------------------------------------------------------------------
+
+
+def render_front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
+    """Return README with where to begin below its title, on what the pages ran at its end, and the book's contents.
 
     What must be read before any number stands at the top as well.
     """
@@ -390,26 +445,27 @@ def front_page(runs: Sequence[Run], moved: Mapping[str, str]) -> str:
     ]
     behind = [name for name in (*_BEHIND, *_SIMULATED) if (paths.ROOT / f"{name}.md").is_file()]
     contents = _TEMPLATES.get_template("contents.md.j2").render(
-        runs=runs, parts=in_parts(runs[0].chapters), guides=guides, behind=behind
+        runs=runs, parts=group_by_part(runs[0].chapters), guides=guides, behind=behind
     )
 
     first, *_ = runs
     begin = _TEMPLATES.get_template("begin.html.j2").render(run=first, lesson=first.chapters[0])
-    where = f"## Where these pages ran\n\n{box(None, first, runs)}\n"
-    return f"{_below_title(text, begin)}\n\n{where}\n{contents}"
+    where = f"## Where these pages ran\n\n{render_box(None, first, runs)}\n"
+    return f"{_put_below_title(text, begin)}\n\n{where}\n{contents}"
 
 
-def in_parts(chapters: Sequence[Chapter]) -> list[tuple[course.Part, list[Chapter]]]:
+def group_by_part(chapters: Sequence[Chapter]) -> list[tuple[course.Part, list[Chapter]]]:
     """Return the parts of the course that have pages, each with its pages."""
-    members = [
-        (part, [each for each in chapters if each.number.startswith(part.digit)])
-        for part in course.PARTS
-    ]
-    return [(part, pages) for part, pages in members if pages]
+    parts = []
+    for part in course.PARTS:
+        members = [each for each in chapters if each.number.startswith(part.digit)]
+        if members:
+            parts.append((part, members))
+    return parts
 
 
-def box(lesson: Chapter | None, run: Run, runs: Sequence[Run], caption: str = "") -> str:
-    """What stands below a page's title, as HTML: on what it ran, in a line that unfolds, and links to other machines.
+def render_box(lesson: Chapter | None, run: Run, runs: Sequence[Run], caption: str = "") -> str:
+    """Return what stands below a page's title, as HTML: on what it ran, which unfolds, and links to other machines.
 
     What must be known of its numbers, or why it did not run, is not folded. Without a lesson, what whole runs have in
     common.
@@ -421,115 +477,151 @@ def box(lesson: Chapter | None, run: Run, runs: Sequence[Run], caption: str = ""
     caption : str
         What the page says itself of how it ran, as Markdown.
     """
-    taken, rows = "", []
+    day = ""
+    rows: list[tuple[str, str]] = []
     if lesson and lesson.executed:
-        taken, rows = provenance(run.folder / "results" / f"{lesson.name}.json")
+        day, rows = read_provenance(run.folder / "results" / f"{lesson.name}.json")
+
     addresses = published.find_addresses()
+    source = ""
+    if addresses and lesson:
+        source = addresses.file(f"notebooks/{lesson.notebook.name}")
+
     return _TEMPLATES.get_template("executed.html.j2").render(
         lesson=lesson,
         run=run,
         runs=runs,
         caption=caption,
-        switch=_switch(lesson, run, runs) if lesson else [],
-        taken=taken,
+        switch=_link_machines(lesson, run, runs) if lesson else [],
+        taken=day,
         rows=rows,
         repository=addresses.repository if addresses else "",
-        source=addresses.file(f"notebooks/{lesson.notebook.name}") if addresses and lesson else "",
+        source=source,
     )
 
 
-def _switch(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, str, bool]]:
-    """The same page on each machine that executed it: label, address, whether it is this one.
+def _link_machines(lesson: Chapter, run: Run, runs: Sequence[Run]) -> list[tuple[str, str, bool]]:
+    """Return the same page on each machine that executed it: label, address, whether it is this one.
 
     Empty where there is nothing to choose from.
     """
-    executed = [each for each in runs if lesson.name in {chapter.name for chapter in each.executed}]
+    executed = [each for each in runs if each.has_executed(lesson.name)]
     if executed in ([], [run]):
         return []
-    return [
-        (
-            each.label,
-            posixpath.relpath(f"{each.position}/{lesson.name}.html", run.position),
-            each is run,
-        )
-        for each in executed
-    ]
+
+    links = []
+    for each in executed:
+        address = posixpath.relpath(f"{each.position}/{lesson.name}.html", run.position)
+        links.append((each.label, address, each is run))
+    return links
 
 
-def provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
-    """The day that a notebook's results were saved, and label and value of all that is known of the machine."""
+def read_provenance(results: Path) -> tuple[str, list[tuple[str, str]]]:
+    """Return the day that a page's results were saved, and label and value of all that is known of the machine.
+
+    Both are empty where nothing can be read: some pages save nothing, and what a file of results lacks is for the
+    report to tell.
+    """
     try:
         record = records.load(results)[-1]
     except records.RecordError:
-        return (
-            "",
-            [],
-        )  # some pages save nothing; what a file of results lacks is for the report to tell
+        return "", []
     day = datetime.fromisoformat(record.taken)
     return f"{day.day} {day:%B %Y}", record.machine.rows()
 
 
-def page_of(
+# ---- a page ----------------------------------------------------------------------------------------------------------
+
+
+def make_page(
     notebook: nbformat.NotebookNode, box: str, position: str, moved: Mapping[str, str]
 ) -> nbformat.NotebookNode:
-    """A notebook as Sphinx shall read it: a box below its title, its solutions folded, its links within the book."""
+    """Change a notebook to what Sphinx shall read: a box below its title, solutions folded, links within the book."""
     for cell in notebook.cells:
-        tags = cell.metadata.get("tags", [])
-        if "solution" in tags:
-            cell.metadata.tags = [*tags, "hide-cell"]
-            cell.metadata.mystnb = {"code_prompt_show": "Solution"}
+        _fold_solution(cell)
         if cell.cell_type == "markdown":
             cell.source = relink(cell.source, "notebooks", position, moved)
         for output in cell.get("outputs", []):
-            for kind in [kind for kind in output.get("data", {}) if kind.startswith(_OUR_OUTPUTS)]:
-                del output.data[kind]
+            _drop_our_outputs(output)
+
     first, *_ = notebook.cells
-    first.source = _below_title(first.source, box)
+    first.source = _put_below_title(first.source, box)
     return notebook
+
+
+def _fold_solution(cell: nbformat.NotebookNode) -> None:
+    """Fold a cell that is a solution, under that word."""
+    tags = cell.metadata.get("tags", [])
+    if "solution" in tags:
+        cell.metadata.tags = [*tags, "hide-cell"]
+        cell.metadata.mystnb = {"code_prompt_show": "Solution"}
+
+
+def _drop_our_outputs(output: nbformat.NotebookNode) -> None:
+    """Remove from an output what only programs read."""
+    for kind in list(output.get("data", {})):
+        if kind.startswith(_OUR_OUTPUTS):
+            del output.data[kind]
 
 
 def take_caption(notebook: nbformat.NotebookNode) -> str:
     """Take the caption of a stored page, a quotation below its title, out of it and return it."""
     first, *_ = notebook.cells
     title, _, rest = first.source.partition("\n")
-    quoted, others = [], rest.lstrip("\n").split("\n")
+    quoted: list[str] = []
+    others = rest.lstrip("\n").split("\n")
     while others and others[0].startswith(">"):
         quoted.append(others.pop(0))
+
     if quoted:
         first.source = "\n".join([title, *others])
     return "\n".join(quoted)
 
 
 def relink(text: str, origin: str, position: str, moved: Mapping[str, str]) -> str:
-    """A text whose links lead where they led, after it went from one folder of the checkout to another of the book.
+    """Return a text whose links lead where they led, after it went from a folder of the checkout to one of the book.
 
-    ``moved`` says where files of the checkout are in the book, both as paths from the root. What leads out of the
-    checkout was written for a folder that lies deeper, as executed pages do: it is taken from the root.
+    What leads out of the checkout was written for a folder that lies deeper, as executed pages do: it is taken from
+    the root.
+
+    Parameters
+    ----------
+    text
+        Markdown or HTML.
+    origin, position
+        The folder of the checkout, and that of the book.
+    moved
+        Where files of the checkout are in the book, both as paths from the root.
     """
 
-    def lead(link: re.Match) -> str:
+    def lead(link: re.Match[str]) -> str:
         before, target, anchor = link.groups(default="")
         if re.match(r"[a-z]+:", target):
             return link[0]
-        anchor = re.sub(
-            r"[^\w#-]", "", anchor.lower()
-        )  # as on GitHub; in a notebook they keep capitals and colons
-        path = re.sub(r"^(\.\./)+", "", posixpath.normpath(posixpath.join(origin, target)))
+
+        # as on GitHub; in a notebook they keep capitals and colons
+        anchor = re.sub(r"[^\w#-]", "", anchor.lower())
         if not target:
             return before + anchor
+
+        path = re.sub(r"^(\.\./)+", "", posixpath.normpath(posixpath.join(origin, target)))
         there = posixpath.relpath(moved.get(path, path), position)
         return before + (_address(there) if "href" in before else there) + anchor
 
     return _LINK.sub(lead, text)
 
 
-def _below_title(text: str, box: str) -> str:
+def _put_below_title(text: str, box: str) -> str:
+    """Return a text with a box below its first line."""
     title, _, rest = text.partition("\n")
     return f"{title}\n\n{box}\n{rest}"
 
 
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0; 1 if the book cannot be made or has faults; 2 if there is nothing to make it of."""
+    """Return 0; 1 if the book cannot be made or has faults; 2 if there is nothing to make it of."""
     parser = argparse.ArgumentParser(
         prog="python book/build.py", description=__doc__.splitlines()[0]
     )
@@ -540,11 +632,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--into", type=Path, default=BOOK, help="where it is written, in place of an older book"
     )
     given = parser.parse_args(arguments)
+
     try:
-        page = make([run.resolve() for run in given.runs] or stored(), given.into.resolve())
+        folders = [run.resolve() for run in given.runs] or find_stored()
+        page = make(folders, given.into.resolve())
     except (BookError, report.ReportError, pages.PageError) as problem:
         print(f"book: {problem}", file=sys.stderr)
         return 1 if isinstance(problem, BookError) else 2
+
     print(f"book: {page}")
     return 0
 

@@ -12,7 +12,9 @@ from docutils import nodes
 from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.application import Sphinx
 from sphinx.util import logging
+from sphinx.writers.html5 import HTML5Translator
 
 from metallab.authoring import published
 
@@ -60,9 +62,8 @@ html_theme_options = {
 }
 if addresses := published.find_addresses():
     html_theme_options |= {"repository_url": addresses.repository, "use_repository_button": True}
-html_context = {
-    "default_mode": "auto"
-}  # light or dark as the reader's system; the theme's own default is an error
+# light or dark as the reader's system; the theme's own default is an error
+html_context = {"default_mode": "auto"}
 html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["book.css"]
@@ -72,25 +73,25 @@ html_show_copyright = False
 html_math_renderer = "mathml"
 
 
-def setup(app) -> None:
-    """What Sphinx calls: formulas without a script, solutions that unfold, words for every picture."""
-    app.add_html_math_renderer("mathml", (_inline_formula, None), (_formula, None))
+def setup(app: Sphinx) -> None:
+    """Give Sphinx what is our own: formulas without a script, solutions that unfold, words for every picture."""
+    app.add_html_math_renderer("mathml", (_write_inline_formula, None), (_write_formula, None))
     app.add_node(HideCodeCellNode, override=True, html=(_open_fold, _close_fold))
     app.connect("doctree-read", _describe_pictures)
 
 
-def _inline_formula(self, node: nodes.math) -> None:
-    self.body.append(_mathml(node, as_block=False))
+def _write_inline_formula(writer: HTML5Translator, node: nodes.math) -> None:
+    writer.body.append(_to_mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
-def _formula(self, node: nodes.math_block) -> None:
-    self.body.append(f'<div class="formula">{_mathml(node, as_block=True)}</div>')
+def _write_formula(writer: HTML5Translator, node: nodes.math_block) -> None:
+    writer.body.append(f'<div class="formula">{_to_mathml(node, as_block=True)}</div>')
     raise nodes.SkipNode
 
 
-def _mathml(node: nodes.Element, as_block: bool) -> str:
-    """A formula as MathML, which browsers draw by themselves. MathJax would be a script of several megabytes."""
+def _to_mathml(node: nodes.Element, *, as_block: bool) -> str:
+    """Return a formula as MathML, which browsers draw by themselves. MathJax would be a script of several megabytes."""
     try:
         return tex2mathml(node.astext(), as_block=as_block)
     except MathError as error:
@@ -98,38 +99,44 @@ def _mathml(node: nodes.Element, as_block: bool) -> str:
         return f"<code>{html.escape(node.astext())}</code>"
 
 
-def _open_fold(self, node: HideCodeCellNode) -> None:
-    """A part of a page that Enter or a click unfolds; its name is read out, which myst-nb's own label hides."""
-    self.body.append(
-        f'<details class="fold"><summary>{html.escape(node["prompt_show"])}</summary>\n'
-    )
+def _open_fold(writer: HTML5Translator, node: HideCodeCellNode) -> None:
+    """Begin a part of a page that Enter or a click unfolds; its name is read out, which myst-nb's own label hides."""
+    name = html.escape(node["prompt_show"])
+    writer.body.append(f'<details class="fold"><summary>{name}</summary>\n')
 
 
-def _close_fold(self, node: HideCodeCellNode) -> None:
-    self.body.append("</details>\n")
+def _close_fold(writer: HTML5Translator, _node: HideCodeCellNode) -> None:
+    writer.body.append("</details>\n")
 
 
-def _describe_pictures(app, doctree: nodes.document) -> None:
+def _describe_pictures(app: Sphinx, doctree: nodes.document) -> None:
     """Give each picture of a page its words: those that its plot left in the notebook, else the heading above it."""
     source = Path(app.env.doc2path(app.env.current_document.docname))
-    words = _words_by_picture(source) if source.suffix == ".ipynb" else {}
+    words = _read_words(source) if source.suffix == ".ipynb" else {}
+
     for picture in doctree.findall(nodes.image):
         if not picture.get("alt"):
-            section = picture
-            while section and not isinstance(section, nodes.section):
-                section = section.parent
-            heading = section.next_node(nodes.title).astext() if section else app.config.project
+            heading = _find_heading(picture) or app.config.project
             picture["alt"] = words.get(Path(picture["uri"]).stem, f"Picture: {heading}")
 
 
-def _words_by_picture(notebook: Path) -> dict[str, str]:
-    """The alternative texts in a notebook's outputs, by the picture's hash, which names its file in the book."""
-    found = {}
+def _find_heading(picture: nodes.image) -> str | None:
+    """Return the heading above a picture, or None if there is none."""
+    section: nodes.Node | None = picture
+    while section is not None and not isinstance(section, nodes.section):
+        section = section.parent
+    title = section.next_node(nodes.title) if section is not None else None
+    return title.astext() if title is not None else None
+
+
+def _read_words(notebook: Path) -> dict[str, str]:
+    """Return the alternative texts in a notebook's outputs, by the picture's hash, which names its file in the book."""
+    words = {}
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", []):
             for kind in ("image/png", "image/jpeg", "image/gif"):
                 alt = output.get("metadata", {}).get(kind, {}).get("alt")
                 if alt and kind in output["data"]:
                     data = "".join(output["data"][kind])
-                    found[hashlib.sha256(b64decode(data)).hexdigest()] = alt
-    return found
+                    words[hashlib.sha256(b64decode(data)).hexdigest()] = alt
+    return words

@@ -6,13 +6,17 @@ Settings come from the environment, as the Makefile sets it: ``METALLAB_CLASS`` 
 ``METALLAB_MODE`` and ``METALLAB_DEVICE`` are handed on to the students.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import secrets
 import shutil
 import socket
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner
@@ -23,17 +27,16 @@ from metallab.authoring import workshop
 from metallab.classroom import class_pages, progress
 from metalsim import SimulationError, building
 
-c = get_config()  # noqa: F821  # JupyterHub defines it
-
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 SEPARATE = os.geteuid() == 0
 """As root every student gets a Unix account; otherwise all share the teacher's."""
 
 ROOM = workshop.classroom()
-PASSWORDS, STUDENTS, TURNS, HUB = (
-    ROOM / name for name in ("passwords", "students", "turns", "hub")
-)
+PASSWORDS = ROOM / "passwords"
+STUDENTS = ROOM / "students"
+TURNS = ROOM / "turns"
+HUB = ROOM / "hub"
 LESSONS = Path(os.environ.get("METALLAB_LESSONS") or ROOM / "lessons")
 TEACHER = progress.TEACHER
 NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")
@@ -48,26 +51,27 @@ class CannotOpen(SystemExit):
 # ---------------------------------------------------------------- who may come in
 
 
-def class_list() -> dict[str, str]:
-    """Passwords by name, read anew each time: a line that the teacher adds counts at once."""
+def read_class_list() -> dict[str, str]:
+    """Return the passwords by name, read anew each time: a line that the teacher adds counts at once."""
     return progress.read_passwords(PASSWORDS)
 
 
-def add_to_class_list(names: list[str]) -> None:
-    """Make up a password for each name that has none."""
+def add_to_class_list(names: Sequence[str]) -> None:
+    """Make up a password for each name that has none. CannotOpen if a name cannot be one of a folder."""
     if wrong := [name for name in names if not NAME.fullmatch(name)]:
         raise CannotOpen(
             f"{wrong[0]!r} cannot be a name: write 1 to 30 of a-z, 0-9 and '-', a letter first"
         )
-    new = [
-        f"{name} {secrets.token_hex(5)}\n"
-        for name in dict.fromkeys(names)
-        if name not in class_list()
-    ]
-    with open(
-        PASSWORDS, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
-    ) as file:
-        file.writelines(new)
+
+    known = read_class_list()
+    new = [name for name in dict.fromkeys(names) if name not in known]
+    with open(PASSWORDS, "a", encoding="utf-8", opener=_open_for_owner) as file:
+        file.writelines(f"{name} {secrets.token_hex(5)}\n" for name in new)
+
+
+def _open_for_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else can read, not even while it is new."""
+    return os.open(path, flags, 0o600)
 
 
 class ClassListAuthenticator(Authenticator):
@@ -77,12 +81,14 @@ class ClassListAuthenticator(Authenticator):
     login whoever is quicker gets somebody else's place.
     """
 
-    async def authenticate(self, handler, data):
-        """The user's name, or None."""
+    async def authenticate(self, handler: Any, data: Mapping[str, str]) -> str | None:
+        """Return the user's name, or None for a wrong password."""
         name = self.normalize_username(data["username"])
-        password = class_list().get(name, "")
-        known = secrets.compare_digest(password.encode(), data["password"].encode())
-        return name if password and known else None
+        password = read_class_list().get(name, "")
+
+        # in a time that does not tell how much of it is right
+        is_right = secrets.compare_digest(password.encode(), data["password"].encode())
+        return name if password and is_right else None
 
 
 # ---------------------------------------------------------------- a student's server
@@ -99,9 +105,10 @@ class StudentSpawner(LocalProcessSpawner):
         """The student's home."""
         return STUDENTS / self.user.name
 
-    def make_preexec_fn(self, name):
-        """Become the student, between fork and exec."""
-        account, folder = self.folder.stat().st_uid, self.folder
+    def make_preexec_fn(self, name: str) -> Callable[[], None]:
+        """Return what becomes the student, between fork and exec."""
+        folder = self.folder
+        account = folder.stat().st_uid
         if SEPARATE and account not in ACCOUNTS:  # it would run with that account's rights
             raise PermissionError(
                 f"{folder} belongs to account {account}: give it to one of {ACCOUNTS}, with chown -R"
@@ -116,41 +123,41 @@ class StudentSpawner(LocalProcessSpawner):
 
         return become_student
 
-    def user_env(self, env):
-        """A home of one's own, and whatever pages write there and not in the checkout."""
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Return an environment with a home of one's own, in which lies whatever pages write."""
         env |= {"USER": self.user.name, "HOME": str(self.folder), "SHELL": "/bin/bash"}
         env |= {"METALLAB_BUILD": str(self.folder / "build")}
         if SEPARATE:  # never shared: what it holds is loaded into processes
             env["METALSIM_CACHE"] = str(self.folder / ".cache" / "metalsim")
         return env
 
-    def make_folder(self, account):
-        """A home, with a copy of the simulated GPU that set-up built: nobody waits for it.
+    def make_folder(self, account: int) -> None:
+        """Make a home, with a copy of the simulated GPU that set-up built: nobody waits for it.
 
         It takes its name last of all, when it is complete and the student's.
         """
         new = self.folder.with_name(f".{self.folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)  # of a hub that was killed
         new.mkdir(mode=0o700)
+
         if SEPARATE:
-            parts = new / ".cache" / "metalsim"
-            try:
-                for part in building.cache().glob("*-*/"):
-                    if (
-                        part.name.startswith(("accelerator-", "device-")) and "." not in part.name
-                    ):  # complete
-                        shutil.copytree(part, parts / part.name)
-            except (
-                OSError,
-                SimulationError,
-            ) as error:  # a full disk, say; the student's own pages can build it
-                shutil.rmtree(parts, ignore_errors=True)
-                self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
+            self._copy_simulated_gpu(new / ".cache" / "metalsim")
             for path in (*new.rglob("*"), new):
                 os.chown(path, account, account, follow_symlinks=False)
         new.rename(self.folder)
 
-    async def start(self):
+    def _copy_simulated_gpu(self, target: Path) -> None:
+        """Copy what is built of the simulated GPU; without a copy, on a full disk say, the student's pages build it."""
+        try:
+            for part in building.cache().glob("*-*/"):
+                is_part = part.name.startswith(("accelerator-", "device-"))
+                if is_part and "." not in part.name:  # with a point in its name it is incomplete
+                    shutil.copytree(part, target / part.name)
+        except (OSError, SimulationError) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
+
+    async def start(self) -> Any:
         """Make the folder if it is not there; the server puts the lessons into it."""
         if not self.folder.exists():
             free = set(ACCOUNTS) - {path.stat().st_uid for path in STUDENTS.iterdir()}
@@ -165,38 +172,41 @@ class StudentSpawner(LocalProcessSpawner):
 # ---------------------------------------------------------------- the room
 
 
+def furnish() -> None:
+    """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
+    # in turns everybody may write, and nobody remove what is somebody else's
+    for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(rights)
+
+    if LESSONS == ROOM / "lessons":
+        workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
+        workshop.make_documents(LESSONS)
+        open_to_students(LESSONS)
+    if not any(LESSONS.glob("*.ipynb")):
+        command = f".venv/bin/python -m metallab.authoring.workshop {LESSONS}"
+        raise CannotOpen(f"there are no student copies in {LESSONS}: {command}")
+
+    if SEPARATE:
+        check_that_students_can_enter()
+        workshop.hide_solutions(LESSONS)
+
+
 def open_to_students(lessons: Path) -> None:
     """Let every account read the lessons, whatever rights new files get here."""
     files = [*workshop.copies_in(lessons), lessons / workshop.RECORD]
     folders = {
         folder for file in files for folder in file.parents if folder.is_relative_to(lessons)
     }
-    for path in (*files, *folders):
-        path.chmod(0o755 if path in folders else 0o644)
 
-
-def furnish() -> None:
-    """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
-    for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(
-            rights
-        )  # in turns everybody may write, and nobody remove what is somebody else's
-    if LESSONS == ROOM / "lessons":
-        workshop.make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), LESSONS)
-        workshop.make_documents(LESSONS)
-        open_to_students(LESSONS)
-    if not any(LESSONS.glob("*.ipynb")):
-        raise CannotOpen(
-            f"there are no student copies in {LESSONS}: .venv/bin/python -m metallab.authoring.workshop {LESSONS}"
-        )
-    if SEPARATE:
-        check_that_students_can_enter()
-        workshop.hide_solutions(LESSONS)
+    for path in files:
+        path.chmod(0o644)
+    for folder in folders:
+        folder.chmod(0o755)
 
 
 def check_that_students_can_enter() -> None:
-    """CannotOpen where a folder above what students' accounts need is closed to them; it says what lies there."""
+    """Raise CannotOpen where a folder above what students need is closed to them; it says what lies there."""
     elsewhere = (
         "put the checkout, with its .venv made there, and METALLAB_CLASSROOM where all may read, such as /opt and "
         "/srv"
@@ -208,6 +218,7 @@ def check_that_students_can_enter() -> None:
         (Path(sys.executable), "the checkout's .venv", elsewhere),
         (Path(sys.executable).resolve(), "the Python that .venv was made with", anew),
     )
+
     for path, what, cure in needed:
         closed = [folder for folder in path.parents if not folder.stat().st_mode & 0o001]
         if closed:
@@ -217,46 +228,73 @@ def check_that_students_can_enter() -> None:
             )
 
 
-address, tls = (
-    os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1",
-    os.environ.get("METALLAB_HUB_TLS"),
-)
-if not (number := os.environ.get("METALLAB_HUB_PORT") or "8000").isdecimal():
-    raise CannotOpen(f"{number!r} is no port: give a number, such as PORT=8000")
-port = int(number)
-if not tls and address not in ("127.0.0.1", "::1", "localhost"):
-    raise CannotOpen(
-        "passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it"
-    )
-if tls:
-    key, certificate = Path(tls, "key.pem"), Path(tls, "cert.pem")
+# ---------------------------------------------------------------- where it is found
+
+
+def read_port() -> int:
+    """Return the hub's port; the three behind it are used on this machine only. CannotOpen if it is no number."""
+    number = os.environ.get("METALLAB_HUB_PORT") or "8000"
+    if not number.isdecimal():
+        raise CannotOpen(f"{number!r} is no port: give a number, such as PORT=8000")
+    return int(number)
+
+
+def find_certificate(address: str) -> tuple[Path, Path] | None:
+    """Return key and certificate, or None without TLS. CannotOpen if others could listen, or a file is missing."""
+    folder = os.environ.get("METALLAB_HUB_TLS")
+    if not folder:
+        if address not in ("127.0.0.1", "::1", "localhost"):
+            raise CannotOpen(
+                "passwords would cross the network in the clear: give TLS=folder with key.pem and cert.pem in it"
+            )
+        return None
+
+    key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
     if missing := [file for file in (key, certificate) if not file.is_file()]:
         raise CannotOpen(
             f"there is no {missing[0]}: TLS= names a folder with key.pem and cert.pem in it"
         )
-    c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(key), str(certificate)
+    return key, certificate
+
+
+def describe_address(address: str, port: int, *, is_encrypted: bool) -> str:
+    """Return what people type into a browser; of an address that means all of them, this machine's name."""
+    scheme = "https" if is_encrypted else "http"
+    host = socket.gethostname() if address in ("0.0.0.0", "::") else address
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
+
+
+def read_names() -> list[str]:
+    """Return the names of the file ``METALLAB_CLASS``; none without it."""
+    file = os.environ.get("METALLAB_CLASS")
+    return Path(file).read_text(encoding="utf-8").lower().split() if file else []
+
+
+def write_slips(home: str) -> None:
+    """Write the slips with passwords, and print where they are, or why there are none."""
+    try:
+        slips = class_pages.write_slips(read_class_list(), home)
+    except OSError as error:
+        print(
+            f"No slips to print were made ({error.strerror}: {error.filename}): name another folder with METALLAB_BUILD."
+        )
+        return
+    print(f"Slips to print and cut, one for each student: {slips}, for your account alone.")
+
+
+# ---------------------------------------------------------------- opening
+
+address = os.environ.get("METALLAB_HUB_ADDRESS") or "127.0.0.1"
+port = read_port()
+encryption = find_certificate(address)
+home = describe_address(address, port, is_encrypted=encryption is not None)
 
 furnish()
-names = (
-    Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8")
-    if os.environ.get("METALLAB_CLASS")
-    else ""
-)
-add_to_class_list([TEACHER, *names.lower().split()])
+add_to_class_list([TEACHER, *read_names()])
 print(
-    f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
+    f"Passwords of {len(read_class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
 )
-
-scheme = "https" if tls else "http"
-shown = socket.gethostname() if address in ("0.0.0.0", "::") else address
-home = f"{scheme}://[{shown}]:{port}/" if ":" in shown else f"{scheme}://{shown}:{port}/"
-try:
-    slips = class_pages.write_slips(class_list(), home)
-    print(f"Slips to print and cut, one for each student: {slips}, for your account alone.")
-except OSError as error:
-    print(
-        f"No slips to print were made ({error.strerror}: {error.filename}): name another folder with METALLAB_BUILD."
-    )
+write_slips(home)
 print(f"Log in as {TEACHER} at {home}; who is stuck: {home}services/progress/")
 if not SEPARATE:
     print(
@@ -266,21 +304,18 @@ if not SEPARATE:
 
 # ---------------------------------------------------------------- JupyterHub
 
+c: Any = get_config()  # type: ignore[name-defined]  # noqa: F821  # JupyterHub defines it
+
 c.JupyterHub.ip, c.JupyterHub.port = address, port
-c.JupyterHub.hub_port = port + 1  # these three on this machine only
+if encryption is not None:
+    c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = map(str, encryption)
+c.JupyterHub.hub_port = port + 1  # this and the next two on this machine only
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{port + 2}"
+# by Node itself: the script in .venv/bin would outlive being stopped
+proxy = BIN.parent / "lib" / "node_modules" / "configurable-http-proxy" / "bin"
 c.ConfigurableHTTPProxy.command = [
-    str(
-        Path(NODE, "bin", "node")
-    ),  # not the script in .venv/bin, which would outlive being stopped
-    str(
-        BIN.parent
-        / "lib"
-        / "node_modules"
-        / "configurable-http-proxy"
-        / "bin"
-        / "configurable-http-proxy"
-    ),
+    str(Path(NODE, "bin", "node")),
+    str(proxy / "configurable-http-proxy"),
 ]
 c.ConfigurableHTTPProxy.pid_file = str(HUB / "proxy.pid")
 c.JupyterHub.db_url = f"sqlite:///{HUB / 'jupyterhub.sqlite'}"
@@ -300,15 +335,12 @@ c.JupyterHub.template_vars = {
 c.JupyterHub.spawner_class = StudentSpawner
 c.Spawner.cmd = [sys.executable, str(HERE / "student_server.py"), str(LESSONS)]
 c.Spawner.default_url = "/lab"
+handed_on = ("METALLAB_MODE", "METALLAB_DEVICE")
 c.Spawner.environment = {
     "METALLAB_TURNS": str(TURNS),
     "METALLAB_NOTEBOOKS": str(LESSONS),
     "PATH": os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)]),
-    **{
-        name: os.environ[name]
-        for name in ("METALLAB_MODE", "METALLAB_DEVICE")
-        if os.environ.get(name)
-    },
+    **{name: os.environ[name] for name in handed_on if os.environ.get(name)},
 }
 c.Spawner.start_timeout = c.Spawner.http_timeout = 180  # a whole class starts at once
 c.Spawner.poll_interval = 5  # seconds until a server that died is seen

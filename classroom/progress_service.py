@@ -4,6 +4,8 @@ It runs as the account that opened the hub, since it reads what all students sav
 listens at and the path before its pages in the environment.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from datetime import datetime

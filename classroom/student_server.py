@@ -3,6 +3,8 @@
 It runs as the student, in the student's folder, so that nothing here is done with anybody else's rights.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
@@ -26,7 +28,10 @@ def choose_first_page(folder: Path) -> None:
 
 
 def keep_temporary_files(folder: Path) -> None:
-    """In the student's folder. MLX loads what lies compiled there under a name that everybody knows: never share it."""
+    """Keep them in the student's folder.
+
+    MLX loads what lies compiled there under a name that everybody knows: never share it.
+    """
     temporary = folder / ".tmp"
     temporary.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(temporary)
@@ -35,13 +40,15 @@ def keep_temporary_files(folder: Path) -> None:
 def main(lessons: str, *options: str) -> None:
     """Give the lessons, then become the server."""
     os.umask(0o077)
-    with contextlib.suppress(
-        OSError
-    ):  # Linux: if memory runs out a student's process ends, and not the hub
+    # Linux has this file: if memory runs out a student's process ends, and not the hub
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
-    keep_temporary_files(Path.cwd())
-    give(Path(lessons), Path.cwd())
-    choose_first_page(Path.cwd())
+
+    folder = Path.cwd()
+    keep_temporary_files(folder)
+    give(Path(lessons), folder)
+    choose_first_page(folder)
+
     settings = f"--LabApp.app_settings_dir={LAB_SETTINGS}"
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", settings, *options])
 

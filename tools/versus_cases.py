@@ -6,17 +6,27 @@ is a revision that does not have it yet, the case is listed as new. ``metallab v
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from metallab.versus import case
+
+if TYPE_CHECKING:
+    from metallab.pytorch.networks import Network
+
+Work = Callable[[], Any]
+"""What is timed: the set-up returns it."""
 
 
 @case(group="01")
-def python_loop():
+def python_loop() -> Work:
     """Nothing but the interpreter."""
     return lambda: sum(i * i for i in range(20_000))
 
 
 @case(group="01")
-def timing_an_empty_function():
+def timing_an_empty_function() -> Work:
     """What our own timer costs: a comparison of two functions that do nothing."""
     from metallab import timing
 
@@ -25,7 +35,7 @@ def timing_an_empty_function():
     )
     none = timing.Unchecked("they do nothing")
 
-    def compare():
+    def compare() -> int:
         variants = {"a": int, "b": int}
         got = timing.compare(variants, on=timing.Host(), baseline="a", parity=none, budget=budget)
         return got["a"].n
@@ -34,13 +44,13 @@ def timing_an_empty_function():
 
 
 @case(group="10", sizes={"n": (64, 4096)})
-def small_operators(n, device):
+def small_operators(n: int, device: str) -> Work:
     """A chain of additions and products: at a small size what a call of PyTorch costs."""
     import torch
 
     x = torch.linspace(0, 1, n * 16, device=device)
 
-    def chain():
+    def chain() -> Any:
         y = x
         for _ in range(10):
             y = y * 0.5 + x
@@ -50,7 +60,8 @@ def small_operators(n, device):
 
 
 @case(group="13", sizes={"n": (64, 512)})
-def product(n, device):
+def product(n: int, device: str) -> Work:
+    """A product of two square matrices."""
     import torch
 
     a = torch.rand(n, n, generator=torch.Generator().manual_seed(0)).to(device)
@@ -58,21 +69,23 @@ def product(n, device):
 
 
 @case(group="64", sizes={"name": ("mlp", "cnn", "resnet", "transformer", "lstm")})
-def inference(name, device):
+def inference(name: str, device: str) -> Work:
+    """Each of our networks, at its usual size."""
     from metallab.pytorch import networks
 
     return getattr(networks, name)().to(device).inference()
 
 
 @case(group="64", sizes={"name": ("mlp", "cnn", "transformer")})
-def training_step(name, device):
+def training_step(name: str, device: str) -> Work:
+    """Forward, backward and an update of the weights."""
     from metallab.pytorch import networks
 
     return getattr(networks, name)().to(device).training_step()
 
 
 @case(group="11")
-def asking_coverage():
+def asking_coverage() -> Work:
     """Which operators of a network run on MPS: our own tables and tracer."""
     from metallab.pytorch import coverage, networks
 
@@ -81,7 +94,7 @@ def asking_coverage():
 
 
 @case(group="23")
-def softshrink(device):
+def softshrink(device: str) -> Work:
     """The operator of our own."""
     import torch
 
@@ -92,7 +105,7 @@ def softshrink(device):
 
 
 @case(group="16", sizes={"dtype": ("float16", "bfloat16")}, tolerance="bfloat16")
-def autocast(dtype, device):
+def autocast(dtype: str, device: str) -> Work:
     """A network under autocast; on many CPUs a slower format than float32."""
     import torch
 
@@ -100,7 +113,7 @@ def autocast(dtype, device):
 
     infer = networks.cnn(batch=4).to(device).inference()
 
-    def under_autocast():
+    def under_autocast() -> Any:
         with torch.autocast(device, getattr(torch, dtype)):
             return infer()
 
@@ -108,7 +121,8 @@ def autocast(dtype, device):
 
 
 @case(group="53")
-def keras_training_step():
+def keras_training_step() -> Work:
+    """A step of Keras in a graph of TensorFlow."""
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
@@ -119,7 +133,7 @@ def keras_training_step():
     x, y = tf.random.stateless_uniform((64, 32), (0, 1)), tf.zeros((64, 10))
 
     @tf.function
-    def step():
+    def step() -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
         gradients = tape.gradient(loss, model.trainable_variables)
@@ -130,7 +144,7 @@ def keras_training_step():
 
 
 @case(group="54")
-def tensorflow_graph():
+def tensorflow_graph() -> Work:
     """What Grappler may fuse: a product, a bias, an activation."""
     import tensorflow as tf
 
@@ -140,13 +154,14 @@ def tensorflow_graph():
 
 
 @case(group="51", sizes={"task": ("inference", "gradient")})
-def jax_mlp(task):
+def jax_mlp(task: str) -> Work:
+    """A perceptron that JAX has compiled, forward or with its gradient."""
     import jax
 
     layers = [jax.numpy.ones(shape) / shape[0] for shape in ((784, 512), (512, 512), (512, 10))]
     x = jax.numpy.ones((256, 784))
 
-    def mean(layers):
+    def mean(layers: Any) -> Any:
         y = x
         for layer in layers:
             y = jax.nn.relu(y @ layer)
@@ -157,23 +172,25 @@ def jax_mlp(task):
 
 
 @case(group="52")
-def jax_n_body():
+def jax_n_body() -> Work:
+    """A step of bodies that attract each other, all by all."""
     import jax
 
     positions = jax.random.normal(jax.random.key(0), (256, 3))
 
     @jax.jit
-    def step(positions):
+    def step(positions: Any) -> Any:
         apart = positions[None] - positions[:, None]
-        return positions + 0.01 * (apart / ((apart**2).sum(axis=-1) + 0.01)[:, :, None] ** 1.5).sum(
-            axis=1
-        )
+        squared = (apart**2).sum(axis=-1) + 0.01  # so that a body does not attract itself without end
+        forces = apart / squared[:, :, None] ** 1.5
+        return positions + 0.01 * forces.sum(axis=1)
 
     return lambda: step(positions)
 
 
 @case(group="60")
-def detector(device):
+def detector(device: str) -> Work:
+    """The detector, which returns its boxes before any is chosen."""
     import torch
 
     from metallab.detection import detector as trained
@@ -181,14 +198,14 @@ def detector(device):
     network = trained.load().to(device)
     x = torch.rand(1, 3, 320, 320, generator=torch.Generator().manual_seed(0)).to(device)
 
-    def detect():
+    def detect() -> Any:
         with torch.no_grad():
             return network(x)[0]
 
     return detect
 
 
-def as_onnx(network, file):
+def write_onnx(network: Network, file: str | io.BytesIO) -> None:
     """Write a network as ONNX, as it computes in evaluation mode."""
     import warnings
 
@@ -196,17 +213,20 @@ def as_onnx(network, file):
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this exporter is the older one
-        names = {"input_names": ["input"], "output_names": ["output"]}
         torch.onnx.export(
-            network.model.eval(), network.inputs, file, dynamo=False, opset_version=17, **names
+            network.model.eval(),
+            network.inputs,
+            file,
+            dynamo=False,
+            opset_version=17,
+            input_names=["input"],
+            output_names=["output"],
         )
 
 
 @case(group="40")
-def onnx_inference():
+def onnx_inference() -> Work:
     """One thread, which sleeps between calls."""
-    import io
-
     import onnxruntime
 
     from metallab.pytorch import networks
@@ -215,7 +235,9 @@ def onnx_inference():
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    as_onnx(network, model := io.BytesIO())
+
+    model = io.BytesIO()
+    write_onnx(network, model)
     session = onnxruntime.InferenceSession(
         model.getvalue(), options, providers=["CPUExecutionProvider"]
     )
@@ -224,7 +246,7 @@ def onnx_inference():
 
 
 @case(group="43")
-def int8_inference():
+def int8_inference() -> Work:
     """Linear layers in eight bits, by ONNX Runtime."""
     import tempfile
     from pathlib import Path
@@ -239,7 +261,7 @@ def int8_inference():
     options.intra_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
         model, quantized = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
-        as_onnx(network, str(model))
+        write_onnx(network, str(model))
         quantize_dynamic(model, quantized)
         session = onnxruntime.InferenceSession(
             quantized, options, providers=["CPUExecutionProvider"]
@@ -249,7 +271,8 @@ def int8_inference():
 
 
 @case(group="44")
-def reading_digits(device):
+def reading_digits(device: str) -> Work:
+    """The network that reads digits, before it is quantised."""
     import torch
 
     from metallab.quantization import digits
@@ -258,7 +281,7 @@ def reading_digits(device):
     network = digits.classifier(8).eval().to(device)
     x = torch.linspace(0, 1, 32 * 28 * 28).reshape(32, 1, 28, 28).to(device)
 
-    def read():
+    def read() -> Any:
         with torch.no_grad():
             return network(x)
 
@@ -266,22 +289,23 @@ def reading_digits(device):
 
 
 @case(group="62")
-def blur_by_fft(device):
+def blur_by_fft(device: str) -> Work:
+    """A blur as a product of two spectra."""
     import torch
 
     picture = torch.rand(3, 384, 512, generator=torch.Generator().manual_seed(0)).to(device)
     kernel = torch.ones(15, 15, device=device) / 225
 
-    def blur():
-        return torch.fft.irfft2(
-            torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512)), s=(384, 512)
-        )
+    def blur() -> Any:
+        spectrum = torch.fft.rfft2(picture) * torch.fft.rfft2(kernel, s=(384, 512))
+        return torch.fft.irfft2(spectrum, s=(384, 512))
 
     return blur
 
 
 @case(group="65")
-def sampling_a_grid(device):
+def sampling_a_grid(device: str) -> Work:
+    """A picture that is turned a little, by an operator that few programs use."""
     import torch
 
     picture = torch.rand(1, 3, 128, 128, generator=torch.Generator().manual_seed(0)).to(device)
@@ -293,7 +317,7 @@ def sampling_a_grid(device):
 
 
 @case(group="64")
-def reading_results():
+def reading_results() -> Work:
     """A file of results: read, held against its classes, its speed-ups computed again."""
     from metallab import paths, records
 

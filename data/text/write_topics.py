@@ -1,4 +1,4 @@
-"""Writes the text of notebooks 15 and 15b: the topics of the Python that runs this, as ``help("if")`` shows them."""
+"""Write the text of notebooks 30 and 31: the topics of the Python that runs this, as ``help("if")`` shows them."""
 
 from __future__ import annotations
 

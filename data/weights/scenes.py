@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy import ndarray as Array
@@ -42,6 +42,8 @@ FLAT = ("bar", "triangle", "plus", "half", "blob")
 """Shapes that are no object: clutter behind the objects, and bars in front of them."""
 
 Size = int | tuple[int, int]
+"""One side or (height, width), in pixels."""
+Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class Frame:
 
 
 def still(seed: int, size: Size = 640) -> Frame:
-    """One picture of ``size`` pixels, square or (height, width): the first frame of the video of that seed."""
+    """Draw one picture of ``size`` pixels, square or (height, width): the first frame of the video of that seed."""
     return Scene(seed, size).frame(0)
 
 
 def video(seed: int, frames: int, size: Size = (384, 640)) -> Iterator[Frame]:
-    """The first ``frames`` frames of a scene, of ``size`` pixels, for `FRAMES_PER_SECOND`."""
+    """Draw the first ``frames`` frames of a scene, of ``size`` pixels, for `FRAMES_PER_SECOND`."""
     scene = Scene(seed, size)
     return (scene.frame(number) for number in range(frames))
 
@@ -74,34 +76,34 @@ class Dice:
         self._bits = np.random.PCG64(np.random.SeedSequence(key))
 
     def between(self, low: float, high: float) -> float:
-        """A number from low (included) to high."""
-        return low + (high - low) * (int(self._bits.random_raw()) >> 11) * 2.0**-53
+        """Return a number from low (included) to high."""
+        share = (int(self._bits.random_raw()) >> 11) * 2.0**-53  # the 53 bits that a float64 holds
+        return low + (high - low) * share
 
     def below(self, n: int) -> int:
-        """A whole number from 0 to n - 1."""
+        """Return a whole number from 0 to n - 1."""
         return int(self.between(0, n))
 
     def chance(self, probability: float) -> bool:
-        """True with that probability."""
+        """Return True with that probability."""
         return self.between(0, 1) < probability
 
-    def pick(self, options: Sequence) -> object:
-        """One of the options."""
+    def pick(self, options: Sequence[Choice]) -> Choice:
+        """Return one of the options."""
         return options[self.below(len(options))]
 
     def bytes(self, *shape: int) -> Array:
-        """uint8 of that shape."""
+        """Return uint8 of that shape."""
         count = math.prod(shape)
-        return (
-            self._bits.random_raw(-(-count // 8))
-            .astype("<u8")
-            .view(np.uint8)[:count]
-            .reshape(shape)
-        )
+        words = self._bits.random_raw(math.ceil(count / 8)).astype("<u8")  # of 8 bytes each
+        return words.view(np.uint8)[:count].reshape(shape)
 
     def colour(self, saturation: tuple[float, float], value: tuple[float, float]) -> Array:
-        """float32 (3,), RGB from 0 to 255, of any hue, with saturation and value from these ranges."""
-        hue, s, v = self.between(0, 6), self.between(*saturation), self.between(*value)
+        """Return a colour of any hue, its saturation and value from these ranges: float32 (3,), RGB from 0 to 255."""
+        hue = self.between(0, 6)
+        s = self.between(*saturation)
+        v = self.between(*value)
+
         pure = [min(max(abs((hue + shift) % 6 - 3) - 1, 0), 1) for shift in (0, 4, 2)]
         return np.array([255 * v * (1 - s * (1 - channel)) for channel in pure], np.float32)
 
@@ -134,7 +136,7 @@ class Motion:
     def draw(
         cls, dice: Dice, radius: tuple[float, float], centre: tuple[float, float], lively: float
     ) -> Motion:
-        """A motion about a place; 0 is no motion at all, 1 a lively one."""
+        """Draw a motion about a place; 0 is no motion at all, 1 a lively one."""
         return cls(
             centre=centre,
             swing=(lively * dice.between(0.05, 0.4), lively * dice.between(0.05, 0.25)),
@@ -147,7 +149,7 @@ class Motion:
         )
 
     def at(self, seconds: float, side: float) -> Pose:
-        """The pose at a time, in a picture whose shorter side has that many pixels."""
+        """Return the pose at a time, in a picture whose shorter side has that many pixels."""
         x, y, size = (
             _sine(pace * seconds + phase) for pace, phase in zip(self.pace, self.phase, strict=True)
         )
@@ -183,37 +185,39 @@ class Scene:
             raise ValueError(
                 f"a scene of {self.width} x {self.height} pixels is too small: take at least 64 x 64"
             )
-        dice = Dice(seed)
         self._side = float(min(self.height, self.width))
-        self._background = _background(dice, self.height, self.width)
+
+        # What is drawn first decides what comes after it: another order makes another scene of each seed.
+        dice = Dice(seed)
+        self._background = _draw_background(dice, self.height, self.width)
         self._light = _unit(dice.between(0, 1))
         self._gloom = dice.between(0, 0.35)
         self._tint = [dice.between(0.9, 1.15) for _ in range(3)]
         self._shadow = dice.between(0.2, 0.5) if dice.chance(0.6) else 0.0
         self._noise = dice.between(2, 11) if dice.chance(0.5) else 0.0
-        self.things = self._things(dice)
+        self.things = self._draw_things(dice)
 
     def frame(self, number: int) -> Frame:
-        """Frame ``number`` of the video, counted from 0; the frames may be asked for in any order."""
+        """Draw frame ``number`` of the video, counted from 0; the frames may be asked for in any order."""
         canvas = self._background.copy()
         owner = np.full((self.height, self.width), -1, np.int16)
-        areas = [
-            self._paint(
-                canvas, owner, index, thing.motion.at(number / FRAMES_PER_SECOND, self._side)
-            )
-            for index, thing in enumerate(self.things)
-        ]
+        areas = []
+        for index, thing in enumerate(self.things):
+            pose = thing.motion.at(number / FRAMES_PER_SECOND, self._side)
+            areas.append(self._paint(canvas, owner, index, pose))
+
         boxes, classes = [], []
         for index, (thing, area) in enumerate(zip(self.things, areas, strict=True)):
-            box = _visible(owner, index, area) if thing.shape in CLASSES else None
+            box = _find_box(owner, index, area) if thing.shape in CLASSES else None
             if box is not None:
                 boxes.append(box)
                 classes.append(CLASSES.index(thing.shape))
-        image = self._developed(canvas, number)
+
+        image = self._develop(canvas, number)
         return Frame(image, np.array(boxes, np.float32).reshape(-1, 4), np.array(classes, np.int64))
 
-    def _things(self, dice: Dice) -> list[Thing]:
-        """Everything in the scene, from back to front."""
+    def _draw_things(self, dice: Dice) -> list[Thing]:
+        """Draw everything in the scene, from back to front."""
         across, down = self.width / self._side, self.height / self._side
         rim = dice.pick((0.45, 0.7, 1.0, 1.0))
 
@@ -240,24 +244,29 @@ class Scene:
         return clutter + objects[:front] + bars + objects[front:]
 
     def _paint(self, canvas: Array, owner: Array, index: int, pose: Pose) -> int:
-        """Draw a thing and note its pixels as its own; the number of pixels that it would have with nothing hidden."""
+        """Draw a thing and note its pixels as its own; return how many it would have with nothing hidden."""
         thing = self.things[index]
         left, top = math.floor(pose.x - pose.radius) - 2, math.floor(pose.y - pose.radius) - 2
         side = 2 * math.ceil(pose.radius) + 5
+
+        # where each pixel lies in radii from its centre, on the screen (x, y) and turned with it (u, v)
         x = (np.arange(left, left + side, dtype=np.float32) + 0.5 - pose.x) / pose.radius
         y = (pose.y - np.arange(top, top + side, dtype=np.float32)[:, None] - 0.5) / pose.radius
         u = (pose.cos * x + pose.sin * y) / pose.narrow
         v = pose.cos * y - pose.sin * x
         distance, shade = SHAPES[thing.shape](u, v, _Light(x, y, self._light))
         coverage = np.clip(0.5 - distance * (pose.radius * pose.narrow), 0, 1)
-        rows, columns = _overlap(top, side, self.height), _overlap(left, side, self.width)
+
         if self._shadow and thing.shape in CLASSES:
             self._cast(canvas, np.clip(0.5 - distance * 4, 0, 1), (top, left), pose.radius)
-        there = _moved(rows, top), _moved(columns, left)
+
+        rows, columns = _overlap(top, side, self.height), _overlap(left, side, self.width)
+        there = _shift(rows, top), _shift(columns, left)
         patch = canvas[there]
         rim = thing.rim + (1 - thing.rim) * np.clip(-distance * 14 - 0.3, 0, 1)
         colour = (shade * rim)[rows, columns, None] * thing.colour
         patch += coverage[rows, columns, None] * (np.minimum(colour, 255) - patch)
+
         own = coverage >= 0.5
         owner[there][own[rows, columns]] = index
         return int(np.count_nonzero(own))
@@ -266,25 +275,24 @@ class Scene:
         """Darken what lies behind an object, away from the light."""
         top = corner[0] + round(0.25 * radius * self._light[1])
         left = corner[1] - round(0.25 * radius * self._light[0])
-        rows, columns = (
-            _overlap(top, len(softly), self.height),
-            _overlap(left, len(softly), self.width),
-        )
-        patch = canvas[_moved(rows, top), _moved(columns, left)]
+
+        rows = _overlap(top, len(softly), self.height)
+        columns = _overlap(left, len(softly), self.width)
+        patch = canvas[_shift(rows, top), _shift(columns, left)]
         patch *= 1 - self._shadow * softly[rows, columns, None]
 
-    def _developed(self, canvas: Array, number: int) -> Array:
-        """The picture as a camera would give it: lit from one side, tinted, with noise; uint8."""
+    def _develop(self, canvas: Array, number: int) -> Array:
+        """Return the picture as a camera would give it: lit from one side, tinted, with noise; uint8."""
         x = _ramp(self.width) * (self._gloom * self._light[0])
         y = _ramp(self.height) * (self._gloom * self._light[1])
         lit = (1 - 0.5 * self._gloom) + x - y[:, None]
         for channel, tint in enumerate(self._tint):
             canvas[..., channel] *= lit * tint
+
         if self._noise:
             grain = Dice(self.seed, number).bytes(2, self.height, self.width, 3).astype(np.float32)
-            canvas += (grain[0] + grain[1] - 255) * (
-                self._noise / 104.5
-            )  # the sum of two bytes spreads by 104.5
+            spread = 104.5  # of the sum of two bytes, as a standard deviation
+            canvas += (grain[0] + grain[1] - 255) * (self._noise / spread)
         return np.clip(canvas + 0.5, 0, 255).astype(np.uint8)
 
 
@@ -298,23 +306,22 @@ class _Light:
         self.x, self.y, self.light = x, y, light
 
     def round(self, x: Array, y: Array, square: Array) -> Array:
-        """Brightness of a round surface whose normal is (x, y, sqrt(1 - square)), with a highlight."""
-        lit = 0.6 * (self.light[0] * x + self.light[1] * y) + 0.8 * np.sqrt(
-            np.maximum(1 - square, 0)
-        )
+        """Return the brightness of a round surface with the normal (x, y, sqrt(1 - square)), with a highlight."""
+        towards = np.sqrt(np.maximum(1 - square, 0))
+        lit = 0.6 * (self.light[0] * x + self.light[1] * y) + 0.8 * towards
         return 0.42 + 0.63 * np.maximum(lit, 0) + np.clip((lit - 0.93) * 10, 0, 0.8)
 
     def flat(self) -> Array:
-        """Brightness of a flat surface: a little more towards the light."""
+        """Return the brightness of a flat surface: a little more towards the light."""
         return 0.92 + 0.12 * (self.light[0] * self.x + self.light[1] * self.y)
 
 
-def _ball(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_ball(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     square = u * u + v * v
     return np.sqrt(square) - 1, light.round(light.x + 0 * light.y, light.y + 0 * light.x, square)
 
 
-def _box(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_box(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     """A cube seen along its diagonal: a hexagon with three faces."""
     half = math.sqrt(0.75)
     slant = np.maximum(np.abs(0.5 * u + half * v), np.abs(0.5 * u - half * v))
@@ -322,7 +329,7 @@ def _box(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return np.maximum(np.abs(u), slant) - half, face.astype(np.float32) * light.flat()
 
 
-def _star(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_star(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     """Five points: folded along its axes until one edge is left, from the tip (0, 1) to the notch beside it."""
     turned = u
     u = np.abs(u)
@@ -331,22 +338,23 @@ def _star(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
         beyond = np.maximum(across * u + along * v, 0)
         u, v = u - 2 * across * beyond, v - 2 * along * beyond
     facet = np.where((u < 0) != (turned < 0), 0.78, 1.06)
-    (notch_v, notch_u), depth = _unit(0.1), 0.5
+
+    depth = 0.5  # of the notch: its distance from the centre
+    notch_v, notch_u = _unit(0.1)
     x, y = depth * notch_u, depth * notch_v - 1
     distance = (x * (v - 1) - y * np.abs(u)) / math.sqrt(x * x + y * y)
     return distance, facet.astype(np.float32) * light.flat()
 
 
-def _ring(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_ring(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     radius = np.sqrt(u * u + v * v)
     across = (radius - 0.7) / 0.3
     outward = across / np.maximum(np.sqrt(light.x * light.x + light.y * light.y), 0.01)
-    return np.abs(radius - 0.7) - 0.3, light.round(
-        outward * light.x, outward * light.y, across * across
-    )
+    shade = light.round(outward * light.x, outward * light.y, across * across)
+    return np.abs(radius - 0.7) - 0.3, shade
 
 
-def _heart(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_heart(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     """A square on its corner, and a disc on each of its upper edges."""
     half = 2 / (1 + math.sqrt(2))
     u, v = np.abs(u), v + 0.25 * (math.sqrt(2) - 1) * half
@@ -356,7 +364,7 @@ def _heart(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return distance, light.flat() * (0.75 + 0.3 * np.clip(-distance * 4, 0, 1))
 
 
-def _arrow(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_arrow(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     """A triangle on a shaft, pointing up."""
     u = np.abs(u)
     head = np.maximum(0.05 - v, (0.95 * u + 0.75 * (v - 1)) / math.sqrt(0.95**2 + 0.75**2))
@@ -365,96 +373,106 @@ def _arrow(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return distance, light.flat() * (0.8 + 0.25 * np.clip(-distance * 6, 0, 1))
 
 
-def _bar(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_bar(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return np.maximum(np.abs(u) - 0.12, np.abs(v) - 0.95), light.flat() * (1.05 - 1.5 * np.abs(u))
 
 
-def _triangle(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_triangle(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return np.maximum(-0.5 - v, math.sqrt(0.75) * np.abs(u) + 0.5 * v - 0.5), light.flat()
 
 
-def _plus(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_plus(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     u, v = np.abs(u), np.abs(v)
     return np.maximum(np.maximum(u, v) - 0.9, np.minimum(u, v) - 0.22), light.flat()
 
 
-def _half(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_half(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     return np.maximum(np.sqrt(u * u + v * v) - 0.95, 0.1 - v), light.flat()
 
 
-def _blob(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
+def _draw_blob(u: Array, v: Array, light: _Light) -> tuple[Array, Array]:
     """A flat square with round corners."""
     x, y = np.maximum(np.abs(u) - 0.4, 0), np.maximum(np.abs(v) - 0.4, 0)
     return np.sqrt(x * x + y * y) - 0.3, light.flat()
 
 
-_DRAWN = (_ball, _box, _star, _ring, _heart, _arrow, _bar, _triangle, _plus, _half, _blob)
 SHAPES: dict[str, Callable[[Array, Array, _Light], tuple[Array, Array]]] = {
-    f.__name__[1:]: f for f in _DRAWN
+    "ball": _draw_ball,
+    "box": _draw_box,
+    "star": _draw_star,
+    "ring": _draw_ring,
+    "heart": _draw_heart,
+    "arrow": _draw_arrow,
+    "bar": _draw_bar,
+    "triangle": _draw_triangle,
+    "plus": _draw_plus,
+    "half": _draw_half,
+    "blob": _draw_blob,
 }
 
 
 # Backgrounds: patterns of numbers from 0 to 1, then coloured.
 
 
-def _background(dice: Dice, height: int, width: int) -> Array:
-    """float32 (height, width, 3): a pattern between two quiet colours, with a haze of clouds over it."""
+def _draw_background(dice: Dice, height: int, width: int) -> Array:
+    """Draw a pattern between two quiet colours, with a haze over it: float32 (height, width, 3)."""
     dark, bright = dice.colour((0, 0.6), (0.08, 0.55)), dice.colour((0, 0.5), (0.35, 1))
-    pattern = dice.pick((_gradient, _clouds, _checks, _stripes, _dots, _bricks))(
-        dice, height, width
+
+    draw_pattern = dice.pick(
+        (_draw_gradient, _draw_clouds, _draw_checks, _draw_stripes, _draw_dots, _draw_bricks)
     )
-    pattern = 0.7 * pattern + 0.3 * (_clouds if dice.chance(0.5) else _gradient)(
-        dice, height, width
-    )
+    pattern = draw_pattern(dice, height, width)
+    draw_haze = _draw_clouds if dice.chance(0.5) else _draw_gradient
+    pattern = 0.7 * pattern + 0.3 * draw_haze(dice, height, width)
     return dark + pattern[..., None] * (bright - dark)
 
 
-def _axes(dice: Dice, height: int, width: int, turned: bool = True) -> tuple[Array, Array]:
-    """Coordinates of the pixels in shorter sides of the picture, along two axes that may be turned."""
+def _axes(
+    dice: Dice, height: int, width: int, *, is_turned: bool = True
+) -> tuple[Array, Array]:
+    """Return where pixels lie, in shorter sides of the picture, along two axes that may be turned."""
     side = float(min(height, width))
-    x, y = (
-        np.arange(width, dtype=np.float32) / side,
-        np.arange(height, dtype=np.float32)[:, None] / side,
-    )
-    cos, sin = _unit(dice.between(0, 1)) if turned else (1.0, 0.0)
+    x = np.arange(width, dtype=np.float32) / side
+    y = np.arange(height, dtype=np.float32)[:, None] / side
+    cos, sin = _unit(dice.between(0, 1)) if is_turned else (1.0, 0.0)
     return cos * x + sin * y, cos * y - sin * x
 
 
-def _gradient(dice: Dice, height: int, width: int) -> Array:
+def _draw_gradient(dice: Dice, height: int, width: int) -> Array:
     along, _ = _axes(dice, height, width)
     return (along - along.min()) / (along.max() - along.min())
 
 
-def _clouds(dice: Dice, height: int, width: int) -> Array:
+def _draw_clouds(dice: Dice, height: int, width: int) -> Array:
     """Smooth noise: random values on three grids, each finer and fainter, with straight lines between."""
     total = np.zeros((height, width), np.float32)
     for cells, weight in ((3, 0.55), (8, 0.3), (24, 0.15)):
         grid = dice.bytes(cells + 2, cells + 2).astype(np.float32) / 255
-        total += weight * _stretched(_stretched(grid, height).T, width).T
+        total += weight * _stretch(_stretch(grid, height).T, width).T
     return total
 
 
-def _stretched(grid: Array, length: int) -> Array:
-    """The grid's first axis (of n + 2 values) drawn out to so many points, linearly: columns stay as they are."""
+def _stretch(grid: Array, length: int) -> Array:
+    """Draw the grid's first axis (of n + 2 values) out to so many points, linearly: columns stay as they are."""
     at = np.arange(length, dtype=np.float32) * ((len(grid) - 2) / length)
     low = at.astype(np.int64)
     part = (at - low.astype(np.float32))[:, None]
     return grid[low] * (1 - part) + grid[low + 1] * part
 
 
-def _checks(dice: Dice, height: int, width: int) -> Array:
+def _draw_checks(dice: Dice, height: int, width: int) -> Array:
     u, v = _axes(dice, height, width)
     count = dice.between(4, 14)
     return ((np.floor(u * count) + np.floor(v * count)) % 2).astype(np.float32)
 
 
-def _stripes(dice: Dice, height: int, width: int) -> Array:
+def _draw_stripes(dice: Dice, height: int, width: int) -> Array:
     u, _ = _axes(dice, height, width)
     wave = u * dice.between(3, 20)
     return np.abs(2 * (wave - np.floor(wave)) - 1)
 
 
-def _dots(dice: Dice, height: int, width: int) -> Array:
+def _draw_dots(dice: Dice, height: int, width: int) -> Array:
     u, v = _axes(dice, height, width)
     count, radius = dice.between(6, 20), dice.between(0.15, 0.4)
     u, v = u * count, v * count
@@ -462,8 +480,8 @@ def _dots(dice: Dice, height: int, width: int) -> Array:
     return np.clip((radius - np.sqrt(u * u + v * v)) * 12, 0, 1)
 
 
-def _bricks(dice: Dice, height: int, width: int) -> Array:
-    u, v = _axes(dice, height, width, turned=False)
+def _draw_bricks(dice: Dice, height: int, width: int) -> Array:
+    u, v = _axes(dice, height, width, is_turned=False)
     count = dice.between(6, 16)
     row = np.floor(v * count)
     u, v = u * (count / 2) + 0.5 * (row % 2), v * count - row
@@ -474,35 +492,37 @@ def _bricks(dice: Dice, height: int, width: int) -> Array:
 
 
 def _sine(turns: float) -> float:
-    """The sine of an angle in turns, rounded: the last bits of a sine differ between machines."""
+    """Return the sine of an angle in turns, rounded: the last bits of a sine differ between machines."""
     return round(math.sin(2 * math.pi * turns), 9)
 
 
 def _unit(turns: float) -> tuple[float, float]:
-    """The unit vector at an angle in turns."""
+    """Return the unit vector at an angle in turns."""
     return _sine(turns + 0.25), _sine(turns)
 
 
 def _ramp(length: int) -> Array:
-    """From about -1 to about 1, float32."""
+    """Return numbers from about -1 to about 1, float32."""
     return (2 * np.arange(length, dtype=np.float32) + 1 - length) / length
 
 
 def _overlap(start: int, length: int, limit: int) -> slice:
-    """Which of ``length`` pixels from ``start`` lie within a picture of ``limit`` pixels, counted from the start."""
+    """Return which of ``length`` pixels from ``start`` lie within a picture of ``limit`` pixels, counted from the start."""
     first = min(max(-start, 0), length)
     return slice(first, max(min(length, limit - start), first))
 
 
-def _moved(part: slice, by: int) -> slice:
+def _shift(part: slice, by: int) -> slice:
+    """Return a part that lies elsewhere."""
     return slice(by + part.start, by + part.stop)
 
 
-def _visible(owner: Array, index: int, area: int) -> tuple[int, int, int, int] | None:
-    """The box of what shows of a thing, or None if too little does."""
+def _find_box(owner: Array, index: int, area: int) -> tuple[int, int, int, int] | None:
+    """Return the box of what shows of a thing, or None if too little does."""
     own = owner == index
     if area == 0 or np.count_nonzero(own) < MIN_VISIBLE * area:
         return None
+
     rows, columns = np.flatnonzero(own.any(axis=1)), np.flatnonzero(own.any(axis=0))
     box = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
     return box if min(box[2] - box[0], box[3] - box[1]) >= MIN_SIDE else None

@@ -1,4 +1,4 @@
-"""Trains the detector of notebook 60 on scenes, in minutes on one large GPU.
+"""Train the detector of notebook 60 on scenes, in minutes on one large GPU.
 
 ``python data/weights/train_detector.py``
 
@@ -24,6 +24,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scenes
@@ -63,11 +64,11 @@ class Scenes:
     """int64 (n, `scenes.MOST`); `NOTHING` where there is no object."""
 
     def to(self, device: torch.device | str) -> Scenes:
-        """The same on a device."""
+        """Return the same on a device."""
         return Scenes(self.images.to(device), self.boxes.to(device), self.classes.to(device))
 
     def batch(self, chosen: Tensor) -> dict[str, Tensor]:
-        """The chosen scenes in the form that ultralytics' loss takes."""
+        """Return the chosen scenes in the form that ultralytics' loss takes."""
         classes, boxes = self.classes[chosen], self.boxes[chosen]
         picture, cell = torch.nonzero(classes != NOTHING, as_tuple=True)
         return {
@@ -79,37 +80,36 @@ class Scenes:
 
 
 def draw(pool: Executor, seeds: range, size: tuple[int, int]) -> Iterator[scenes.Frame]:
-    """The scenes of these seeds, in order, drawn by all processes of the pool."""
+    """Draw the scenes of these seeds, in order, by all processes of the pool."""
     return pool.map(scenes.still, seeds, itertools.repeat(size), chunksize=16)
 
 
 def gather(frames: Iterable[scenes.Frame], count: int, size: tuple[int, int]) -> Scenes:
-    """``count`` frames of one size as tensors in main memory."""
+    """Return ``count`` frames of one size as tensors in main memory."""
     height, width = size
     images = np.empty((count, 3, height, width), np.uint8)
-    boxes, classes = (
-        np.zeros((count, scenes.MOST, 4), np.float32),
-        np.full((count, scenes.MOST), NOTHING, np.int64),
-    )
+    boxes = np.zeros((count, scenes.MOST, 4), np.float32)
+    classes = np.full((count, scenes.MOST), NOTHING, np.int64)
+
     for index, frame in enumerate(frames):
         images[index] = frame.image.transpose(2, 0, 1)
-        corners, label_count = (
-            frame.boxes / np.array([width, height, width, height], np.float32),
-            len(frame.classes),
-        )
-        boxes[index, :label_count, :2] = (corners[:, :2] + corners[:, 2:]) / 2
-        boxes[index, :label_count, 2:] = corners[:, 2:] - corners[:, :2]
-        classes[index, :label_count] = frame.classes
+        corners = frame.boxes / np.array([width, height, width, height], np.float32)
+        objects = len(frame.classes)
+        boxes[index, :objects, :2] = (corners[:, :2] + corners[:, 2:]) / 2
+        boxes[index, :objects, 2:] = corners[:, 2:] - corners[:, :2]
+        classes[index, :objects] = frame.classes
+
     return Scenes(torch.from_numpy(images), torch.from_numpy(boxes), torch.from_numpy(classes))
 
 
-def varied(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tensor]:
-    """A batch that may be mirrored, with its colours exchanged, and each picture's brightness and contrast changed."""
+def vary(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tensor]:
+    """Mirror a batch or not, exchange its colours, and change each picture's brightness and contrast; return it."""
     images, boxes = batch["img"], batch["bboxes"].clone()
     for axis, centre in ((3, 0), (2, 1)):
         if torch.rand((), generator=random) < 0.5:
             images = images.flip(axis)
             boxes[:, centre] = 1 - boxes[:, centre]
+
     images = images[:, torch.randperm(3, generator=random).to(images.device)]
     change = torch.rand(2, len(images), 1, 1, 1, generator=random).to(images.device) - 0.5
     images = ((images - 0.5) * (1 + 0.6 * change[0]) + 0.5 + 0.3 * change[1]).clamp(0, 1)
@@ -117,7 +117,7 @@ def varied(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tenso
 
 
 def learning_rate(step: int, steps: int, highest: float) -> float:
-    """A straight rise over `WARM_UP` steps (a tenth of a short training), then half a cosine to a hundredth."""
+    """Return the rate of a step: a straight rise over `WARM_UP` steps (a tenth of a short training), then half a cosine to a hundredth."""
     rise = max(1, min(WARM_UP, steps // 10))
     if step < rise:
         return highest * (step + 1) / rise
@@ -130,32 +130,35 @@ class DetectorTraining:
 
     def __init__(self, device: torch.device, highest: float, steps: int, seed: int) -> None:
         torch.manual_seed(seed)
-        self.device, self.highest, self.steps = device, highest, steps
-        self.model = (
-            detector.build(scenes.CLASSES).to(device, memory_format=torch.channels_last).train()
-        )
+        self.device = device
+        self.highest = highest
+        self.steps = steps
+
+        model = detector.build(scenes.CLASSES)
+        self.model = model.to(device, memory_format=torch.channels_last).train()
         self.average = ModelEMA(self.model, decay=0.999, tau=500)
+
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        matrices = [weight for weight in weights if weight.ndim > 1]
+        others = [weight for weight in weights if weight.ndim <= 1]
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [weight for weight in weights if weight.ndim > 1], "weight_decay": 0.02},
-                {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
+                {"params": matrices, "weight_decay": 0.02},
+                {"params": others, "weight_decay": 0.0},
             ]
         )
 
     def step(self, number: int, batch: dict[str, Tensor]) -> Tensor:
-        """One step; the loss of a picture as three numbers: boxes, classes, edges (distribution focal loss)."""
+        """Take a step; return the loss of a picture as three numbers: boxes, classes, edges (distribution focal loss)."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(number, self.steps, self.highest)
+
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             outputs = self.model(batch["img"].contiguous(memory_format=torch.channels_last))
         # the loss in float32: bfloat16 would round the boxes' edges to a pixel
-        outputs = {
-            **outputs,
-            "boxes": outputs["boxes"].float(),
-            "scores": outputs["scores"].float(),
-        }
-        parts, _ = self.model.loss(batch, outputs)
+        exact = {name: outputs[name].float() for name in ("boxes", "scores")}
+        parts, _ = self.model.loss(batch, {**outputs, **exact})
+
         self.optimizer.zero_grad(set_to_none=True)
         parts.sum().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
@@ -165,63 +168,72 @@ class DetectorTraining:
 
 
 def train(groups: list[Scenes], training: DetectorTraining, batch: int, seed: int) -> None:
-    """All steps of a training, each on one size of scenes, in turn."""
+    """Take all steps of a training, each on one size of scenes, in turn."""
     random = torch.Generator().manual_seed(seed)
-    started = time.perf_counter()
+    began = time.perf_counter()
+    every = max(1, training.steps // 20)
+
     for number in range(training.steps):
         data = groups[number % len(groups)]
         chosen = torch.randint(len(data.images), (batch,), generator=random).to(data.images.device)
-        inputs = varied(data.batch(chosen), random)
+        inputs = vary(data.batch(chosen), random)
         loss = training.step(
             number, {name: tensor.to(training.device) for name, tensor in inputs.items()}
         )
-        if (number + 1) % max(1, training.steps // 20) == 0:
-            box, kind, edge = loss.tolist()
-            seconds = time.perf_counter() - started
-            print(
-                f"step {number + 1}/{training.steps}  loss: box {box:.3f}, class {kind:.3f}, edge {edge:.3f}  "
-                f"{seconds:.0f} s, {(number + 1) / seconds:.1f} steps/s",
-                flush=True,
-            )
+        if (number + 1) % every == 0:
+            show(number + 1, training.steps, loss, time.perf_counter() - began)
+
+
+def show(step: int, steps: int, loss: Tensor, seconds: float) -> None:
+    """Print how far training has come."""
+    box, kind, edge = loss.tolist()
+    print(
+        f"step {step}/{steps}  loss: box {box:.3f}, class {kind:.3f}, edge {edge:.3f}  "
+        f"{seconds:.0f} s, {step / seconds:.1f} steps/s",
+        flush=True,
+    )
 
 
 def save(model: DetectionModel, path: str | Path) -> str:
-    """Write a detector's weights, in half precision, for `detector.load`; the file's sha256.
+    """Write a detector's weights, in half precision, for `detector.load`; return the file's sha256.
 
     ValueError if a weight is not a finite number in half precision.
     """
-    state = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
-    }
-    state = {
-        name: tensor.half() if tensor.is_floating_point() else tensor
-        for name, tensor in state.items()
-    }
+    state = {name: _halve(tensor) for name, tensor in model.state_dict().items()}
     if lost := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
         raise ValueError(
             f"not finite in half precision, so not saved: {', '.join(lost[:3])}; train it anew"
         )
+
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    save_file(
-        state, path, {"classes": json.dumps(scenes.CLASSES), "architecture": detector.ARCHITECTURE}
-    )
+    metadata = {"classes": json.dumps(scenes.CLASSES), "architecture": detector.ARCHITECTURE}
+    save_file(state, path, metadata)
     return detector.checksum(path)
 
 
-def to_input(images: Sequence[np.ndarray]) -> Tensor:
-    """Pictures of one size, uint8 (height, width, 3) in RGB, as the network takes them: float32 (n, 3, h, w), 0 to 1.
+def _halve(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, in half precision unless it counts something."""
+    stored = tensor.detach().cpu().contiguous()
+    return stored.half() if stored.is_floating_point() else stored
 
-    Heights and widths have to be multiples of 32.
+
+def to_input(images: Sequence[np.ndarray]) -> Tensor:
+    """Return pictures of one size, uint8 (height, width, 3) in RGB, as the network takes them: float32 (n, 3, h, w).
+
+    The numbers are 0 to 1. Heights and widths have to be multiples of 32.
     """
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
 
 
-def detections(outputs: tuple, confidence: float = 0.25) -> list[Tensor]:
-    """Of each picture the boxes that are kept, float32 (n, 6): left, top, right, bottom (pixels), score, class.
+def choose_boxes(outputs: tuple[Tensor, ...], confidence: float = 0.25) -> list[Tensor]:
+    """Return each picture's boxes that are kept, float32 (n, 6): left, top, right, bottom (pixels), score, class.
 
-    ultralytics' non-maximum suppression without its time limit, after which it would drop pictures.
+    By ultralytics' non-maximum suppression without its time limit, after which it would drop pictures.
     """
-    return non_max_suppression(outputs[0].float(), confidence, 0.6, max_time_img=float("inf"))
+    boxes: list[Tensor] = non_max_suppression(
+        outputs[0].float(), confidence, 0.6, max_time_img=float("inf")
+    )
+    return boxes
 
 
 @dataclass(frozen=True)
@@ -242,23 +254,25 @@ def evaluate(
     device: torch.device | str = "cpu",
     batch: int = 16,
 ) -> Score:
-    """Mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
+    """Return mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
 
     ValueError if there is nothing to find in the frames.
     """
     model = copy.deepcopy(model).to(device).eval()
     predictions, wanted = [], []
-    for group in _batches(frames, batch):
+    for group in _group(frames, batch):
         with torch.no_grad():
             outputs = model(to_input([frame.image for frame in group]).to(device))
-        for frame, boxes in zip(group, detections(outputs, confidence=0.001), strict=True):
-            predictions.append(_judged(boxes.cpu(), frame))
+        for frame, boxes in zip(group, choose_boxes(outputs, confidence=0.001), strict=True):
+            predictions.append(_judge_frame(boxes.cpu(), frame))
             wanted.append(frame.classes)
+
     classes = np.concatenate(wanted) if wanted else np.zeros(0)
     if not len(classes):
         raise ValueError(
             "there is nothing to find in these frames: evaluate on some that have boxes"
         )
+
     hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
     precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
     per_class = {
@@ -275,15 +289,17 @@ class _Matcher(BaseValidator):
         self.iouv = torch.linspace(0.5, 0.95, 10)
 
 
-def _judged(boxes: Tensor, frame: scenes.Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Detections of one frame: whether they are right at each threshold (n, 10), their scores and classes (n,)."""
+def _judge_frame(
+    boxes: Tensor, frame: scenes.Frame
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return whether a frame's boxes are right at each threshold (n, 10), their scores and their classes (n,)."""
     iou = box_iou(torch.from_numpy(frame.boxes), boxes[:, :4])
     right = _Matcher().match_predictions(boxes[:, 5], torch.from_numpy(frame.classes), iou)
     return right.numpy(), boxes[:, 4].numpy(), boxes[:, 5].numpy()
 
 
-def _batches(frames: Iterable[scenes.Frame], size: int) -> Iterable[list[scenes.Frame]]:
-    """Frames in groups of at most ``size`` that have one shape."""
+def _group(frames: Iterable[scenes.Frame], size: int) -> Iterable[list[scenes.Frame]]:
+    """Yield frames in groups of at most ``size`` that have one shape."""
     group: list[scenes.Frame] = []
     for frame in frames:
         if group and (len(group) == size or group[0].image.shape != frame.image.shape):
@@ -296,8 +312,8 @@ def _batches(frames: Iterable[scenes.Frame], size: int) -> Iterable[list[scenes.
 
 def judge(
     model: DetectionModel, pool: Executor, count: int, device: torch.device
-) -> dict[str, dict]:
-    """The scores on the scenes of the seeds from 0 on, for each size."""
+) -> dict[str, dict[str, Any]]:
+    """Return the scores on the scenes of the seeds from 0 on, for each size."""
     scores = {}
     for height, width in SIZES:
         score = evaluate(model, draw(pool, range(count), (height, width)), device)
@@ -309,84 +325,59 @@ def judge(
     return scores
 
 
-def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python data/weights/train_detector.py", description=__doc__
     )
-    parser.add_argument(
-        "--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record"
-    )
-    parser.add_argument(
-        "--device", default=_device(), help="cuda, mps or cpu (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=6000, help="training steps (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--batch", type=int, default=64, help="pictures a step (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--images", type=int, default=6000, help="scenes of each size (default: %(default)s)"
-    )
-    judged = "scenes of each size to judge by (default: %(default)s)"
-    parser.add_argument("--held-out", type=int, default=250, help=judged)
-    parser.add_argument(
-        "--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of weights and batches (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=os.cpu_count(),
-        help="processes that draw (default: all cores)",
-    )
+    add = parser.add_argument
+    add("--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record")
+    add("--device", default=_find_device(), help="cuda, mps or cpu (default: %(default)s)")
+
+    add("--steps", type=int, default=6000, help="training steps (default: %(default)s)")
+    add("--batch", type=int, default=64, help="pictures a step (default: %(default)s)")
+    add("--images", type=int, default=6000, help="scenes of each size (default: %(default)s)")
+    by = "scenes of each size to judge by (default: %(default)s)"
+    add("--held-out", type=int, default=250, help=by)
+    add("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
+
+    drawing = "processes that draw (default: all cores)"
+    add("--workers", type=int, default=os.cpu_count(), help=drawing)
     return parser.parse_args(given)
 
 
 def main(given: list[str] | None = None) -> None:
     """Draw, train, save, judge, and write down how it was done."""
-    wish = arguments(given)
+    wish = parse_arguments(given)
     with ProcessPoolExecutor(wish.workers, multiprocessing.get_context("spawn")) as pool:
         _run(wish, torch.device(wish.device), pool)
 
 
 def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None:
-    started = time.perf_counter()
-    groups, first = [], scenes.FIRST_TRAINING_SEED
-    for size in SIZES:
-        drawn = gather(draw(pool, range(first, first + wish.images), size), wish.images, size)
-        groups.append(drawn.to(_store(drawn, device)))
-        first += wish.images
-        print(
-            f"drew {wish.images} scenes of {size[1]} x {size[0]}, {time.perf_counter() - started:.0f} s",
-            flush=True,
-        )
-    drawing = time.perf_counter() - started
+    """Do what the command line asks for, with processes that draw."""
+    began = time.perf_counter()
+    groups = _draw_all(wish.images, device, pool)
+    drawing = time.perf_counter() - began
+
     training = DetectorTraining(device, wish.rate, wish.steps, wish.seed)
     train(groups, training, wish.batch, wish.seed)
-    seconds = {
-        "drawing": round(drawing),
-        "training": round(time.perf_counter() - started - drawing),
-    }
+    trained = time.perf_counter() - began - drawing
+
     path = wish.out / detector.WEIGHTS.name
     sha256 = save(training.average.ema, path)
+    settings = ("steps", "batch", "images", "rate", "seed")
+    last_seed = scenes.FIRST_TRAINING_SEED + len(SIZES) * wish.images - 1
     record = {
         "file": path.name,
         "sha256": sha256,
         "date": date.today().isoformat(),
-        "device": torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else f"{device.type}, {platform.machine()}",
+        "device": _describe_device(device),
         "torch": torch.__version__,
         "ultralytics": ultralytics.__version__,
-        "seconds": seconds,
-        "settings": {
-            name: getattr(wish, name) for name in ("steps", "batch", "images", "rate", "seed")
-        },
-        "training_seeds": [scenes.FIRST_TRAINING_SEED, first - 1],
+        "seconds": {"drawing": round(drawing), "training": round(trained)},
+        "settings": {name: getattr(wish, name) for name in settings},
+        "training_seeds": [scenes.FIRST_TRAINING_SEED, last_seed],
         "held_out_seeds": [0, wish.held_out - 1],
         "held_out": judge(detector.load(path, sha256), pool, wish.held_out, device),
     }
@@ -394,19 +385,39 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
     print(f"wrote {path} and {path.with_suffix('.json').name}; sha256 {sha256}")
 
 
-def _device() -> str:
-    """The accelerator, or the CPU if there is none."""
-    return (
-        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    )
+def _draw_all(count: int, device: torch.device, pool: Executor) -> list[Scenes]:
+    """Draw so many scenes of each size, of seeds that follow each other, and store them near the device."""
+    began = time.perf_counter()
+    groups = []
+    for place, size in enumerate(SIZES):
+        first = scenes.FIRST_TRAINING_SEED + place * count
+        drawn = gather(draw(pool, range(first, first + count), size), count, size)
+        groups.append(drawn.to(_choose_store(drawn, device)))
+        seconds = time.perf_counter() - began
+        print(f"drew {count} scenes of {size[1]} x {size[0]}, {seconds:.0f} s", flush=True)
+    return groups
 
 
-def _store(drawn: Scenes, device: torch.device) -> torch.device:
-    """Where scenes stay: on a CUDA device that has room for them and 20 GB for the training, else in main memory."""
+def _choose_store(drawn: Scenes, device: torch.device) -> torch.device:
+    """Return where scenes stay: on a CUDA device with room for them and 20 GB for the training, else main memory."""
     if device.type != "cuda":
         return torch.device("cpu")
     free, _ = torch.cuda.mem_get_info(device)
     return device if free > drawn.images.nbytes + 20e9 else torch.device("cpu")
+
+
+def _find_device() -> str:
+    """Return the accelerator, or the CPU if there is none."""
+    accelerator = torch.accelerator.current_accelerator()
+    is_there = torch.accelerator.is_available() and accelerator is not None
+    return str(accelerator.type) if is_there else "cpu"
+
+
+def _describe_device(device: torch.device) -> str:
+    """Return what a device is called in the record."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name())
+    return f"{device.type}, {platform.machine()}"
 
 
 if __name__ == "__main__":

@@ -277,7 +277,7 @@ def test_boxes_turn_with_their_picture():
     batch = {"img": image, "bboxes": torch.tensor([[8 / 40, 4 / 20, 8 / 40, 4 / 20]])}
     random, places = torch.Generator().manual_seed(0), set()
     for _ in range(20):
-        got = train_detector.varied(batch, random)
+        got = train_detector.vary(batch, random)
         rows, columns = torch.nonzero(
             got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True
         )

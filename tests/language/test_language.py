@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from train_decoder import arguments, bits_per_character, save, train
+from train_decoder import bits_per_character, parse_arguments, save, train
 
 from metallab import paths
 from metallab.language import corpus, decoder
@@ -170,7 +170,7 @@ def test_a_shrunk_decoder_computes_nearly_the_same(small, page):
 
 def test_weights_there_and_back(small, tmp_path):
     path = tmp_path / "weights.safetensors"
-    sha256 = save(small, path, script="a test")
+    sha256 = save(small, path, {"script": "a test"})
     again = decoder.load(path, sha256)
     for name, weight in small.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight.half().float()), name
@@ -198,7 +198,7 @@ def test_training_learns_and_keeps_its_best(text, tmp_path):
         "0",
     ]
     short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
-    model, made = train(short, SMALL, torch.device("cpu"), arguments(given))
+    model, made = train(short, SMALL, torch.device("cpu"), parse_arguments(given))
     assert made["best_step"] == 12
     assert bits_per_character(model, short.validation).mean() == pytest.approx(
         made["validation"], rel=1e-3

@@ -89,7 +89,7 @@ def laid_out(checkout, tmp_path):
     run_in(checkout / "data/executed/a_gpu", "01_a", entries=lacks, label="Some GPU", device="cuda")
     run_in(checkout / "data/executed/cpu", "01_a", "02_b")
     (checkout / "data/executed/README.md").write_text("# Executed\n\n[a](a_gpu/01_a.ipynb)\n")
-    book.lay_out(book.read_runs(book.stored()), tmp_path / "laid_out")
+    book.lay_out(book.read_runs(book.find_stored()), tmp_path / "laid_out")
     return tmp_path / "laid_out"
 
 
@@ -302,7 +302,7 @@ def headings_of(page: Path) -> set[str]:
 def test_links_of_the_book_lead_to_headings(tmp_path):
     """What Sphinx says of the pages that come with the project, without Sphinx."""
     laid_out = tmp_path / "laid_out"
-    book.lay_out(book.read_runs(book.stored()), laid_out)
+    book.lay_out(book.read_runs(book.find_stored()), laid_out)
     pages = [
         laid_out / "index.md",
         *laid_out.glob("docs/*.md"),
@@ -348,14 +348,14 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
     mine = run_in(tmp_path / "full-cpu", "01_a")
     (run,) = book.read_runs([mine])
     lesson = run.chapters[0]
-    assert "git clone" not in book.box(None, run, [run])
+    assert "git clone" not in book.render_box(None, run, [run])
     monkeypatch.setattr(
         book.published,
         "find_addresses",
         lambda: book.published.Addresses("https://host.example/some/lab"),
     )
-    assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
-    assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.box(lesson, run, [run])
+    assert "git clone https://host.example/some/lab metal-lab" in book.render_box(None, run, [run])
+    assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.render_box(lesson, run, [run])
 
 
 def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
@@ -377,7 +377,7 @@ def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
 
 def test_nothing_to_make_a_book_of_is_told_with_what_to_do(checkout, tmp_path):
     with pytest.raises(report.ReportError, match="make book RUN=build/full-cpu"):
-        book.stored()
+        book.find_stored()
     one, other = (run_in(tmp_path / folder / "full-cpu", "01_a") for folder in ("one", "other"))
     with pytest.raises(
         book.BookError, match="2 runs lie in folders that are called full-cpu: rename one"

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,9 @@ def resnet50() -> Any:
     """Pictures into classes."""
     from torchvision.models import resnet50
 
+    model, pictures = resnet50(), torch.randn(2, 3, 224, 224)
     classes = torch.arange(2)
-    return (
-        resnet50(),
-        torch.randn(2, 3, 224, 224),
-        lambda scores: nn.functional.cross_entropy(scores, classes),
-    )
+    return model, pictures, lambda scores: nn.functional.cross_entropy(scores, classes)
 
 
 def whisper() -> Any:
@@ -57,16 +55,15 @@ def whisper() -> Any:
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    sizes = {
-        "d_model": 384,
-        "encoder_layers": 4,
-        "encoder_attention_heads": 6,
-        "encoder_ffn_dim": 1536,
-    }
-    return WhisperEncoder(WhisperConfig(**sizes)), torch.randn(1, 80, 3000)
+    sizes = WhisperConfig(
+        d_model=384, encoder_layers=4, encoder_attention_heads=6, encoder_ffn_dim=1536
+    )
+    return WhisperEncoder(sizes), torch.randn(1, 80, 3000)
 
 
 class UNet(nn.Module):
+    """A block of a UNet."""
+
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.enter = nn.Conv2d(3, width, 3, padding=1)
@@ -76,6 +73,7 @@ class UNet(nn.Module):
         self.leave = nn.Conv2d(2 * width, 3, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Go down, and up again beside what went across."""
         across = self.enter(x).relu()
         below = nn.functional.silu(self.norm(self.down(across)))
         return self.leave(torch.cat([across, self.up(below)], 1))
@@ -87,26 +85,24 @@ def unet() -> Any:
 
 
 class Speech(nn.Module):
+    """An LSTM that reads letters out of sound."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.lstm, self.letters = nn.LSTM(40, 64, 2, bidirectional=True), nn.Linear(128, 29)
+        self.lstm = nn.LSTM(40, 64, 2, bidirectional=True)
+        self.letters = nn.Linear(128, 29)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logarithm of how likely each letter is at each step."""
         return self.letters(self.lstm(x)[0]).log_softmax(-1)
 
 
 def speech() -> Any:
     """An LSTM with a CTC loss, time first as both want it."""
-    targets, steps, letters = (
-        torch.randint(1, 29, (4, 10)),
-        torch.full((4,), 50),
-        torch.full((4,), 10),
-    )
-    return (
-        Speech(),
-        torch.randn(50, 4, 40),
-        lambda scores: nn.functional.ctc_loss(scores, targets, steps, letters),
-    )
+    targets = torch.randint(1, 29, (4, 10))
+    steps, letters = torch.full((4,), 50), torch.full((4,), 10)
+    model, sound = Speech(), torch.randn(50, 4, 40)
+    return model, sound, lambda scores: nn.functional.ctc_loss(scores, targets, steps, letters)
 
 
 def detector() -> Any:
@@ -145,38 +141,36 @@ def bert() -> Any:
     """Tokens and a mask by name, several outputs in an object of transformers."""
     from transformers import BertConfig, BertModel
 
-    sizes = {
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 256,
-    }
+    sizes = BertConfig(
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=256,
+        vocab_size=1000,
+    )
     tokens = torch.randint(1, 999, (4, 32))
     mask = torch.ones_like(tokens)
     mask[1, 20:] = 0
-    return BertModel(BertConfig(**sizes, vocab_size=1000)), {
-        "input_ids": tokens,
-        "attention_mask": mask,
-    }
+    return BertModel(sizes), {"input_ids": tokens, "attention_mask": mask}
 
 
 class Messages(nn.Module):
+    """A graph network with one step of messages."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.enter, self.message, self.leave = (
-            nn.Linear(16, 32),
-            nn.Linear(64, 32),
-            nn.Linear(32, 3),
-        )
+        self.enter = nn.Linear(16, 32)
+        self.message = nn.Linear(64, 32)
+        self.leave = nn.Linear(32, 3)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        """Send messages along the edges, and average those that arrive at a node."""
         x = self.enter(nodes).relu()
         source, target = edges
         message = self.message(torch.cat([x[source], x[target]], -1)).relu()
         arrived = torch.zeros_like(x).scatter_add(0, target[:, None].expand_as(message), message)
-        counts = torch.zeros(len(x), device=x.device).index_add_(
-            0, target, torch.ones_like(message[:, 0])
-        )
+        ones = torch.ones_like(message[:, 0])
+        counts = torch.zeros(len(x), device=x.device).index_add_(0, target, ones)
         return self.leave(arrived / counts.clamp(min=1)[:, None])
 
 
@@ -185,28 +179,34 @@ def graph() -> Any:
     return Messages(), (torch.randn(100, 16), torch.randint(0, 100, (2, 400)))
 
 
-class Sound(nn.Module):
+class Spectrogram(nn.Module):
+    """A network on the spectrogram of sound."""
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(256))
         self.conv, self.head = nn.Conv1d(129, 32, 5, padding=2), nn.Linear(32, 8)
 
     def forward(self, wave: Tensor) -> Tensor:
+        """Return scores of classes."""
         spectrum = torch.stft(wave, 256, hop_length=128, window=self.window, return_complex=True)
         return self.head(self.conv((spectrum.abs() + 1e-6).log()).relu().mean(-1))
 
 
-def sound() -> Any:
+def audio() -> Any:
     """Sound into classes, by its spectrogram."""
-    return Sound(), torch.randn(4, 16000)
+    return Spectrogram(), torch.randn(4, 16000)
 
 
 class Waves(nn.Module):
+    """Complex weights."""
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(8, 9, dtype=torch.complex64))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Multiply the spectrum with the weights."""
         return torch.fft.rfft(x) * self.weight
 
 
@@ -215,19 +215,21 @@ def waves() -> Any:
     return Waves(), torch.randn(8, 16)
 
 
-def compiled() -> Any:
+def torch_compile() -> Any:
     """As `torch.compile` returns it."""
-    return torch.compile(
-        nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
-    ), torch.randn(8, 16)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    return torch.compile(model), torch.randn(8, 16)
 
 
 class Boxes(nn.Module):
+    """A network with inputs and outputs of different kinds."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.mix = nn.Embedding(50, 16), nn.Linear(20, 16)
 
     def forward(self, words: Tensor, where: Tensor, hidden: Tensor) -> dict[str, Any]:
+        """Return numbers, whole numbers, truth values, and a tuple with a list."""
         x = self.mix(torch.cat([self.embed(words), where], -1)).masked_fill(hidden[..., None], 0.0)
         return {
             "features": x,
@@ -254,12 +256,15 @@ def classes() -> Any:
 
 
 class Mixture(nn.Module):
+    """Four experts, and a router that chooses one for each row."""
+
     def __init__(self) -> None:
         super().__init__()
         self.router = nn.Linear(16, 4)
         self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Let the chosen expert compute each row."""
         weight, chosen = self.router(x).softmax(-1).max(-1)
         out = torch.zeros_like(x)
         for number, expert in enumerate(self.experts):
@@ -280,7 +285,7 @@ def half() -> Any:
 
 
 KINDS = (
-    "vit", "convnext", "bert", "graph", "sound", "waves", "compiled", "boxes", "classes", "mixture", "half",
+    "vit", "convnext", "bert", "graph", "audio", "waves", "torch_compile", "boxes", "classes", "mixture", "half",
 )  # fmt: skip
 
 # ---- with a planted fault -------------------------------------------------------------------------------------------
@@ -292,11 +297,14 @@ def volumes() -> Any:
 
 
 class Turned(nn.Module):
+    """Two convolutions, the second of a transposed view."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Transpose between the convolutions."""
         return self.second(self.first(x).relu().transpose(2, 3))
 
 
@@ -322,28 +330,29 @@ def hidden_copy() -> Any:
 
 def overflow() -> Any:
     """Beyond 65504 in the middle, and small again at its end."""
-    model = nn.Sequential(
-        nn.Linear(8, 8), nn.Linear(8, 8), Function(lambda x: x * 1e-6), nn.Linear(8, 4)
-    )
-    for layer in model[:2]:
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    for layer in (first, second):
         nn.init.constant_(layer.weight, 100.0)
+    model = nn.Sequential(first, second, Function(lambda x: x * 1e-6), nn.Linear(8, 4))
     return model, torch.ones(2, 8)
 
 
 def too_large() -> Any:
     """Weights that do not fit into a machine with 0.1 GB."""
-    return nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048)), torch.randn(
-        8, 2048
-    )
+    model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))
+    return model, torch.randn(8, 2048)
 
 
 class Scaled(nn.Module):
+    """A layer whose outputs are scaled by a buffer in float64."""
+
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 4)
         self.register_buffer("scale", torch.linspace(0, 1, 4, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute in float64 at the end."""
         return self.layer(x) * self.scale
 
 
@@ -362,92 +371,131 @@ FAULTS: dict[str, tuple[int, str, str]] = {
 }
 """By model: which question names the fault, how, and in which words."""
 
+KNOWN = (*BARS, *KINDS, *FAULTS)
+
 # ---- the runner -----------------------------------------------------------------------------------------------------
 
 
-def examined(name: str, minutes: float) -> tuple[float, float, dict[str, Any], str]:
-    """Seconds that the command takes on a model, and those of processors, its JSON (empty if none), its last words."""
+@dataclass(frozen=True)
+class Run:
+    """What the command did with a model."""
+
+    seconds: float
+    processor_seconds: float
+    report: dict[str, Any]
+    """Its JSON; empty if it wrote none."""
+    words: str
+    """The last that it printed."""
+
+
+def examine(name: str, minutes: float) -> Run:
+    """Let the command examine a model, in a process of its own, with so many minutes for its measurements."""
     out = OUT / "doctor" / name
     (out / "doctor.json").unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "metallab",
-        "doctor",
-        f"doctor_models:{name}",
-        "--out",
-        str(out),
-    ]
-    command += ["--minutes", str(minutes), "--memory", "0.1GB" if name == "too_large" else "16GB"]
-    path = os.pathsep.join(
-        [str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")]
+    memory = "0.1GB" if name == "too_large" else "16GB"
+    command = [sys.executable, "-m", "metallab", "doctor", f"doctor_models:{name}"]
+    command += ["--out", str(out), "--minutes", str(minutes), "--memory", memory]
+
+    folders = [str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, folders))
+    began, before = time.perf_counter(), _read_child_seconds()
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
     )
-    environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
-    began, worked = time.perf_counter(), _worked()
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     seconds = time.perf_counter() - began
+
     written = out / "doctor.json"
-    report = json.loads(written.read_text()) if written.exists() else {}
-    return seconds, _worked() - worked, report, (done.stdout + done.stderr)[-2000:]
+    report = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
+    words = (done.stdout + done.stderr)[-2000:]
+    return Run(seconds, _read_child_seconds() - before, report, words)
 
 
-def _worked() -> float:
-    """Processor seconds of child processes that have ended."""
+def _read_child_seconds() -> float:
+    """Return the processor seconds of child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def complaints(name: str, seconds: float, report: dict[str, Any], words: str) -> list[str]:
-    """What is wrong with a report: each thing in a line."""
-    if not report:
-        return [f"there is no report: {words}"]
-    wrong = [f"it took {seconds:.0f} s"] if seconds > LIMIT else []
-    number, status, expected = FAULTS.get(name, (0, "", ""))
-    for n, answer in enumerate(report["answers"], 1):
-        if answer["status"] == "skipped" or not answer["sentence"]:
-            wrong.append(f"{n} is not answered: {answer['sentence']}")
-        elif "there was no time" in answer["sentence"].lower():
-            wrong.append(f"{n} is not reached: {answer['sentence']}")
-        elif answer["status"] == "failed" and n != number:
-            wrong.append(f"{n} accuses: {answer['sentence']}")
-        elif n == number and (answer["status"], expected in answer["sentence"]) != (status, True):
-            wrong.append(f"{n} does not say {expected!r}: {answer['sentence']}")
-    return wrong
+def find_faults(name: str, run: Run) -> list[str]:
+    """Return what is wrong with what the command said of a model: each thing in a line."""
+    if not run.report:
+        return [f"there is no report: {run.words}"]
+
+    faults = [f"it took {run.seconds:.0f} s"] if run.seconds > LIMIT else []
+    for number, answer in enumerate(run.report["answers"], 1):
+        fault = _find_fault(number, answer, FAULTS.get(name))
+        if fault is not None:
+            faults.append(f"{number} {fault}: {answer['sentence']}")
+    return faults
+
+
+def _find_fault(
+    number: int, answer: dict[str, Any], planted: tuple[int, str, str] | None
+) -> str | None:
+    """Return what is wrong with an answer, by the fault that was planted; None if it is well."""
+    status, sentence = answer["status"], answer["sentence"]
+    if status == "skipped" or not sentence:
+        return "is not answered"
+    if "there was no time" in sentence.lower():
+        return "is not reached"
+
+    if planted is None or planted[0] != number:
+        return "accuses" if status == "failed" else None
+    _, expected_status, expected = planted
+    if status != expected_status or expected not in sentence:
+        return f"does not say {expected!r}"
+    return None
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python tools/benchmarks/doctor_models.py", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(KNOWN)}; all if none is named")
+    parser.add_argument("--minutes", type=float, default=3.0)
+    given = parser.parse_args()
+
+    if unknown := [name for name in given.names if name not in KNOWN]:
+        parser.error(f"there is no model {unknown[0]}: name one of {', '.join(KNOWN)}")
+    return given
+
+
+def show(name: str, run: Run, faults: list[str]) -> None:
+    """Print a line for a model, and one for each answer about it."""
+    verdict = "; ".join(faults) or "well"
+    print(f"{name}: {run.seconds:.0f} s, {run.processor_seconds:.0f} s of processors, {verdict}")
+    for number, answer in enumerate(run.report.get("answers", ()), 1):
+        said = f"{answer['status']}, {answer['seconds']:.0f} s: {answer['sentence']}"
+        print(f"   {number} {said}", flush=True)
 
 
 def main() -> int:
     """Examine the models that are named, or all."""
-    known = (*BARS, *KINDS, *FAULTS)
-    parser = argparse.ArgumentParser(
-        prog="python tools/benchmarks/doctor_models.py", description=__doc__.partition("\n")[0]
-    )
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all if none is named")
-    parser.add_argument("--minutes", type=float, default=3.0)
-    given = parser.parse_args()
-    if unknown := [name for name in given.names if name not in known]:
-        parser.error(f"there is no model {unknown[0]}: name one of {', '.join(known)}")
-    kept = {}
-    for name in given.names or known:
-        seconds, worked, report, words = examined(name, given.minutes)
-        wrong = complaints(name, seconds, report, words)
-        kept[name] = {
-            "seconds": round(seconds, 1),
-            "processor": round(worked, 1),
-            "wrong": wrong,
-            "report": report,
+    given = parse_arguments()
+    outcomes = {}
+    for name in given.names or KNOWN:
+        run = examine(name, given.minutes)
+        faults = find_faults(name, run)
+        show(name, run, faults)
+        outcomes[name] = {
+            "seconds": round(run.seconds, 1),
+            "processor": round(run.processor_seconds, 1),
+            "wrong": faults,
+            "report": run.report,
         }
-        print(
-            f"{name}: {seconds:.0f} s, {worked:.0f} s of processors, {'; '.join(wrong) or 'well'}"
-        )
-        for n, answer in enumerate(report.get("answers", ()), 1):
-            print(
-                f"   {n} {answer['status']}, {answer['seconds']:.0f} s: {answer['sentence']}",
-                flush=True,
-            )
+
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "doctor_models.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    failed = [name for name, each in kept.items() if each["wrong"]]
-    print(f"{len(kept)} models, {len(failed)} failed{': ' if failed else ''}{', '.join(failed)}")
+    text = json.dumps(outcomes, indent=1) + "\n"
+    (OUT / "doctor_models.json").write_text(text, encoding="utf-8")
+
+    failed = [name for name, each in outcomes.items() if each["wrong"]]
+    end = f": {', '.join(failed)}" if failed else ""
+    print(f"{len(outcomes)} models, {len(failed)} failed{end}")
     return 1 if failed else 0
 
 

@@ -20,74 +20,78 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from metallab.versus import case
 
 VARIABLE = "METALLAB_PLANTED"
+Work = Callable[[], Any]
+"""What is timed."""
 
 
-def amount(of: float) -> int:
-    """So much work, and what is planted in this process."""
+def enlarge(of: float) -> int:
+    """Return so much work, and what is planted in this process on top."""
     return round(of * (1 + float(os.environ.get(VARIABLE, "0"))))
 
 
 @case
-def loop():
+def loop() -> Work:
     """Nothing but the interpreter."""
-    count = amount(20_000)
+    count = enlarge(20_000)
     return lambda: sum(i * i for i in range(count)) > 0
 
 
 @case
-def product():
+def product() -> Work:
     """NumPy's product; more rows are more work."""
     import numpy as np
 
-    a, b = np.ones((amount(400), 256), np.float32), np.ones((256, 256), np.float32)
+    a = np.ones((enlarge(400), 256), np.float32)
+    b = np.ones((256, 256), np.float32)
     return lambda: (a @ b)[0]
 
 
 @case
-def copy():
+def copy() -> Work:
     """32 MiB from one place to another."""
     import numpy as np
 
-    source = np.ones(amount(2**23), np.float32)
+    source = np.ones(enlarge(2**23), np.float32)
     target = np.empty_like(source)
 
-    def copied():
+    def copy_all() -> Any:
         np.copyto(target, source)
         return target[:8]
 
-    return copied
+    return copy_all
 
 
 @case
-def kernel(device):
+def kernel(device: str) -> Work:
     """One kernel of a GPU, bound by its memory."""
     import torch
 
-    x = torch.ones(amount(2**26), device=device)
+    x = torch.ones(enlarge(2**26), device=device)
     y = torch.empty_like(x)
     return lambda: torch.add(x, 1, out=y)[:8]
 
 
+# ---- the load beside a comparison ------------------------------------------------------------------------------------
+
+
 def load() -> None:
-    """What runs beside a comparison until it is killed: work, copies and rests, of lengths that a script draws."""
+    """Be what runs beside a comparison until it is killed: work, copies and rests, of lengths that a script draws."""
     import numpy as np
 
-    chance, a, memory = (
-        random.Random(27),
-        np.ones((256, 256), np.float32),
-        np.ones(2**22, np.float32),
-    )
+    chance = random.Random(27)
+    a = np.ones((256, 256), np.float32)
+    memory = np.ones(2**22, np.float32)
+
     while True:
-        until, kind = (
-            time.monotonic() + chance.uniform(0.05, 1.5),
-            chance.choice(("rest", "product", "copy")),
-        )
+        until = time.monotonic() + chance.uniform(0.05, 1.5)
+        kind = chance.choice(("rest", "product", "copy"))
         while time.monotonic() < until:
             if kind == "rest":
                 time.sleep(0.02)
@@ -98,50 +102,76 @@ def load() -> None:
 
 
 @contextlib.contextmanager
-def loaded(wanted: bool) -> Iterator[None]:
-    """With `load` in a process of its own."""
-    process = subprocess.Popen([sys.executable, __file__, "--load"]) if wanted else None
+def loading() -> Iterator[None]:
+    """Let `load` run in a process of its own meanwhile."""
+    process = subprocess.Popen([sys.executable, __file__, "--load"])
     try:
         yield
     finally:
-        if process:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
-def answer(work: str, planted: float, device: str, seconds: float) -> str:
-    """What one comparison answers."""
+# ---- comparisons -----------------------------------------------------------------------------------------------------
+
+
+def compare(work: str, planted: float, device: str, seconds: float) -> str:
+    """Compare the work with and without what is planted, print the outcome and return its answer."""
     from metallab.versus import cases, lockstep
 
     file = Path(__file__).resolve()
-    path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    python, path = Path(sys.executable), os.environ.get("PYTHONPATH", "")
     sides = [
-        lockstep.Command(Path(sys.executable), {VARIABLE: str(more), **path})
+        lockstep.Command(python, {VARIABLE: str(more), "PYTHONPATH": path})
         for more in (0.0, planted)
     ]
+
     settings = lockstep.Settings(file, device=device, seconds=seconds)
     (outcome,) = lockstep.compare([cases.load(file)[work]], sides, settings)
-    print(
-        f"{work}, {planted:.0%} planted: {outcome.answer} {outcome.speed_up.ratio or outcome.reason}",
-        flush=True,
-    )
+    told = outcome.speed_up.ratio or outcome.reason
+    print(f"{work}, {planted:.0%} planted: {outcome.answer} {told}", flush=True)
     return outcome.answer
 
 
-def at_least(hits: int, count: int) -> float:
-    """The share with which so many hits or more come in 2.5 % of trials: the low end of the interval."""
+def find_low_end(hits: int, count: int) -> float:
+    """Return the share with which so many hits or more come in 2.5 % of trials: the low end of the interval."""
     low, high = 0.0, 1.0
     for _ in range(40):
         share = (low + high) / 2
-        chance = sum(
-            math.comb(count, k) * share**k * (1 - share) ** (count - k)
-            for k in range(hits, count + 1)
-        )
-        low, high = (share, high) if chance < 0.025 else (low, share)
+        if _chance_of(hits, count, share) < 0.025:
+            low = share
+        else:
+            high = share
     return low
 
 
-def main() -> None:
+def _chance_of(hits: int, count: int, share: float) -> float:
+    """Return the chance of so many hits or more, where each trial is one with this chance."""
+    return sum(
+        math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits, count + 1)
+    )
+
+
+def ask(work: str, planted: float, given: argparse.Namespace) -> None:
+    """Compare as often as asked for, and print how often the planted slowdown was found, or a false one seen."""
+    answers = Counter(
+        compare(work, planted, given.device, given.seconds) for _ in range(given.count)
+    )
+    hits, found = answers["SLOWER"], "found"
+    if not planted:
+        hits, found = hits + answers["FASTER"], "false alarms"
+
+    low = find_low_end(hits, given.count)
+    high = 1 - find_low_end(given.count - hits, given.count)
+    shares = f"{low:.0%} to {high:.0%}"
+    print(f"{work}, {planted:.0%} planted: {found} {hits} of {given.count} ({shares})")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="python tools/benchmarks/planted_regressions.py",
         description=__doc__.partition("\n")[0],
@@ -156,31 +186,28 @@ def main() -> None:
     parser.add_argument(
         "--planted", type=float, nargs=1, metavar="SHARE", help="this much alone, such as 0.05"
     )
+
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "mps"))
     parser.add_argument(
         "--load", action="store_true", help="what this script starts: the load beside a comparison"
     )
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Make the comparisons that are asked for; with ``--load`` be the load beside them."""
+    given = parse_arguments()
     if given.load:
         load()
-    on_cpu = given.device == "cpu"
+
+    if given.device != "cpu":
+        ask("kernel", 0.02, given)
+        return
+
     works = given.work or ("loop", "product", "copy")
-    jobs = (
-        itertools.product(works, given.planted or (0.0, 0.02, 0.05, 0.10))
-        if on_cpu
-        else [("kernel", 0.02)]
-    )
-    with loaded(on_cpu):
-        for work, planted in jobs:
-            answers = Counter(
-                answer(work, planted, given.device, given.seconds) for _ in range(given.count)
-            )
-            hits = answers["SLOWER"] + (0 if planted else answers["FASTER"])
-            low, high = at_least(hits, given.count), 1 - at_least(given.count - hits, given.count)
-            found = "found" if planted else "false alarms"
-            print(
-                f"{work}, {planted:.0%} planted: {found} {hits} of {given.count} ({low:.0%} to {high:.0%})"
-            )
+    with loading():
+        for work, planted in itertools.product(works, given.planted or (0.0, 0.02, 0.05, 0.10)):
+            ask(work, planted, given)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     lab = pick(options)
     clock = time.process_time_ns if options.processor_time else time.perf_counter_ns
     budget = timing.Budget(max_seconds=options.seconds, min_seconds=min(0.2, options.seconds))
+
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False  # float32 is float32
     torch.backends.cudnn.allow_tf32 = False
@@ -132,26 +134,27 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
     device = lab.torch_device
 
     def seconds(make: Make) -> float:
-        made = make(device)
-        return timing.measure(made, on=lab, name=call.name, budget=budget, clock=bench.clock).median
+        function = make(device)
+        measured = timing.measure(
+            function, on=lab, name=call.name, budget=budget, clock=bench.clock
+        )
+        return measured.median
 
     reading = bench.measure(call.make(device), call.work, call.name, budget)
+    measured = reading.measurement.median
     textbook = bench.machine.textbook.predict(call.work).seconds
     doubled = seconds(call.doubled)
+
     explained = None
-    is_slower = reading.measurement.median > textbook
-    for suspect in call.suspects if is_slower and not reading.holds else ():
-        if suspect.is_new_memory and math.isinf(bench.machine.new_memory):
-            continue  # it costs nothing here, so it is not the cause
-        without = seconds(suspect.make)
-        if roofline.explains(textbook, reading.measurement.median, without):
-            explained = f"{suspect.cause} ({units.seconds(without)})"
+    if measured > textbook and not reading.holds:
+        explained = explain(call, bench.machine, textbook, measured, seconds)
+
     experiment = call.experiment(device) if call.experiment is not None else None
     changed, observed = None, None
     if experiment is not None:
         changed = seconds(experiment.make)
         observed = roofline.observe_limit(
-            bench.machine, reading.measurement.median, doubled, changed, experiment.change
+            bench.machine, measured, doubled, changed, experiment.change
         )
 
     return Row(
@@ -161,11 +164,11 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
         predicted_limit=reading.prediction.limit,
         observed_limit=observed,
         predicted=reading.prediction.seconds,
-        measured=reading.measurement.median,
+        measured=measured,
         ratio=reading.ratio,
         holds=reading.holds,
         textbook=textbook,
-        textbook_holds=roofline.is_close(reading.measurement.median, textbook),
+        textbook_holds=roofline.is_close(measured, textbook),
         speed=reading.speed,
         doubled=doubled,
         changed=changed,
@@ -174,24 +177,52 @@ def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row
     )
 
 
+def explain(
+    call: Call,
+    machine: Machine,
+    textbook: float,
+    measured: float,
+    seconds: Callable[[Make], float],
+) -> str | None:
+    """Return what makes a call slower than three numbers predict; None if nothing that is tried does.
+
+    Each suspect is tried by the call without it, which ``seconds`` times. Of several that explain it, the last.
+    """
+    explained = None
+    for suspect in call.suspects:
+        if suspect.is_new_memory and math.isinf(machine.new_memory):
+            continue  # it costs nothing here, so it is not the cause
+        without = seconds(suspect.make)
+        if roofline.explains(textbook, measured, without):
+            explained = f"{suspect.cause} ({units.seconds(without)})"
+    return explained
+
+
 def describe(row: Row) -> str:
     """Return a row as a line."""
-    if row.observed_limit is None or row.changed is None:
-        limit = f"limit {row.predicted_limit}, which no experiment tells"
-        changed = ""
-    else:
-        agree = "right" if row.predicted_limit == row.observed_limit else "WRONG"
-        limit = f"limit {row.predicted_limit} / {row.observed_limit} {agree}"
-        changed = f"{row.experiment}: {units.seconds(row.changed)}; "
-    close = "close"
-    if not row.holds:
-        close = f"FAR, {row.explained or 'unexplained'}"
+    close = "close" if row.holds else f"FAR, {row.explained or 'unexplained'}"
+    predicted, measured = units.seconds(row.predicted), units.seconds(row.measured)
     return (
-        f"{row.name:24} {limit}; "
-        f"{units.seconds(row.predicted)} / {units.seconds(row.measured)}, {units.times(row.ratio)} times {close}; "
-        f"doubled {units.seconds(row.doubled)}; {changed}"
+        f"{row.name:24} {describe_limit(row)}; "
+        f"{predicted} / {measured}, {units.times(row.ratio)} times {close}; "
+        f"doubled {units.seconds(row.doubled)}; {describe_experiment(row)}"
         f"machine {units.times(row.speed)}"
     )
+
+
+def describe_limit(row: Row) -> str:
+    """Return which limit was predicted, which was observed, and whether they agree."""
+    if row.observed_limit is None or row.changed is None:
+        return f"limit {row.predicted_limit}, which no experiment tells"
+    verdict = "right" if row.predicted_limit == row.observed_limit else "WRONG"
+    return f"limit {row.predicted_limit} / {row.observed_limit} {verdict}"
+
+
+def describe_experiment(row: Row) -> str:
+    """Return the time of the experiment; an empty text if there was none."""
+    if row.observed_limit is None or row.changed is None:
+        return ""
+    return f"{row.experiment}: {units.seconds(row.changed)}; "
 
 
 def conclude(machine: Machine, rows: list[Row], lab: Device) -> int:
@@ -206,13 +237,13 @@ def conclude(machine: Machine, rows: list[Row], lab: Device) -> int:
     )
 
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    about = {
+    outcome = {
         "machine": dataclasses.asdict(machine),
         "kind": lab.kind,
         "torch": torch.__version__,
         "rows": [dataclasses.asdict(row) for row in rows],
     }
-    OUT.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    OUT.write_text(json.dumps(outcome, indent=1), encoding="utf-8")
     return 0 if limits >= LIMITS and times >= TIMES else 1
 
 

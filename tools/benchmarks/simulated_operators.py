@@ -16,7 +16,7 @@ import collections
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ KNOWN: Mapping[str, str] = {
 }  # fmt: skip
 MISSING, FLOAT64 = "no Metal kernel", "wants float64 or complex128, which MPS does not have"
 REFUSED = "a kernel refuses it, as on a Mac"
+NOT_IMPLEMENTED = r"The operator '([^']+)' is not currently implemented for the MPS device"
+TOO_WIDE = r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble"
+"""How PyTorch's messages begin where MPS lacks a kernel, and where it lacks a dtype."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,15 @@ class Outcome:
     """Samples that want float64, or that a kernel refuses: they raise on MPS."""
 
 
-def entries(only: Iterable[str] = ()) -> list[Any]:
-    """The entries with these names, or all; variants are named as ``name.variant``."""
+def find_entries(only: Iterable[str] = ()) -> list[Any]:
+    """Return the entries with these names, or all; variants are named as ``name.variant``."""
     wanted = set(only)
     return [op for op in invocations.op_db if not wanted or {op.name, op.full_name} & wanted]
 
 
 def check(op: Any, most_samples: int) -> Outcome:
-    """Compare an entry on both sides."""
-    dtype = _dtype(op)
+    """Compare an entry on both sides, with at most so many samples."""
+    dtype = _choose_dtype(op)
     if dtype is None:
         return Outcome(op.full_name, "skipped", "no dtype that MPS has")
     gradients = op.supports_autograd and dtype.is_floating_point
@@ -78,54 +81,48 @@ def check(op: Any, most_samples: int) -> Outcome:
         samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))[:most_samples]
     except Exception as error:  # noqa: BLE001 - the database is not ours; its troubles are told
         return Outcome(op.full_name, "skipped", f"no samples: {brief(error)}")
+
     worst, backward, compared, refused = "identical", 0, 0, 0
+    why_refused = ""
     for sample in samples:
         try:
             expected = run(op, sample, "cpu")
         except Exception:  # noqa: BLE001, S112 - what the CPU refuses tells nothing
             continue
+
         answer, reason = _compare(op, sample, expected)
         if answer in (FLOAT64, REFUSED):
             refused += 1
+            why_refused = answer
             continue
+
         compared += 1
         backward += expected[1] is not None
         if answer not in ("identical", "close"):
             return Outcome(op.full_name, answer, reason, compared, backward)
-        worst = "close" if answer == "close" else worst
+        if answer == "close":
+            worst = "close"
+
     if not compared:
-        return Outcome(
-            op.full_name,
-            "skipped",
-            answer if refused else "no sample runs on the CPU",
-            refused=refused,
-        )
+        reason = why_refused or "no sample runs on the CPU"
+        return Outcome(op.full_name, "skipped", reason, refused=refused)
     return Outcome(op.full_name, worst, "", compared, backward, refused)
 
 
-def _dtype(op: Any) -> torch.dtype | None:
+def _choose_dtype(op: Any) -> torch.dtype | None:
+    """Return the dtype that an entry is asked with: float32 if it has that, else another that MPS has."""
     supported = op.supported_dtypes("cpu")
     usual = (torch.float32, torch.int64, torch.int32, torch.bool, torch.uint8, torch.complex64)
     return next((dtype for dtype in usual if dtype in supported), None)
 
 
 def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
+    """Return how the simulated device answers a sample, and the reason if it does not agree."""
     try:
         result = run(op, sample, "mps")
-    except NotImplementedError as error:
-        if refusals.is_refusal(error):
-            return REFUSED, ""
-        missing = re.match(
-            r"The operator '([^']+)' is not currently implemented for the MPS device", str(error)
-        )
-        return (MISSING, missing[1]) if missing else ("raises", brief(error))
     except Exception as error:  # noqa: BLE001 - a verdict, not a crash
-        wide = re.match(
-            r"Cannot convert a MPS Tensor to float64|Trying to convert ComplexDouble", str(error)
-        )
-        if refusals.is_refusal(error):
-            return REFUSED, ""
-        return (FLOAT64, "") if wide else ("raises", brief(error))
+        return _judge_error(error)
+
     answer = "identical"
     for one, other in zip(tensors(expected), tensors(result), strict=True):
         try:
@@ -139,32 +136,56 @@ def _compare(op: Any, sample: Any, expected: Any) -> tuple[str, str]:
     return answer, ""
 
 
+def _judge_error(error: Exception) -> tuple[str, str]:
+    """Return what an error on the simulated device means, and the operator that is missing, or the message."""
+    if refusals.is_refusal(error):
+        return REFUSED, ""
+
+    message = str(error)
+    missing = re.match(NOT_IMPLEMENTED, message)
+    if isinstance(error, NotImplementedError) and missing:
+        return MISSING, missing[1]
+    if re.match(TOO_WIDE, message) and not isinstance(error, NotImplementedError):
+        return FLOAT64, ""
+    return "raises", brief(error)
+
+
 def report(outcomes: list[Outcome]) -> str:
-    """How many agree; the others, grouped by their reason."""
+    """Return how many agree; the others, grouped by their reason."""
     counts = collections.Counter(outcome.answer for outcome in outcomes)
+    by_answer = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    samples = sum(outcome.samples for outcome in outcomes)
+    backward = sum(outcome.backward for outcome in outcomes)
+    refused = sum(outcome.refused for outcome in outcomes)
+
     lines = [
-        f"{len(outcomes)} entries: "
-        + ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        f"{len(outcomes)} entries: {by_answer}",
+        f"{samples} samples compared, {backward} with gradients; "
+        f"{refused} more want float64 or are refused, and raise",
     ]
-    lines.append(
-        f"{sum(o.samples for o in outcomes)} samples compared, {sum(o.backward for o in outcomes)} with gradients; "
-        f"{sum(o.refused for o in outcomes)} more want float64 or are refused, and raise"
-    )
     for answer in ("differs", "raises", MISSING, "skipped"):
-        groups: dict[str, list[str]] = {}
-        for outcome in outcomes:
-            if outcome.answer == answer:
-                groups.setdefault(
-                    re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason), []
-                ).append(outcome.name)
-        for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
-            known = {KNOWN.get(name) for name in names}
-            told = "" if None in known else f" [expected: {'; '.join(sorted(known))}]"
-            lines.append(f"{answer} ({len(names)}): {reason}{told}\n    {', '.join(names)}")
+        of_answer = [outcome for outcome in outcomes if outcome.answer == answer]
+        lines += _describe_groups(answer, of_answer)
     return "\n".join(lines)
 
 
+def _describe_groups(answer: str, outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield a paragraph for each reason, the most frequent first; reasons that differ in numbers are one."""
+    groups: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        reason = re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", outcome.reason)
+        groups.setdefault(reason, []).append(outcome.name)
+
+    for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        why_known = {KNOWN[name] for name in names if name in KNOWN}
+        told = ""
+        if all(name in KNOWN for name in names):
+            told = f" [expected: {'; '.join(sorted(why_known))}]"
+        yield f"{answer} ({len(names)}): {reason}{told}\n    {', '.join(names)}"
+
+
 def main() -> int:
+    """Ask the entries that are named, or all, and print the report."""
     parser = argparse.ArgumentParser(
         prog="python tools/benchmarks/simulated_operators.py",
         description=__doc__.partition("\n")[0],
@@ -173,16 +194,18 @@ def main() -> int:
     parser.add_argument(
         "--samples", type=int, default=4, help="at most so many samples of an entry"
     )
-    arguments = parser.parse_args()
+    given = parser.parse_args()
+
     warnings.simplefilter("ignore")
     outcomes = []
-    for op in entries(filter(None, arguments.only.split(","))):
-        outcomes.append(check(op, arguments.samples))
+    for op in find_entries(filter(None, given.only.split(","))):
+        outcomes.append(check(op, given.samples))
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{len(outcomes)} {op.full_name:<60}")
+
     print(report(outcomes))
-    wrong = [o.name for o in outcomes if o.answer in ("differs", "raises") and o.name not in KNOWN]
-    return 1 if wrong else 0
+    wrong = [each for each in outcomes if each.answer in ("differs", "raises")]
+    return 1 if any(each.name not in KNOWN for each in wrong) else 0
 
 
 if __name__ == "__main__":

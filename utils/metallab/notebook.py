@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metallab import judgement, needs, units
 from metallab.device import NAMES
 from metallab.outcomes import Verdict
 from metallab.paths import write_atomically
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 LONGEST_REASON = 1000
 EXPECTED: tuple[Verdict, ...] = ("faster", "slower", "same")
@@ -35,7 +38,7 @@ class Failure(Exception):
         return self.reason
 
 
-def read_notebook(path: Path):
+def read_notebook(path: Path) -> NotebookNode:
     """Return the notebook as a NotebookNode without outputs; Failure if it is missing or not a notebook of format 4."""
     import nbformat
 
@@ -48,11 +51,13 @@ def read_notebook(path: Path):
         raise Failure(
             f"not a valid notebook: {units.first_line(error)}; restore it from version control"
         ) from error
+
     name = notebook.metadata.get("kernelspec", {}).get("name", "python3")
     if name != "python3":
         raise Failure(
             f"unknown kernel {name!r}: set metadata.kernelspec.name to 'python3', which every notebook uses"
         )
+
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -60,21 +65,22 @@ def read_notebook(path: Path):
 
 
 def save(notebook: Mapping, path: Path) -> None:
-    """Writes a notebook, a NotebookNode or plain JSON, atomically."""
+    """Write a notebook, a NotebookNode or plain JSON, atomically."""
     write_atomically(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
-def title_of(notebook) -> str:
-    """The text of its H1, or an empty string."""
+def title_of(notebook: NotebookNode) -> str:
+    """Return the text of its H1, or an empty string."""
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (
-            heading := re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)
-        ):
+        if cell.cell_type != "markdown":
+            continue
+        heading = re.search(r"^# +(.+?) *$", cell.source, re.MULTILINE)
+        if heading:
             return heading[1]
     return ""
 
 
-def skip_reason(notebook, device: str) -> str:
+def skip_reason(notebook: NotebookNode, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
     It lists devices that cannot compute what the page is about, with the ``reason``, or in ``without`` tools that not
@@ -84,30 +90,37 @@ def skip_reason(notebook, device: str) -> str:
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
         return ""
+
     try:
         devices, optional = list(skip["device"]), list(skip.get("without", []))
         reason = skip["reason"].strip()
         if not reason or not set(devices) <= set(NAMES[1:]):
             raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
-        if not set(optional) <= set(needs.OPTIONAL):
-            raise ValueError(
-                f"without is a list of {', '.join(needs.OPTIONAL)}: name other tools in metadata.metallab.tools, "
-                "for a page that lacks them is not skipped but incomplete"
-            )
-        absent = [tool for tool in needs.missing(optional) if tool.may_be_absent]
+        absent = _find_absent(optional)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(
             f"metadata.metallab.skip wants device and reason, and may have without: {error}"
         ) from None
+
     if device in devices:
-        return reason
+        return str(reason)
     return "; ".join(
         f"this page needs {tool.name}, which cannot be had here: {tool.why_not_here()}"
         for tool in absent
     )
 
 
-def lacking_tools(notebook) -> list[needs.MissingTool]:
+def _find_absent(optional: Sequence[str]) -> list[needs.Tool]:
+    """Return those of some optional tools that this machine cannot have. ValueError for one that is not optional."""
+    if not set(optional) <= set(needs.OPTIONAL):
+        raise ValueError(
+            f"without is a list of {', '.join(needs.OPTIONAL)}: name other tools in metadata.metallab.tools, "
+            "for a page that lacks them is not skipped but incomplete"
+        )
+    return [tool for tool in needs.missing(optional) if tool.may_be_absent]
+
+
+def lacking_tools(notebook: NotebookNode) -> list[needs.MissingTool]:
     """Return the tools that a page as a whole needs and this machine lacks; Failure for one that does not exist.
 
     They stand in ``metadata.metallab.tools`` by their names in `needs.TOOLS`, or in ``skip.without``, if this machine
@@ -123,7 +136,7 @@ def lacking_tools(notebook) -> list[needs.MissingTool]:
         ) from None
 
 
-def leave_out(notebook, lacking: Iterable[needs.MissingTool]) -> None:
+def leave_out(notebook: NotebookNode, lacking: Iterable[needs.MissingTool]) -> None:
     """Show in a page that is not run at all, in its first cell with code, what it lacks."""
     first = next(cell for cell in notebook.cells if is_code(cell))
     for each in lacking:
@@ -132,25 +145,28 @@ def leave_out(notebook, lacking: Iterable[needs.MissingTool]) -> None:
 
 
 def is_code(cell: Mapping) -> bool:
-    """Whether there is something in this cell to execute; source may be a string or lines."""
+    """Return whether there is something in this cell to execute; source may be a string or lines."""
     return cell["cell_type"] == "code" and bool("".join(cell["source"]).strip())
 
 
-def numbered(notebook) -> Iterator[tuple[int, int, Mapping]]:
-    """The code cells that are not blank: each with its number, as a reader counts, and its place in the file."""
+def number_cells(notebook: NotebookNode) -> Iterator[tuple[int, int, NotebookNode]]:
+    """Yield the code cells that are not blank: each with its number, as a reader counts, and its place in the file."""
     code_cells = ((index, cell) for index, cell in enumerate(notebook.cells) if is_code(cell))
-    return ((number, index, cell) for number, (index, cell) in enumerate(code_cells, 1))
+    for number, (index, cell) in enumerate(code_cells, 1):
+        yield number, index, cell
 
 
-def fault(notebook) -> Failure | None:
+def fault(notebook: NotebookNode) -> Failure | None:
     """Return the first error among the outputs, or the first cell with code that was not executed in order, or None."""
-    last, unexecuted = 0, None
-    for number, index, cell in numbered(notebook):
+    last = 0
+    unexecuted: Failure | None = None
+    for number, index, cell in number_cells(notebook):
         for output in cell.outputs:
             if output.output_type == "error":
                 what = f"{output.ename}: {output.evalue}".splitlines()[0][:LONGEST_REASON]
                 traceback = without_colours("\n".join(output.traceback))
                 return Failure(f"cell {number}: {what}", number, index, traceback)
+
         count = cell.get("execution_count") or 0
         if count <= last and unexecuted is None:
             unexecuted = Failure(f"cell {number} was not executed, or not in order", number, index)
@@ -158,21 +174,27 @@ def fault(notebook) -> Failure | None:
     return unexecuted
 
 
-def not_run(notebook) -> list[dict[str, Any]]:
-    """What its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
-    gaps, heading, number = [], "", 0
+def not_run(notebook: NotebookNode) -> list[dict[str, Any]]:
+    """Return what its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
+    gaps = []
+    heading, number = "", 0
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and (
-            headings := re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)
-        ):
-            heading = headings[-1]
+        if cell.cell_type == "markdown":
+            headings = re.findall(r"^#+ +(.+?) *$", cell.source, re.MULTILINE)
+            heading = headings[-1] if headings else heading
+
         number += is_code(cell)
+        where = f"cell {number} ({heading})" if heading else f"cell {number}"
         for output in cell.get("outputs", []):
             if gap := output.get("data", {}).get(needs.MIME):
-                where = f"cell {number} ({heading})" if heading else f"cell {number}"
-                told = {"where": where, "what": str(gap["what"]), "fix": needs.read_fix(gap)}
-                gaps.append(told | ({"optional": True} if gap.get("optional") else {}))
+                gaps.append(_describe_gap(gap, where))
     return gaps
+
+
+def _describe_gap(gap: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return what is told of something that did not run there."""
+    told = {"where": where, "what": str(gap["what"]), "fix": needs.read_fix(gap)}
+    return {**told, "optional": True} if gap.get("optional") else told
 
 
 def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
@@ -186,13 +208,14 @@ def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
     pages = list(gaps_of_pages)
     if not pages:
         return ""
+
     count = "1 page is" if len(pages) == 1 else f"{len(pages)} pages are"
     fails_if_strict = any(not gap.get("optional") for gaps in pages for gap in gaps)
     strict = "; a strict run (make run STRICT=1) fails then" if fails_if_strict else ""
     return f"{count} incomplete, see above{strict}"
 
 
-def judgements(notebook) -> list[dict[str, str]]:
+def judgements(notebook: NotebookNode) -> list[dict[str, str]]:
     """Return what its checks said of the exercises, in order: each ``exercise``, ``outcome`` and ``sentence``."""
     judged = map(judgement.of_cell, notebook.cells)
     return [each.data() for each in judged if each is not None]
@@ -208,7 +231,7 @@ class Expectation:
     expected: Verdict
 
 
-def expectations(notebook) -> list[Expectation]:
+def expectations(notebook: NotebookNode) -> list[Expectation]:
     """Return what the cells of a page expect; `Failure` for metadata that are not understood.
 
     A cell says it as ``"metallab": {"expects": "faster", "comparison": "softshrink", "variant": "built in"}``, with one
@@ -229,22 +252,23 @@ def expectations(notebook) -> list[Expectation]:
 
 
 def show_failure(notebook: Mapping, failure: Failure) -> None:
-    """Puts the reason, as an error output, into the cell where it stopped, or the first; works on plain JSON too.
+    """Put the reason, as an error output, into the cell where it stopped, or the first; works on plain JSON too.
 
     A cell that raised has its error already; a dead kernel or worker leaves none by itself.
     """
     cells = notebook["cells"]
     first = next((cell for cell in cells if is_code(cell)), None)
     cell = cells[failure.index] if failure.index is not None else first
-    if cell is None or (
-        failure.traceback and any(out["output_type"] == "error" for out in cell["outputs"])
-    ):
+    if cell is None:
         return
-    cell["outputs"].append(type(cell)(stopped_output(failure.reason, failure.traceback)))
+
+    has_raised = any(output["output_type"] == "error" for output in cell["outputs"])
+    if not (failure.traceback and has_raised):
+        cell["outputs"].append(type(cell)(make_error_output(failure.reason, failure.traceback)))
 
 
-def stopped_output(reason: str, details: str = "") -> dict:
-    """An output of type error that says what stopped a cell which could not say it itself."""
+def make_error_output(reason: str, details: str = "") -> dict[str, Any]:
+    """Return an output of type error that says what stopped a cell which could not say it itself."""
     traceback = [f"NotebookStopped: {reason}", *details.splitlines()]
     return {
         "output_type": "error",
@@ -255,5 +279,5 @@ def stopped_output(reason: str, details: str = "") -> dict:
 
 
 def without_colours(text: str) -> str:
-    """The text without terminal escape sequences."""
+    """Return the text without terminal escape sequences."""
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)

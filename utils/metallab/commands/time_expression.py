@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metallab import device, simulation, timing
-from metallab.device.base import NAMES, TITLES, chip
+from metallab.device.base import NAMES, TITLES, Framework, chip
 
 
 class Misuse(ValueError):
@@ -41,52 +41,52 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     SystemExit
         With 2, if the arguments are wrong, and with 0 after ``--help``, as `argparse` does.
     """
-    parser.add_argument(
-        "expression", help="a Python expression, quoted; its result is what is waited for"
-    )
-    parser.add_argument(
-        "--setup",
-        action="append",
-        default=[],
-        help="statements that run once before; may be repeated",
-    )
-    parser.add_argument(
-        "--device",
-        choices=NAMES[1:],
-        help="where the expression computes, which is waited for; else looked up",
-    )
-    parser.add_argument(
-        "--framework", choices=TITLES, help="whose device it is, where the set-up imports several"
-    )
-    parser.add_argument(
-        "--throughput", action="store_true", help="many calls in a row, instead of each waited for"
-    )
+    _add_arguments(parser)
     given = parser.parse_args(arguments)
+
     try:
-        print(_measured(given))
+        print(_measure(given))
     except (Misuse, device.DeviceUnavailable, simulation.SimulationUnavailable, TypeError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _measured(given: argparse.Namespace) -> timing.Measurement:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    add = parser.add_argument
+    add("expression", help="a Python expression, quoted; its result is what is waited for")
+    once = "statements that run once before; may be repeated"
+    add("--setup", action="append", default=[], help=once)
+
+    where = "where the expression computes, which is waited for; else looked up"
+    add("--device", choices=NAMES[1:], help=where)
+    whose = "whose device it is, where the set-up imports several"
+    add("--framework", choices=TITLES, help=whose)
+    many = "many calls in a row, instead of each waited for"
+    add("--throughput", action="store_true", help=many)
+
+
+def _measure(given: argparse.Namespace) -> timing.Measurement:
+    """Run the set-up, find out what has to be waited for, and time the expression."""
     wanted = given.device or os.environ.get("METALLAB_DEVICE", "auto")
     if wanted == "sim":
         simulation.arm(required=True)
+
     names: dict[str, Any] = {}
     for statements in given.setup:
-        _ran("--setup", lambda text=statements: exec(compile(text, "<setup>", "exec"), names))
-    _ran("the expression", lambda: compile(given.expression, "<expression>", "eval"))
+        _run("--setup", lambda text=statements: exec(compile(text, "<setup>", "exec"), names))
+    _run("the expression", lambda: compile(given.expression, "<expression>", "eval"))
     function = eval(f"lambda: (\n{given.expression}\n)", names)
-    framework = given.framework or _framework()
+
     used = _accelerator_in_use()
-    on = _device(framework, wanted, used)
-    question = "throughput" if given.throughput else "latency"
-    measurement = _ran(
+    on = _pick_device(given.framework or _find_framework(), wanted, used)
+    question: timing.Question = "throughput" if given.throughput else "latency"
+    measurement: timing.Measurement = _run(
         "the expression",
         lambda: timing.measure(function, on=on, question=question, name=given.expression),
     )
+
     if on.kind == "cpu" and (began := _accelerator_in_use()) != used:
         raise Misuse(
             f"the expression computes on {began}, which nobody waited for: add --device {began}"
@@ -94,39 +94,39 @@ def _measured(given: argparse.Namespace) -> timing.Measurement:
     return measurement
 
 
-def _ran(what: str, do: Callable[[], Any]) -> Any:
-    """What ``do`` returns; Misuse, with what was raised in one line, if it is the code that was given."""
+def _run(what: str, do: Callable[[], Any]) -> Any:
+    """Return what ``do`` returns; Misuse, with what was raised in one line, if it is the code that was given."""
     try:
         return do()
     except Exception as error:  # somebody's code: whatever it raises is told
         raise Misuse(f"{what} raises {type(error).__name__}: {error}") from error
 
 
-def _framework() -> str:
-    """The framework that the set-up imported; empty for none."""
+def _find_framework() -> Framework | None:
+    """Return the framework that the set-up imported, or None. Misuse if it imported several."""
     imported = [name for name in TITLES if name in sys.modules]
     if len(imported) > 1:
         raise Misuse(
             f"the set-up imports {' and '.join(imported)}: name whose device it is, --framework {imported[0]}"
         )
-    return "".join(imported)
+    return imported[0] if imported else None
 
 
-def _device(framework: str, wanted: str, used: str) -> timing.DeviceLike:
+def _pick_device(framework: Framework | None, wanted: str, used: str) -> timing.DeviceLike:
+    """Return what is waited for: a framework's device, or this process alone."""
     if framework == "torch" and wanted == "auto":
         wanted = used or "cpu"
     if framework or wanted not in ("auto", "cpu"):
-        return device.pick(wanted, framework or "torch")
+        return device.pick(wanted, framework=framework or "torch")
     return timing.Host(f"{chip()} CPU")
 
 
 def _accelerator_in_use() -> str:
-    """The accelerator on which PyTorch has allocated something so far; empty for none."""
+    """Return the accelerator on which PyTorch has allocated something so far; empty for none."""
     torch = sys.modules.get("torch")
     if torch is None:
         return ""
     if torch.cuda.is_initialized():
         return "cuda"
-    return (
-        "mps" if torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() else ""
-    )
+    has_allocated = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory()
+    return "mps" if has_allocated else ""

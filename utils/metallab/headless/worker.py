@@ -28,11 +28,11 @@ from metallab.notebook import (
     judgements,
     lacking_tools,
     leave_out,
+    make_error_output,
     not_run,
     read_notebook,
     save,
     skip_reason,
-    stopped_output,
     title_of,
     without_colours,
 )
@@ -307,7 +307,7 @@ class Page(NotebookClient):
 
         failure = self.make_failure(reason)
         where = [line for output in cell.outputs for line in output.get("traceback", [])]
-        cell.outputs.append(type(cell)(stopped_output(failure.reason)))
+        cell.outputs.append(type(cell)(make_error_output(failure.reason)))
         failure.traceback = without_colours("\n".join([*where, failure.reason]))
         return failure
 

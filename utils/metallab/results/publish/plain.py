@@ -12,10 +12,10 @@ import base64
 import io
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from metallab import judgement, needs, redact
-from metallab.notebook import numbered, without_colours
+from metallab.notebook import number_cells, without_colours
 from metallab.results.publish import pages
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         _keep_metadata(cell, ("tags",))
 
-    for number, _, code_cell in numbered(notebook):
-        cell = cast("Any", code_cell)
+    for number, _, cell in number_cells(notebook):
         shown = [each for output in cell.outputs for each in _plain(output)]
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
