@@ -353,10 +353,12 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
     }
 
     anchors = {
-        place: pages.anchors(pages.texts_of(page), pages.github_anchor)
+        place: pages.find_anchors(pages.read_texts(page), pages.make_github_anchor)
         for place, page in notebooks.items()
     }
-    anchors |= {place: pages.anchors([text], pages.github_anchor) for place, text in texts.items()}
+    anchors |= {
+        place: pages.find_anchors([text], pages.make_github_anchor) for place, text in texts.items()
+    }
     ran = {f"{run.position}/{each.notebook.name}" for run in runs for each in run.executed}
     of_those_that_ran = {place: anchors[place] for place in ran}
 

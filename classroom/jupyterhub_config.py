@@ -32,7 +32,7 @@ BIN = Path(sys.executable).parent
 SEPARATE = os.geteuid() == 0
 """As root every student gets a Unix account; otherwise all share the teacher's."""
 
-ROOM = workshop.classroom()
+ROOM = workshop.find_classroom()
 PASSWORDS = ROOM / "passwords"
 STUDENTS = ROOM / "students"
 TURNS = ROOM / "turns"
@@ -194,7 +194,7 @@ def furnish() -> None:
 
 def open_to_students(lessons: Path) -> None:
     """Let every account read the lessons, whatever rights new files get here."""
-    files = [*workshop.copies_in(lessons), lessons / workshop.RECORD]
+    files = [*workshop.find_copies(lessons), lessons / workshop.RECORD]
     folders = {
         folder for file in files for folder in file.parents if folder.is_relative_to(lessons)
     }

@@ -185,7 +185,7 @@ def make(
         path = paths.NOTEBOOKS / f"{page}.ipynb"
         notebook = nbformat.read(path, nbformat.NO_CONVERT)
         if not is_solved:
-            notebook = workshop.student_copy(notebook)
+            notebook = workshop.make_copy(notebook)
         made = make_page(notebook, path.name, cell, addresses)
         written.append(folder / path.name)
         paths.write_atomically(written[-1], nbformat.writes(made) + "\n")

@@ -181,7 +181,9 @@ def jax_n_body() -> Work:
     @jax.jit
     def step(positions: Any) -> Any:
         apart = positions[None] - positions[:, None]
-        squared = (apart**2).sum(axis=-1) + 0.01  # so that a body does not attract itself without end
+        squared = (apart**2).sum(
+            axis=-1
+        ) + 0.01  # so that a body does not attract itself without end
         forces = apart / squared[:, :, None] ** 1.5
         return positions + 0.01 * forces.sum(axis=1)
 

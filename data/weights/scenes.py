@@ -427,9 +427,7 @@ def _draw_background(dice: Dice, height: int, width: int) -> Array:
     return dark + pattern[..., None] * (bright - dark)
 
 
-def _axes(
-    dice: Dice, height: int, width: int, *, is_turned: bool = True
-) -> tuple[Array, Array]:
+def _axes(dice: Dice, height: int, width: int, *, is_turned: bool = True) -> tuple[Array, Array]:
     """Return where pixels lie, in shorter sides of the picture, along two axes that may be turned."""
     side = float(min(height, width))
     x = np.arange(width, dtype=np.float32) / side

@@ -87,7 +87,9 @@ def train(
             best_weights = copy.deepcopy(model.state_dict())
 
     if best_weights is None:
-        raise ValueError("the validation part never had a cost that is a number: take a lower --rate")
+        raise ValueError(
+            "the validation part never had a cost that is a number: take a lower --rate"
+        )
     model.load_state_dict(best_weights)
     seconds = round(time.perf_counter() - began)
     return model.cpu().eval(), {"best_step": best_step, "validation": best, "seconds": seconds}

@@ -289,9 +289,7 @@ class _Matcher(BaseValidator):
         self.iouv = torch.linspace(0.5, 0.95, 10)
 
 
-def _judge_frame(
-    boxes: Tensor, frame: scenes.Frame
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _judge_frame(boxes: Tensor, frame: scenes.Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return whether a frame's boxes are right at each threshold (n, 10), their scores and their classes (n,)."""
     iou = box_iou(torch.from_numpy(frame.boxes), boxes[:, :4])
     right = _Matcher().match_predictions(boxes[:, 5], torch.from_numpy(frame.classes), iou)

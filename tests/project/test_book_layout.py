@@ -355,7 +355,9 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
         lambda: book.published.Addresses("https://host.example/some/lab"),
     )
     assert "git clone https://host.example/some/lab metal-lab" in book.render_box(None, run, [run])
-    assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.render_box(lesson, run, [run])
+    assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in book.render_box(
+        lesson, run, [run]
+    )
 
 
 def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(

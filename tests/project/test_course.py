@@ -36,7 +36,7 @@ def test_prerequisites_lead_back_to_the_beginning():
 
 
 def test_every_subject_is_still_shown():
-    shown = course.subjects(PAGES)
+    shown = course.collect_subjects(PAGES)
     assert [name.split()[0] for name in shown] == [
         "1",
         "2",
@@ -49,7 +49,7 @@ def test_every_page_is_found_by_a_path_or_by_its_part():
     parts = {page.number for _, members in course.group(PAGES) for page in members}
     assert parts == {page.number for page in PAGES}
     for route in (*course.ROUTES, course.TALK):
-        assert len(course.on_route(PAGES, route)) >= 2, route.name
+        assert len(course.find_on_route(PAGES, route)) >= 2, route.name
 
 
 OLD = re.compile(
@@ -146,4 +146,4 @@ def test_a_number_of_no_part_is_told(checkout):
 
 def test_a_document_without_a_place_is_told():
     with pytest.raises(course_tables.NoPlace, match="end of the pages"):
-        course_tables.between("# README\n", "the pages", "| |")
+        course_tables.replace_between("# README\n", "the pages", "| |")

@@ -36,7 +36,7 @@ def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
     assert new_page.main([f"{number}_do_this"]) == 0
     assert f"test ONLY={number}" in capsys.readouterr().out
 
-    assert course_tables.stale() == [], "all that is made from the pages is made"
+    assert course_tables.find_stale() == [], "all that is made from the pages is made"
     readme = (checkout / "README.md").read_text("utf-8")
     assert f"\n{len(pages) + 1} notebooks" in readme
     file = f"notebooks/{number}_do_this.ipynb"

@@ -207,7 +207,7 @@ def test_those_who_never_came_are_listed(room):
 
 
 def test_progress_names_who_is_stuck_and_who_never_came(room, monkeypatch, capsys):
-    monkeypatch.setattr(workshop, "classroom", lambda: room)
+    monkeypatch.setattr(workshop, "find_classroom", lambda: room)
     assert progress.main([]) == 0
     printed = capsys.readouterr().out
     assert "bob, page 01, map: thread 7 reads a[8]." in printed

@@ -24,7 +24,7 @@ def lesson(*tags):
 
 def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
     original = lesson("exercise", "solution")
-    copy = workshop.student_copy(original)
+    copy = workshop.make_copy(original)
     assert [
         cell.get("metadata", {}).get("tags") for cell in copy.cells if cell.cell_type == "code"
     ] == [["exercise"]]
@@ -35,7 +35,7 @@ def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
 
 def test_a_copy_says_of_its_language_what_the_kernel_says():
     """Else JupyterLab adds it, and asks whoever closes the page whether to save."""
-    language = workshop.student_copy(lesson("exercise", "solution")).metadata.language_info
+    language = workshop.make_copy(lesson("exercise", "solution")).metadata.language_info
     assert (language.name, language.file_extension) == ("python", ".py")
     assert language.version == platform.python_version()
 
@@ -43,7 +43,7 @@ def test_a_copy_says_of_its_language_what_the_kernel_says():
 def test_a_worked_example_stays_as_text_to_unfold():
     original = lesson("exercise", "solution")
     original.cells[2].metadata["tags"].append("worked")
-    stub, worked = workshop.student_copy(original).cells[1:]
+    stub, worked = workshop.make_copy(original).cells[1:]
     assert (stub.cell_type, worked.cell_type) == ("code", "markdown")
     assert "<details>" in worked.source
     assert "print('solution')" in worked.source
@@ -54,7 +54,7 @@ def test_a_worked_example_stays_as_text_to_unfold():
 )
 def test_exercises_and_solutions_must_pair_up(tag):
     with pytest.raises(workshop.Unpaired, match="must be followed"):
-        workshop.student_copy(lesson(*tag.split(",")))
+        workshop.make_copy(lesson(*tag.split(",")))
 
 
 def test_an_unpaired_exercise_is_named_and_nothing_written(tmp_path):
@@ -156,7 +156,7 @@ def test_a_copy_is_not_written_through_a_link(tmp_path):
 def test_the_check_of_a_copy_stands_behind_its_stub_and_is_not_folded():
     page = lesson("exercise", "solution")
     page.cells.append(nbformat.v4.new_code_cell('check("15.1", add)', id="check-1"))
-    *_, stub, check = workshop.student_copy(page).cells
+    *_, stub, check = workshop.make_copy(page).cells
     assert (stub.metadata.tags, check.id) == (["exercise"], "check-1")
     assert "jupyter" not in check.metadata
 

@@ -42,7 +42,7 @@ def faults_of(page: show.Executed) -> Iterator[str]:
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     if any(output.output_type == "error" for output in outputs):
         yield "it did not come to its end"
-    if traces := redact.find_private("\n".join(pages.words(outputs))):
+    if traces := redact.find_private("\n".join(pages.find_texts(outputs))):
         yield f"it names {traces}"
     if {kind for output in outputs for kind in output.get("data", ())} - {*plain.KEPT}:
         yield "an output is not for every viewer"
@@ -71,7 +71,7 @@ def test_stored_pages_are_whole_and_name_no_machine():
 
 
 def test_readme_lists_each_page_and_links_one_that_ran_whole():
-    learned = show.lessons()
+    learned = show.read_lessons()
     assert [*learned] == [path.name for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
     linked = re.findall(
         r"^\|.*\(data/executed/(\w+)/(\w+)\.ipynb\)",
@@ -83,7 +83,7 @@ def test_readme_lists_each_page_and_links_one_that_ran_whole():
     expected = []
     for file in learned:
         name = file.removesuffix(".ipynb")
-        best = show.best_copy([its[name] for its in pages.values() if name in its])
+        best = show.choose_copy([its[name] for its in pages.values() if name in its])
         expected += [(best.folder.name, name)] if best else []
     assert linked == expected, "make show"
 
@@ -341,12 +341,15 @@ def test_headings_are_named_as_a_viewer_names_them():
         "# A `b_c` and **d**: [e](f.md)?\n\n```sh\n# no heading\n```\n\nUnderlined &amp; wide\n---"
     )
     jupyter = {"A-b_c-and-d:-e?", "Underlined-&-wide"}
-    assert pages.anchors([text], pages.jupyter_anchor) == jupyter
-    assert pages.anchors([text], pages.github_anchor) == {"a-b_c-and-d-e", "underlined--wide"}
+    assert pages.find_anchors([text], pages.make_jupyter_anchor) == jupyter
+    assert pages.find_anchors([text], pages.make_github_anchor) == {
+        "a-b_c-and-d-e",
+        "underlined--wide",
+    }
 
 
 def test_headings_of_one_name_are_numbered():
-    assert pages.anchors(["# A\n\n## B", "## B\n\n## B"], pages.github_anchor) == {
+    assert pages.find_anchors(["# A\n\n## B", "## B\n\n## B"], pages.make_github_anchor) == {
         "a",
         "b",
         "b-1",
@@ -450,7 +453,7 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     run.make()
     run.summary(entry("02_b"), device="cuda", label="Some GPU")
     run.make()
-    first, second = show.gallery(show.read_sets(run.executed), "e").split("\n## ")[1:]
+    first, second = show.render_gallery(show.read_sets(run.executed), "e").split("\n## ")[1:]
     assert "How long a call takes. *[Some CPU](e/some_cpu/01_a.ipynb), at revision aaaaaaa" in first
     assert "](e/some_cpu/results/01_a.png)](e/some_cpu/01_a.ipynb)" in first
     assert "](e/some_gpu/results/02_b.png)](e/some_gpu/02_b.ipynb)" in second
@@ -459,7 +462,7 @@ def test_the_gallery_shows_each_page_of_a_gpu_first(run):
     )
     run.results("02_b", others=9.0)
     run.make()
-    text = show.gallery(show.read_sets(run.executed), "e")
+    text = show.render_gallery(show.read_sets(run.executed), "e")
     assert "](e/some_cpu/02_b.ipynb)\n" in text, "a quiet machine comes first"
 
 
@@ -518,7 +521,7 @@ def test_an_incomplete_page_says_so_and_is_not_in_the_gallery(run):
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
     run.page_of("01_a", v4.new_output("display_data", GAP._repr_mimebundle_()))
     assert f"{GAP.what} (cell 1)" in run.shown("01_a").cells[0].source
-    text = show.gallery(show.read_sets(run.executed))
+    text = show.render_gallery(show.read_sets(run.executed))
     assert ("01_a" in text, "02_b" in text) == (False, True)
 
 
@@ -556,14 +559,14 @@ GAPS = ({"where": "cell 1", "what": "it", "fix": "make it"},)
 def test_readers_are_led_to_the_best_copy(stored_page, monkeypatch, first, second, best):
     monkeypatch.setattr(show, "is_current", lambda page: True)
     copies = [copy_of(stored_page, "some_cpu", **first), copy_of(stored_page, "other", **second)]
-    chosen = show.best_copy(copies)
+    chosen = show.choose_copy(copies)
     assert (chosen and chosen.folder.name) == best
 
 
 def test_a_copy_of_today_s_code_comes_before_an_older_one(stored_page, monkeypatch):
     copies = [copy_of(stored_page, "old"), copy_of(stored_page, "new", withheld=3)]
     monkeypatch.setattr(show, "is_current", lambda page: page.folder.name == "new")
-    assert show.best_copy(copies).folder.name == "new"
+    assert show.choose_copy(copies).folder.name == "new"
 
 
 @pytest.fixture
@@ -612,7 +615,7 @@ def test_html_keeps_its_words_and_what_was_coloured_is_bold():
         "<td id='T_1_row0_col0' style='x'>1</td><td id='T_1_row0_col1' colspan='2' onclick='go()'>2</td></tr></table>"
         "<script>go()</script><svg><p>kept</p></svg>"
     )
-    pictures, made = plain.plain_html(html)
+    pictures, made = plain.make_html_plain(html)
     assert pictures == []
     assert made == '<table><tr><td>1</td><td colspan="2"><b>2</b></td></tr></table><p>kept</p>'
 
@@ -625,7 +628,7 @@ def test_a_picture_has_few_colours_and_keeps_rare_ones():
     picture.putpixel((1, 1), (250, 40, 40, 255))
     given = io.BytesIO()
     picture.save(given, "PNG")
-    made = Image.open(io.BytesIO(plain.small_png(given.getvalue())))
+    made = Image.open(io.BytesIO(plain.make_small_png(given.getvalue())))
     assert (made.mode, made.size) == ("P", (300, 200))
     assert len(made.getcolors()) <= plain.COLOURS
     made = made.convert("RGB")
@@ -634,7 +637,10 @@ def test_a_picture_has_few_colours_and_keeps_rare_ones():
         max(abs(one - two) for one, two in zip(made.getpixel((1, 1)), (250, 40, 40), strict=True))
         < 16
     )
-    assert Image.open(io.BytesIO(plain.small_png(given.getvalue(), width=150))).size == (150, 100)
+    assert Image.open(io.BytesIO(plain.make_small_png(given.getvalue(), width=150))).size == (
+        150,
+        100,
+    )
 
 
 def test_a_film_becomes_a_short_one_that_takes_as_long():
@@ -643,7 +649,7 @@ def test_a_film_becomes_a_short_one_that_takes_as_long():
     frames[0].save(
         given, "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True
     )
-    made = Image.open(io.BytesIO(plain.small_png(given.getvalue())))
+    made = Image.open(io.BytesIO(plain.make_small_png(given.getvalue())))
     assert (made.format, made.n_frames, made.width) == ("PNG", plain.MOST_FRAMES, plain.FILM_WIDTH)
     lengths = []
     for number in range(made.n_frames):

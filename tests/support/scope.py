@@ -11,7 +11,7 @@ import re
 from metallab import needs
 from metallab.authoring import course
 
-ROWS = course.subjects(course.read())
+ROWS = course.collect_subjects(course.read())
 """Each subject, with the ids of the cells that show it, by the number of the page."""
 
 ON_A_MAC = {"tool-run"}

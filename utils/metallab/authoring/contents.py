@@ -21,17 +21,17 @@ def render(pages: Sequence[Page], documents: Mapping[str, str]) -> str:
     documents
         Titles of the documents that lie beside the copies, by their paths there.
     """
-    parts = [_introduction(pages)]
+    parts = [_introduce(pages)]
     for part, members in course.group(pages):
         minutes = sum(page.minutes for page in members)
         head = f"## {part.title}\n\n{part.about} {minutes} minutes."
-        parts.append(f"{head}\n\n{_table(members)}")
+        parts.append(f"{head}\n\n{_render_table(members)}")
     listed = "\n".join(f"- [{title}]({path})" for path, title in documents.items())
     parts.append(f"## To look things up\n\n{listed}\n\n{_SOURCE}")
     return "\n\n".join(parts) + "\n"
 
 
-def _introduction(pages: Sequence[Page]) -> str:
+def _introduce(pages: Sequence[Page]) -> str:
     """Say where to begin and how a page works."""
     first, *others = pages
     following = " and ".join(
@@ -57,7 +57,7 @@ _SOURCE = """\
 The folders `utils` and `metalsim` hold a copy of the source code, to read: a change there has no effect."""
 
 
-def _table(pages: Sequence[Page]) -> str:
+def _render_table(pages: Sequence[Page]) -> str:
     """Return a table with a row for each page."""
     rows = ["| | page | min | after | its question |", "|---|---|---|---|---|"]
     for page in pages:

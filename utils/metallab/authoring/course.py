@@ -180,7 +180,7 @@ def read_page(path: Path) -> Page:
     try:
         return Page(
             name=path.stem,
-            title=_heading(notebook),
+            title=_read_heading(notebook),
             question=told["question"],
             minutes=told["minutes"],
             exercises=told["exercises"],
@@ -198,7 +198,7 @@ def read_page(path: Path) -> Page:
         ) from None
 
 
-def _heading(notebook: dict[str, Any]) -> str:
+def _read_heading(notebook: dict[str, Any]) -> str:
     """Return the first line of a notebook, without its #."""
     first = notebook["cells"][0]["source"]
     text = first if isinstance(first, str) else "".join(first)
@@ -247,7 +247,7 @@ def group(pages: Sequence[Page]) -> list[tuple[Part, list[Page]]]:
     return [(part, members[part.digit]) for part in PARTS if part.digit in members]
 
 
-def on_route(pages: Sequence[Page], route: Route) -> list[Page]:
+def find_on_route(pages: Sequence[Page], route: Route) -> list[Page]:
     """Return the pages of a route, in the order in which one takes them."""
     if route is TALK:
         return sorted(
@@ -256,16 +256,16 @@ def on_route(pages: Sequence[Page], route: Route) -> list[Page]:
     return [page for page in pages if route.name in page.routes]
 
 
-def subjects(pages: Sequence[Page]) -> dict[str, dict[str, str]]:
+def collect_subjects(pages: Sequence[Page]) -> dict[str, dict[str, str]]:
     """Return what shows each subject: ids of cells, with spaces between, by the page's number, by the subject."""
     shown: dict[str, dict[str, str]] = {}
     for page in pages:
         for subject, cells in page.subjects.items():
             shown.setdefault(subject, {})[page.number] = cells
-    return dict(sorted(shown.items(), key=lambda item: _order(item[0])))
+    return dict(sorted(shown.items(), key=lambda item: _make_sort_key(item[0])))
 
 
-def _order(subject: str) -> tuple[int, str]:
+def _make_sort_key(subject: str) -> tuple[int, str]:
     """Return what sorts ``2b ...`` between ``2 ...`` and ``3 ...``."""
     number = subject.split()[0]
     digits = "".join(filter(str.isdigit, number))

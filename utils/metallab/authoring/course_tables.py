@@ -33,7 +33,7 @@ class NoPlace(ValueError):
 # ---- documents -------------------------------------------------------------------------------------------------------
 
 
-def between(text: str, name: str, content: str) -> str:
+def replace_between(text: str, name: str, content: str) -> str:
     """Return a document with what stands between its two comments of a name replaced. NoPlace without the comments."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
     before, found, rest = text.partition(begin)
@@ -43,7 +43,7 @@ def between(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n\n{content.strip()}\n\n{end}{after}"
 
 
-def readme(text: str, pages: Sequence[Page]) -> str:
+def render_readme(text: str, pages: Sequence[Page]) -> str:
     """Return README with its entrances and its tables of pages.
 
     The links to executed pages stay as they are: `make show` chooses them, with `link_copies`.
@@ -52,7 +52,7 @@ def readme(text: str, pages: Sequence[Page]) -> str:
     parts = []
 
     for part, members in course.group(pages):
-        rows = [_row(page, copies.get(page.file)) for page in members]
+        rows = [_render_row(page, copies.get(page.file)) for page in members]
         table = ["| run | read, as it ran | min | its question |", "|---|---|---|---|", *rows]
         heading = f"### {part.digit} {part.title}"
         parts.append("\n".join([heading, "", part.about, "", *table]))
@@ -61,8 +61,8 @@ def readme(text: str, pages: Sequence[Page]) -> str:
         r"^\d+ notebooks", f"{len(pages)} notebooks", text, count=1, flags=re.MULTILINE
     )
     entrances = published.describe_entrances(published.find_addresses(), len(pages))
-    counted = between(counted, "the entrances", entrances)
-    return between(counted, "the pages", "\n\n".join(parts))
+    counted = replace_between(counted, "the entrances", entrances)
+    return replace_between(counted, "the pages", "\n\n".join(parts))
 
 
 _COPY = re.compile(
@@ -74,7 +74,7 @@ _ROW = r"^(\| \[\w+\]\(notebooks/{file}\) \| \[[^]]*\])\([^)]*\)(?= \|)"
 """A row of README, up to the link that its title is."""
 
 
-def _row(page: Page, copy: str | None) -> str:
+def _render_row(page: Page, copy: str | None) -> str:
     """Return a page's row: the number leads to the notebook, the title to the page as it ran, where there is one."""
     run = f"[{page.number}](notebooks/{page.file})"
     read = f"[{page.short_title}]({copy or f'notebooks/{page.file}'})"
@@ -99,7 +99,7 @@ def link_copies(text: str, copies: Mapping[str, str | None]) -> str:
     return text
 
 
-def teaching(text: str, pages: Sequence[Page]) -> str:
+def render_teaching(text: str, pages: Sequence[Page]) -> str:
     """Return the teacher's guide with its table of lessons."""
     rows = [
         f"| {page.number} | [{page.short_title}](../notebooks/{page.file}) | {page.minutes} | {page.exercises} | "
@@ -107,18 +107,19 @@ def teaching(text: str, pages: Sequence[Page]) -> str:
         for page in pages
     ]
     head = ["| | lesson | min | exercises | after | without a Mac |", "|---|---|---|---|---|---|"]
-    return between(text, "the lessons", "\n".join([*head, *rows]))
+    return replace_between(text, "the lessons", "\n".join([*head, *rows]))
 
 
-def routes(text: str, pages: Sequence[Page]) -> str:
+def render_routes(text: str, pages: Sequence[Page]) -> str:
     """Return the document of paths with a table for each."""
     parts = [
-        _route(route, course.on_route(pages, route)) for route in (*course.ROUTES, course.TALK)
+        _render_route(route, course.find_on_route(pages, route))
+        for route in (*course.ROUTES, course.TALK)
     ]
-    return between(text, "the paths", "\n\n".join(parts))
+    return replace_between(text, "the paths", "\n\n".join(parts))
 
 
-def _route(route: Route, members: Sequence[Page]) -> str:
+def _render_route(route: Route, members: Sequence[Page]) -> str:
     """Return the heading, the sentence and the table of a path."""
     minutes = sum(page.minutes for page in members)
     rows = [
@@ -133,10 +134,10 @@ def _route(route: Route, members: Sequence[Page]) -> str:
 # ---- lines on pages --------------------------------------------------------------------------------------------------
 
 
-def page_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page]) -> None:
+def write_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page]) -> None:
     """Write the lines *You need* and *Next* into a notebook. NoPlace if it has no cell for one of them."""
     title = notebook.cells[0]
-    title.source = _with_paragraph(title.source, "*You need ", describe_needs(page, pages), at=2)
+    title.source = _put_paragraph(title.source, "*You need ", describe_needs(page, pages), at=2)
 
     recaps = [
         cell
@@ -148,9 +149,7 @@ def page_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page
             f"{page.file}: one cell has a paragraph that begins with **Next**, and {len(recaps)} do"
         )
     (recap,) = recaps
-    recap.source = _with_paragraph(
-        recap.source, "**Next**: ", link_neighbours(page, pages), at=None
-    )
+    recap.source = _put_paragraph(recap.source, "**Next**: ", link_neighbours(page, pages), at=None)
 
 
 def describe_needs(page: Page, pages: Sequence[Page]) -> str:
@@ -176,7 +175,7 @@ def link_neighbours(page: Page, pages: Sequence[Page]) -> str:
     return _wrap(line)
 
 
-def _with_paragraph(text: str, beginning: str, paragraph: str, at: int | None) -> str:
+def _put_paragraph(text: str, beginning: str, paragraph: str, at: int | None) -> str:
     """Return a text whose paragraph with this beginning is another; without one it is put in at a place."""
     paragraphs = text.split("\n\n")
     places = [i for i, each in enumerate(paragraphs) if each.startswith(beginning)]
@@ -210,9 +209,9 @@ def _wrap(text: str) -> str:
 def render(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
     """Yield each file that is made, wholly or in part, with its text."""
     writers: dict[str, Callable[[str, Sequence[Page]], str]] = {
-        "README.md": readme,
-        "docs/teaching.md": teaching,
-        "docs/paths.md": routes,
+        "README.md": render_readme,
+        "docs/teaching.md": render_teaching,
+        "docs/paths.md": render_routes,
     }
     for name, write in writers.items():
         path = paths.ROOT / name
@@ -221,7 +220,7 @@ def render(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
     for page in pages:
         path = paths.NOTEBOOKS / page.file
         notebook = nbformat.read(path, nbformat.NO_CONVERT)
-        page_lines(notebook, page, pages)
+        write_lines(notebook, page, pages)
         yield path, nbformat.writes(notebook) + "\n"
 
 
@@ -236,7 +235,7 @@ def main(given: list[str] | None = None) -> int:
     wish = parser.parse_args(given)
 
     try:
-        changed = stale() if wish.check else write()
+        changed = find_stale() if wish.check else write()
     except (course.CourseError, NoPlace) as fault:
         print(f"course: {fault}", file=sys.stderr)
         return 2
@@ -248,7 +247,7 @@ def main(given: list[str] | None = None) -> int:
     return 1 if changed and wish.check else 0
 
 
-def stale() -> list[Path]:
+def find_stale() -> list[Path]:
     """Return the files that are not as they would be written. CourseError or NoPlace if they cannot be."""
     return [
         path for path, text in render(course.read()) if path.read_text(encoding="utf-8") != text

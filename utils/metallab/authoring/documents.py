@@ -95,12 +95,12 @@ class Documents:
 
     def __init__(self, root: Path = paths.ROOT) -> None:
         self.root = root
-        texts = [*FOR_LEARNERS, *self._sources()]
-        self.names = list(dict.fromkeys([*texts, *self._pictures(texts)]))
+        texts = [*FOR_LEARNERS, *self._find_sources()]
+        self.names = list(dict.fromkeys([*texts, *self._find_pictures(texts)]))
         self._copied = set(self.names)
         self._cells: dict[str, dict[str, str]] = {}
 
-    def copy_of(self, name: str) -> bytes:
+    def make_copy(self, name: str) -> bytes:
         """Return a document's copy: Markdown with links that lead to other copies, anything else as it is."""
         content = (self.root / name).read_bytes()
         if not name.endswith(".md"):
@@ -109,16 +109,16 @@ class Documents:
         text = content.decode()
         changed = self.relink(text, source=name, place=name)
         has_lost = len(find_links(changed)) < len(find_links(text))
-        return (_line_above(name, has_lost=has_lost) + _with_anchors(changed)).encode()
+        return (_describe_copy(name, has_lost=has_lost) + _add_anchors(changed)).encode()
 
-    def titles(self) -> dict[str, str]:
+    def read_titles(self) -> dict[str, str]:
         """Return the first heading of each Markdown document of `FOR_LEARNERS`, by its name."""
         texts = {
             name: (self.root / name).read_text(encoding="utf-8")
             for name in FOR_LEARNERS
             if name.endswith(".md")
         }
-        return {name: found[0] for name, text in texts.items() if (found := headings(text))}
+        return {name: found[0] for name, text in texts.items() if (found := find_headings(text))}
 
     def relink(self, text: str, source: str, place: str) -> str:
         """Return a Markdown text with links that lead to copies; of those that lead to none the words remain.
@@ -134,7 +134,7 @@ class Documents:
         """
         return relink(text, lambda link: self._lead(link, source, place))
 
-    def _sources(self) -> Iterator[str]:
+    def _find_sources(self) -> Iterator[str]:
         """Find the files of source code."""
         for folder in SOURCES:
             for path in sorted((self.root / folder).rglob("*")):
@@ -142,7 +142,7 @@ class Documents:
                 if path.is_file() and not path.is_symlink() and not _MADE_BY_PYTHON.search(name):
                     yield name
 
-    def _pictures(self, texts: Iterable[str]) -> Iterator[str]:
+    def _find_pictures(self, texts: Iterable[str]) -> Iterator[str]:
         """Find the pictures that documents show."""
         for name in texts:
             if name.endswith(".md"):
@@ -157,19 +157,19 @@ class Documents:
         if target is None or target == source:
             return link.target
 
-        page = _page(target, link)
+        page = _find_page(target, link)
         if page:
-            return _from(place, page) + self._to_cell(page, fragment)
+            return _relate(place, page) + self._lead_to_cell(page, fragment)
         if target in self._copied:
-            return _from(place, target) + fragment
+            return _relate(place, target) + fragment
         return _NOTHING if link.is_aside and target.startswith(_AS_THEY_RAN) else None
 
-    def _to_cell(self, page: str, fragment: str) -> str:
+    def _lead_to_cell(self, page: str, fragment: str) -> str:
         """Return a link's heading of a page as its cell: JupyterLab finds headings only of a page that is open."""
-        cell = self._cells_of_headings(page).get(fragment.removeprefix("#"))
+        cell = self._find_cells(page).get(fragment.removeprefix("#"))
         return f"#cell-id={cell}" if cell else fragment
 
-    def _cells_of_headings(self, page: str) -> dict[str, str]:
+    def _find_cells(self, page: str) -> dict[str, str]:
         """Return the id of the cell in which each heading of a page stands, by the name that JupyterLab gives it."""
         if page in self._cells:
             return self._cells[page]
@@ -177,7 +177,7 @@ class Documents:
         path = self.root / "notebooks" / page
         found: dict[str, str] = {}
         for cell in nbformat.read(path, 4).cells if path.is_file() else ():
-            words = headings(cell.source) if cell.cell_type == "markdown" else []
+            words = find_headings(cell.source) if cell.cell_type == "markdown" else []
             for heading in words:
                 found.setdefault(heading.replace(" ", "-"), cell.id)
         self._cells[page] = found
@@ -195,7 +195,7 @@ def resolve(source: str, target: str) -> tuple[str | None, str]:
     return os.path.normpath(PurePosixPath(source).parent / file), mark + heading
 
 
-def _page(target: str, link: Link) -> str | None:
+def _find_page(target: str, link: Link) -> str | None:
     """Return the page to whose copy a link leads; None if it leads to none.
 
     A picture that leads to a page as it ran leads to the reader's copy. Words do not: they promise what was printed.
@@ -208,14 +208,14 @@ def _page(target: str, link: Link) -> str | None:
     return name if is_page or is_picture_of_page else None
 
 
-def _from(place: str, target: str) -> str:
+def _relate(place: str, target: str) -> str:
     """Return a path in the folder as a link of the file at ``place``."""
     return PurePosixPath(os.path.relpath(target, PurePosixPath(place).parent)).as_posix()
 
 
-def _line_above(name: str, *, has_lost: bool) -> str:
+def _describe_copy(name: str, *, has_lost: bool) -> str:
     """Return the line above a copied document: where one is, and what is not here."""
-    line = f"*[{contents.FILE}]({_from(name, contents.FILE)}) / {name}"
+    line = f"*[{contents.FILE}]({_relate(name, contents.FILE)}) / {name}"
     if has_lost:
         line += ". Words that led to pages with solutions or to documents for teachers are no links here."
     return f"{line}*\n\n"
@@ -248,7 +248,7 @@ def relink(text: str, new_target: Callable[[Link], str | None]) -> str:
         aside that goes.
     """
     parts, done = [], 0
-    for found in _LINK.finditer(_without_code(text)):
+    for found in _LINK.finditer(_mask_code(text)):
         start, end = found.span()
         words, target = (text[slice(*found.span(group))] for group in ("words", "target"))
         is_aside = text[start - 2 : start] == " (" and text[end : end + 1] == ")"
@@ -267,12 +267,12 @@ def relink(text: str, new_target: Callable[[Link], str | None]) -> str:
     return "".join([*parts, text[done:]])
 
 
-def headings(text: str) -> list[str]:
+def find_headings(text: str) -> list[str]:
     """Return the words of a Markdown text's headings."""
-    return [words for _, words in _headings(text)]
+    return [words for _, words in _walk_headings(text)]
 
 
-def _headings(text: str) -> Iterator[tuple[Token, str]]:
+def _walk_headings(text: str) -> Iterator[tuple[Token, str]]:
     """Find the headings: the token that opens each, and its words."""
     opened = None
     for token in _MARKDOWN.parse(text):
@@ -283,7 +283,7 @@ def _headings(text: str) -> Iterator[tuple[Token, str]]:
         opened = token if token.type == "heading_open" else None
 
 
-def _without_code(text: str) -> str:
+def _mask_code(text: str) -> str:
     """Return a text of the same length with an x for each character of code."""
     lines = text.splitlines(keepends=True)
     for token in _BLOCKS.parse(text):
@@ -293,12 +293,12 @@ def _without_code(text: str) -> str:
     return _CODE_SPAN.sub(lambda found: re.sub(r"[^\n]", "x", found[0]), "".join(lines))
 
 
-def _with_anchors(text: str) -> str:
+def _add_anchors(text: str) -> str:
     """Name each heading as GitHub names it, which links to headings rely on: JupyterLab's own names are others."""
     lines = text.splitlines(keepends=True)
     seen: Counter[str] = Counter()
 
-    for token, words in _headings(text):
+    for token, words in _walk_headings(text):
         if not token.markup.startswith("#") or token.map is None:
             continue
 

@@ -73,7 +73,7 @@ FINISH = "metallab.finish()"
 HEADLINE = {"sentences": ["measured"], "picture": "figure"}
 
 
-def cells(name: str, title: str) -> list[NotebookNode]:
+def make_cells(name: str, title: str) -> list[NotebookNode]:
     """Return the cells of the page: result, exercises, recap, end."""
     page = name.partition("_")[0]
     promise = f"# {title}\n\nWhich question is answered? What does one have at the end?"
@@ -87,33 +87,33 @@ def cells(name: str, title: str) -> list[NotebookNode]:
         v4.new_markdown_cell("## What goes wrong\n\nShow it happening.", id="wrong"),
         v4.new_markdown_cell(OWN.format(page=page), id="own"),
         v4.new_code_cell(IMPORT, id="own-check"),
-        *exercise_cells(page, 1),
-        *exercise_cells(page, 2),
+        *make_exercise(page, 1),
+        *make_exercise(page, 2),
         v4.new_markdown_cell(recap, id="recap"),
         v4.new_code_cell(FINISH, id="finish"),
     ]
 
 
-def exercise_cells(page: str, number: int) -> list[NotebookNode]:
+def make_exercise(page: str, number: int) -> list[NotebookNode]:
     """Return the cells of an exercise: stub, solution, the line that checks it, and a wrong answer."""
     define = f"def double{number}(n):\n    return "
-    solution = _cell("solution", number, f"# a solution\n{define}2 * n")
+    solution = _make_cell("solution", number, f"# a solution\n{define}2 * n")
     solution.metadata["jupyter"] = {"source_hidden": True}
     check = f'check("{page}.{number}", double{number})'
 
     return [
-        _cell("exercise", number, f"{define}..."),
+        _make_cell("exercise", number, f"{define}..."),
         solution,
         v4.new_code_cell(check, id=f"check-{number}"),
-        _cell("wrong", number, f"{define}n + 2"),
+        _make_cell("wrong", number, f"{define}n + 2"),
     ]
 
 
-def _cell(tag: str, number: int, code: str) -> NotebookNode:
+def _make_cell(tag: str, number: int, code: str) -> NotebookNode:
     return v4.new_code_cell(code, id=f"{tag}-{number}", metadata={"tags": [tag]})
 
 
-def description() -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """Return what the page says of itself, to be filled in; see `metallab.authoring.course`."""
     return {
         "question": "Which question does this page answer?",
@@ -142,9 +142,9 @@ def make(name: str) -> list[str]:
     before = [page for page in pages if page.name < name][-1]
     metadata = read(paths.NOTEBOOKS / before.file, 4).metadata
     metadata = metadata | {
-        "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": description()}
+        "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": describe()}
     }
-    page = v4.new_notebook(cells=cells(name, title), metadata=metadata)
+    page = v4.new_notebook(cells=make_cells(name, title), metadata=metadata)
     paths.write_atomically(file, writes(page) + "\n")
     module = paths.ROOT / "utils" / "metallab" / "exercises" / f"page_{number}.py"
     paths.write_atomically(module, MODULE.format(page=number))

@@ -128,8 +128,8 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
         How many there are.
     """
     cells = [
-        _reading(addresses),
-        _trying(addresses),
+        _describe_reading(addresses),
+        _describe_trying(addresses),
         f"All {pages} pages on your machine, by these two lines: 1 GB to download on a Mac, 4 GB on Linux.",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
@@ -147,7 +147,7 @@ def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
     return ["```sh", clone, opened, "```"]
 
 
-def _reading(addresses: Addresses | None) -> str:
+def _describe_reading(addresses: Addresses | None) -> str:
     here = (
         "a click on a page's title [in the list of pages](#pages) opens it as it ran, with its pictures; "
         "[the gallery](docs/gallery.md) shows most of them at a glance"
@@ -157,7 +157,7 @@ def _reading(addresses: Addresses | None) -> str:
     return f"[The book]({addresses.book}), also on a phone; or {here}."
 
 
-def _trying(addresses: Addresses | None) -> str:
+def _describe_trying(addresses: Addresses | None) -> str:
     own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
         return f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs."

@@ -67,7 +67,7 @@ class Outcome:
             (self.written if given else self.kept).append(target)
 
 
-def student_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def make_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Return a copy without solutions and outputs: behind each stub stands the line that checks it.
 
     `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
@@ -105,7 +105,7 @@ def make(notebooks: Sequence[Path], folder: Path = WORKSHOP) -> tuple[list[Path]
     copies = []
     for path in notebooks:
         try:
-            copies.append((folder / path.name, student_copy(_read(path))))
+            copies.append((folder / path.name, make_copy(_read(path))))
         except (Unpaired, Damaged) as fault:
             raise type(fault)(f"{path.name}: {fault}") from None
 
@@ -146,8 +146,8 @@ def make_documents(folder: Path = WORKSHOP) -> tuple[Outcome, list[str]]:
     """
     shelf = documents.Documents()
     pages = [page for page in course.read() if (folder / page.file).is_file()]
-    page = contents.render(pages, shelf.titles()) if pages else ""
-    copies = {contents.FILE: page.encode(), **{name: shelf.copy_of(name) for name in shelf.names}}
+    page = contents.render(pages, shelf.read_titles()) if pages else ""
+    copies = {contents.FILE: page.encode(), **{name: shelf.make_copy(name) for name in shelf.names}}
 
     links = [folder / name for name in OLD_LINKS if _is_old_link(folder / name)]
     for link in links:
@@ -181,7 +181,7 @@ def _fold(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return nbformat.v4.new_markdown_cell(text, id=cell.id.replace("solution", "worked"))
 
 
-def copies_in(folder: Path) -> list[Path]:
+def find_copies(folder: Path) -> list[Path]:
     """Return the files that a class gets from a folder of copies: its notebooks, and the documents of its record."""
     recorded = [folder / name for name in _read_record(folder)]
     there = [path for path in recorded if path.is_file() and not path.is_symlink()]
@@ -192,7 +192,7 @@ def hand_out(lessons: Path, folder: Path) -> Outcome:
     """Give a student what is new in a folder of copies; what the student changed stays as it is."""
     outcome = Outcome()
     texts: dict[str, bytes] = {}
-    for path in copies_in(lessons):
+    for path in find_copies(lessons):
         if path.parent == lessons and path.suffix == ".ipynb":
             page = json.loads(path.read_text(encoding="utf-8"))
             outcome.add(folder / path.name, give(page, folder / path.name))
@@ -254,11 +254,11 @@ def give(page: dict[str, Any], target: Path) -> bool | None:
 
     Its metadata tell what it was when it was written, and so whether anybody has changed it since.
     """
-    new = _state(page)
+    new = _digest_state(page)
     try:
         there = json.loads(paths.read_regular(target))
         was = there["metadata"]["student_copy"]
-        is_worked_on = was != _state(there)
+        is_worked_on = was != _digest_state(there)
     except FileNotFoundError:
         was, is_worked_on = None, False
     except _UNREADABLE:  # a link, a file of the student's
@@ -273,7 +273,7 @@ def give(page: dict[str, Any], target: Path) -> bool | None:
     return True
 
 
-def _state(notebook: dict[str, Any]) -> str:
+def _digest_state(notebook: dict[str, Any]) -> str:
     """Return a digest of what a student changes: the cells' text, and whether they have run."""
     cells = [
         (cell["cell_type"], "".join(cell["source"]), bool(cell.get("outputs")))
@@ -282,7 +282,7 @@ def _state(notebook: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()
 
 
-def classroom() -> Path:
+def find_classroom() -> Path:
     """Return the folder that keeps everything of a class at the hub; ``METALLAB_CLASSROOM`` names another one."""
     above = Path("/srv") if os.geteuid() == 0 else Path.home()
     return Path(os.environ.get("METALLAB_CLASSROOM") or above / "metal-lab-classroom")

@@ -243,7 +243,7 @@ def _has_run(page: Page) -> bool:
 def render_table(students: Sequence[Student]) -> str:
     """Return a row for each student, below it how many solved each page, and where each answered wrongly last."""
     numbers = find_columns(students)
-    lines = [*_table_lines(students, numbers), ""] if numbers else ["No check has run yet."]
+    lines = [*_render_lines(students, numbers), ""] if numbers else ["No check has run yet."]
 
     wrong = [(student, student.last_wrong_answer) for student in students]
     told = [f"{_shorten(student.name)}, {describe_wrong(*last)}" for student, last in wrong if last]
@@ -256,7 +256,7 @@ def render_table(students: Sequence[Student]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _table_lines(students: Sequence[Student], numbers: Sequence[str]) -> list[str]:
+def _render_lines(students: Sequence[Student], numbers: Sequence[str]) -> list[str]:
     """Return the table's lines, and what its marks mean."""
     rows = [["", *numbers, "right"]]
     for student in students:
@@ -290,7 +290,7 @@ def describe_wrong(number: str, check: Check) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table. Return 0, or 2 where there are no pages."""
-    room = workshop.classroom()
+    room = workshop.find_classroom()
     if not arguments and (room / "students").is_dir():
         folder, students = room / "students", read_room(room)
     else:

@@ -58,19 +58,19 @@ def make_plain(notebook: NotebookNode) -> NotebookNode:
         _keep_metadata(cell, ("tags",))
 
     for number, _, cell in number_cells(notebook):
-        shown = [each for output in cell.outputs for each in _plain(output)]
+        shown = [each for output in cell.outputs for each in _make_output_plain(output)]
         if cell.outputs and not shown:
             raise PlainError(f"cell {number} shows nothing that a host's viewer can show")
         cell.outputs = shown
 
-        if traces := redact.find_private("\n".join(pages.words(shown))):
+        if traces := redact.find_private("\n".join(pages.find_texts(shown))):
             raise PlainError(
                 f"cell {number} would show {traces[0]!r}, which is of the machine that it ran on"
             )
     return notebook
 
 
-def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
+def _make_output_plain(output: NotebookNode) -> Iterator[NotebookNode]:
     """Yield an output as a viewer shows it: its pictures, then the rest."""
     if output.output_type == "stream":
         output.text = without_colours(output.text)
@@ -79,7 +79,7 @@ def _plain(output: NotebookNode) -> Iterator[NotebookNode]:
         output.traceback = [without_colours(line) for line in output.traceback]
         yield output
     else:
-        yield from _plain_data(output)
+        yield from _make_data_plain(output)
 
 
 def _keep_metadata(place: NotebookNode, names: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def _keep_metadata(place: NotebookNode, names: Sequence[str]) -> None:
     place.metadata = type(place)(kept)
 
 
-def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
+def _make_data_plain(output: NotebookNode) -> Iterator[NotebookNode]:
     """Yield the pictures inside an output's HTML, then the output with what a viewer keeps of it."""
     data, metadata = dict(output.data), output.metadata
     _make_png(data, metadata)
@@ -97,7 +97,7 @@ def _plain_data(output: NotebookNode) -> Iterator[NotebookNode]:
     if words and "text/html" in data and _is_picture(data["text/html"], words):
         del data["text/html"]  # the picture of image/png once more
     if "text/html" in data:
-        pictures, data["text/html"] = plain_html(data["text/html"])
+        pictures, data["text/html"] = make_html_plain(data["text/html"])
         for picture, alternative in pictures:
             yield type(output)(
                 output_type="display_data",
@@ -121,7 +121,7 @@ def _make_png(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         data["image/png"] = data.pop("image/jpeg")
         metadata["image/png"] = metadata.pop("image/jpeg", {})
     if "image/png" in data:
-        data["image/png"] = _encode(small_png(_decode(data["image/png"])))
+        data["image/png"] = _encode(make_small_png(_decode(data["image/png"])))
 
 
 def _decode(text: str) -> bytes:
@@ -146,7 +146,7 @@ def _is_picture(html: str, words: str) -> bool:
     return bool(elements[0].get("alt") == words)
 
 
-def plain_html(html: str) -> tuple[list[tuple[bytes, str]], str]:
+def make_html_plain(html: str) -> tuple[list[tuple[bytes, str]], str]:
     """Return the pictures inside HTML, each a PNG with its alternative text, and the HTML without styles."""
     from bs4 import BeautifulSoup
 
@@ -178,12 +178,12 @@ def _take_pictures(soup: BeautifulSoup) -> list[tuple[bytes, str]]:
     for picture in soup.find_all("img"):
         kind, _, encoded = str(picture.get("src", "")).partition(";base64,")
         if kind.startswith("data:image/"):
-            pictures.append((small_png(_decode(encoded)), str(picture.get("alt", ""))))
+            pictures.append((make_small_png(_decode(encoded)), str(picture.get("alt", ""))))
         picture.decompose()
     return pictures
 
 
-def small_png(picture: bytes, width: int | None = None) -> bytes:
+def make_small_png(picture: bytes, width: int | None = None) -> bytes:
     """Return a picture as a PNG of at most 256 colours on white; a film as an animated PNG of `MOST_FRAMES` frames.
 
     ``width`` limits its width in pixels. PlainError if it is no picture.
@@ -193,13 +193,13 @@ def small_png(picture: bytes, width: int | None = None) -> bytes:
     try:
         with Image.open(io.BytesIO(picture)) as opened:
             if getattr(opened, "n_frames", 1) > 1:
-                return _film(opened, width)
-            return _save([_on_white(opened, width)])
+                return _make_film(opened, width)
+            return _save([_put_on_white(opened, width)])
     except (OSError, SyntaxError, ValueError) as problem:
         raise PlainError("a picture of it cannot be read: run the page again") from problem
 
 
-def _film(opened: Image.Image, width: int | None) -> bytes:
+def _make_film(opened: Image.Image, width: int | None) -> bytes:
     """Return a film with fewer frames, each of which lasts as long as those that it stands for."""
     from PIL import ImageSequence
 
@@ -208,13 +208,13 @@ def _film(opened: Image.Image, width: int | None) -> bytes:
     for number, frame in enumerate(ImageSequence.Iterator(opened)):
         waits.append(frame.info.get("duration") or 100)
         if number % step == 0:
-            frames.append(_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
+            frames.append(_put_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
 
     milliseconds = [sum(waits[start : start + step]) for start in range(0, len(waits), step)]
     return _save(frames, milliseconds)
 
 
-def _on_white(picture: Image.Image, width: int | None) -> Image.Image:
+def _put_on_white(picture: Image.Image, width: int | None) -> Image.Image:
     """Return a picture without transparency, at most so many pixels wide."""
     from PIL import Image
 

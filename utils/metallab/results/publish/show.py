@@ -155,8 +155,8 @@ def _write_page(
             raise ShowError(f"its results are {fault}; {advice}")
 
     today = nbformat.read(original, 4)
-    words = caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
-    _write_text(executed, today if code(executed) == code(today) else executed, words)
+    words = write_caption(entry, measured, summary.label, today.metadata["metallab"]["needs"])
+    _write_text(executed, today if read_code(executed) == read_code(today) else executed, words)
     _write_record(target / "results" / f"{name}.json", results, measured)
     paths.write_atomically(target / f"{name}.ipynb", nbformat.writes(executed) + "\n")
     return measured
@@ -179,7 +179,9 @@ def renew(page: Executed) -> str:
     """Return a stored page with the text of today's notebook, if that has the same code."""
     stored = page.path.read_text(encoding="utf-8")
     executed, original = nbformat.reads(stored, 4), paths.NOTEBOOKS / page.path.name
-    if not original.exists() or code(executed) != code(today := nbformat.read(original, 4)):
+    if not original.exists() or read_code(executed) != read_code(
+        today := nbformat.read(original, 4)
+    ):
         return stored
     _, _, *lines = executed.cells[0].source.split("\n")
     words = "\n".join(itertools.takewhile(lambda line: line.startswith(">"), lines))
@@ -236,12 +238,12 @@ def mend_links(
     return lost
 
 
-def code(executed: nbformat.NotebookNode) -> list[str]:
+def read_code(executed: nbformat.NotebookNode) -> list[str]:
     """Return the sources of a notebook's code cells."""
     return [cell.source for cell in executed.cells if cell.cell_type == "code"]
 
 
-def caption(
+def write_caption(
     entry: report.Notebook, measured: Sequence[Record], label: str, needed: Sequence[str]
 ) -> str:
     """Return the caption of an executed page: on what, when and of which revision it ran, what is missing.
@@ -251,7 +253,7 @@ def caption(
     last = max(measured, key=lambda record: record.moment)
     name = f"{entry.name}.ipynb"
     lines = [
-        f"**Executed** on {label}, {last.moment.day} {last.moment:%B %Y}, in full mode, {revision(last.machine)}. "
+        f"**Executed** on {label}, {last.moment.day} {last.moment:%B %Y}, in full mode, {describe_revision(last.machine)}. "
         f"Pictures are compressed. To run it yourself: [notebooks/{name}](../../../notebooks/{name})."
     ]
 
@@ -274,7 +276,7 @@ def _describe_gaps(entry: report.Notebook) -> str:
     return "Not run: " + "; ".join(f"{what} ({', '.join(where)})" for what, where in cells.items())
 
 
-def revision(described: Machine) -> str:
+def describe_revision(described: Machine) -> str:
     """Return the revision at which a page ran, in words."""
     if not described.git_revision:
         return "of an unknown revision"
@@ -307,7 +309,7 @@ def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> No
 
     target.parent.mkdir(parents=True, exist_ok=True)
     if headline and headline.picture:
-        picture = plain.small_png(records.read_picture(results, headline), PICTURE_WIDTH)
+        picture = plain.make_small_png(records.read_picture(results, headline), PICTURE_WIDTH)
         drawn.write_bytes(picture)
         headline = replace(headline, picture=drawn.name, sha256=hashlib.sha256(picture).hexdigest())
     else:
@@ -332,7 +334,7 @@ def _write_summary(
         entry = shown.get(path.stem)
         if entry is None:
             original = nbformat.read(path, 4)
-            reason = why.get(path.stem) or _why_not_run(original, described)
+            reason = why.get(path.stem) or _explain_not_run(original, described)
             title = notebook.title_of(original)
             entry = report.Notebook(path.stem, title, "skipped", reason=reason)
         entries.append(asdict(entry))
@@ -343,7 +345,7 @@ def _write_summary(
     paths.write_atomically(target / "summary.json", text + "\n")
 
 
-def _why_not_run(original: nbformat.NotebookNode, described: Machine) -> str:
+def _explain_not_run(original: nbformat.NotebookNode, described: Machine) -> str:
     """Return why a notebook did not run on a machine, as far as its packages tell."""
     needed = original.metadata["metallab"]["needs"]
     missing = [name for name in needed if described.versions.get(name, "") is None]
@@ -377,7 +379,7 @@ def _check_stored(page: Executed) -> None:
 
     is_of_machine = on and Path(paths.results_file(on[1])).stem == page.folder.name
     is_of_page = f"[notebooks/{name}.ipynb]" in first_cell and record.lesson == name
-    if not is_of_machine or not is_of_page or revision(record.machine) not in first_cell:
+    if not is_of_machine or not is_of_page or describe_revision(record.machine) not in first_cell:
         raise ShowError(
             f"{paths.shorten(page.path)} and its file in results do not belong together: show it again"
         )
@@ -386,23 +388,23 @@ def _check_stored(page: Executed) -> None:
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
-    """Write today's text into the stored pages, and the gallery; lead README's rows to the `best_copy` of each page.
+    """Write today's text into the stored pages, and the gallery; lead README's rows to the copy that `choose_copy` chooses.
 
     Returns a sentence for each link that lost the heading which it named, because a page or guide does not have it.
     """
     sets = read_sets(folder)
     lost = _write_pages([page for each in sets for page in each.pages.values()])
     _write_pictures(sets)
-    paths.write_atomically(file, gallery(sets, f"../data/{folder.name}"))
+    paths.write_atomically(file, render_gallery(sets, f"../data/{folder.name}"))
     paths.write_atomically(README, _link_readme(README.read_text(encoding="utf-8"), sets))
     return lost
 
 
 def _link_readme(text: str, sets: Sequence[ExecutedSet]) -> str:
-    """Return README whose titles of pages lead to the best stored copy of each page that has any; see `best_copy`."""
+    """Return README whose titles of pages lead to stored copies, as far as `choose_copy` finds one."""
     copies: dict[str, str | None] = {}
     for name in {name for each in sets for name in each.pages}:
-        best = best_copy([each.pages[name] for each in sets if name in each.pages])
+        best = choose_copy([each.pages[name] for each in sets if name in each.pages])
         copies[f"{name}.ipynb"] = None
         if best is not None:
             folder = f"data/{best.folder.parent.name}/{best.folder.name}"
@@ -410,13 +412,13 @@ def _link_readme(text: str, sets: Sequence[ExecutedSet]) -> str:
     return course_tables.link_copies(text, copies)
 
 
-def best_copy(copies: Sequence[Executed]) -> Executed | None:
+def choose_copy(copies: Sequence[Executed]) -> Executed | None:
     """Return the copy of a page that readers are led to; None if none ran whole and has a headline to give.
 
     One of today's code comes first, then the one that withholds the fewest speed-ups, then one of a quiet machine. Of
     equals the first is taken: the copy of a GPU, in the order of `read_sets`.
     """
-    return min(filter(is_linked, copies), key=_shortcomings, default=None)
+    return min(filter(is_linked, copies), key=_list_shortcomings, default=None)
 
 
 def is_linked(page: Executed) -> bool:
@@ -424,7 +426,7 @@ def is_linked(page: Executed) -> bool:
     return not page.entry.not_run and not page.entry.headline_is_withheld
 
 
-def _shortcomings(page: Executed) -> tuple[bool, int, bool]:
+def _list_shortcomings(page: Executed) -> tuple[bool, int, bool]:
     """Return what speaks against a copy, the gravest first."""
     return not is_current(page), page.entry.withheld, _is_disturbed(page.record)
 
@@ -434,7 +436,7 @@ def is_current(page: Executed) -> bool:
     original = paths.NOTEBOOKS / page.path.name
     if not original.exists():
         return False
-    return code(nbformat.read(page.path, 4)) == code(nbformat.read(original, 4))
+    return read_code(nbformat.read(page.path, 4)) == read_code(nbformat.read(original, 4))
 
 
 def _write_pages(stored: Sequence[Executed]) -> list[str]:
@@ -448,15 +450,17 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
     def anchors_of(path: Path) -> frozenset[str]:
         text = renewed[path] if path in renewed else path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
-            return pages.anchors(pages.texts_of(nbformat.reads(text, 4)), pages.jupyter_anchor)
-        return pages.anchors([text], pages.github_anchor)
+            return pages.find_anchors(
+                pages.read_texts(nbformat.reads(text, 4)), pages.make_jupyter_anchor
+            )
+        return pages.find_anchors([text], pages.make_github_anchor)
 
     sentences = []
     for path, text in renewed.items():
         executed = nbformat.reads(text, 4)
-        before = pages.texts_of(executed)
+        before = pages.read_texts(executed)
         lost = mend_links(executed, path.parent, anchors_of)
-        has_changed = pages.texts_of(executed) != before
+        has_changed = pages.read_texts(executed) != before
         paths.write_atomically(path, nbformat.writes(executed) + "\n" if has_changed else text)
         sentences += [
             f"{paths.shorten(path)}: no heading {link}: the link leads to the page" for link in lost
@@ -464,24 +468,24 @@ def _write_pages(stored: Sequence[Executed]) -> list[str]:
     return sentences
 
 
-def gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
+def render_gallery(sets: Sequence[ExecutedSet], there: str = "../data/executed") -> str:
     """Return the gallery: each page's picture, what it teaches, and links to each machine that ran all of it.
 
-    The picture is that of the `best_copy`, as `find_picture` chooses it. ``there`` is the folder of the sets.
+    The picture is that of the copy that `choose_copy` chooses, by `find_picture`. ``there`` is the folder of the sets.
     """
-    parts, learned = [_INTRODUCTION], lessons()
+    parts, learned = [_INTRODUCTION], read_lessons()
     for name, linked in _find_linked(sets).items():
-        page = best_copy([each.pages[name] for each in linked])
+        page = choose_copy([each.pages[name] for each in linked])
         if page is None:
             continue
 
         links = [
             f"[{each.summary.label}]({there}/{each.folder.name}/{name}.ipynb), "
-            f"{revision(each.pages[name].record.machine)}"
+            f"{describe_revision(each.pages[name].record.machine)}"
             for each in linked
         ]
         what = learned.get(f"{name}.ipynb", "")
-        parts.append(_part(page, what, f"{there}/{page.folder.name}", "; ".join(links)))
+        parts.append(_render_part(page, what, f"{there}/{page.folder.name}", "; ".join(links)))
 
     return "\n\n".join(parts) + "\n"
 
@@ -506,7 +510,7 @@ def _find_linked(sets: Sequence[ExecutedSet]) -> dict[str, list[ExecutedSet]]:
     return linked
 
 
-def _part(page: Executed, learned: str, folder: str, links: str) -> str:
+def _render_part(page: Executed, learned: str, folder: str, links: str) -> str:
     """Return a page's part of the gallery: title, picture and what it says, what one learns, links."""
     lines = [f"## {page.entry.number} {page.entry.title.partition(':')[0]}"]
 
@@ -550,7 +554,7 @@ def find_picture(page: Executed) -> Picture | None:
     headline = page.record.headline
     if page.picture and headline and not _shows_intervals(headline.alternative_text):
         words = headline.alternative_text
-        same = [each for each in drawn if _title_of(each.alternative_text) == _title_of(words)]
+        same = [each for each in drawn if _read_title(each.alternative_text) == _read_title(words)]
         says = same[0].says if same else ""
         return Picture(page.picture.name, words, says)
 
@@ -558,7 +562,7 @@ def find_picture(page: Executed) -> Picture | None:
     return min(others, key=_lacks_caption, default=None)
 
 
-def _title_of(words: str) -> str:
+def _read_title(words: str) -> str:
     """Return the title of a picture, with which its alternative text begins; a headline's ends in other numbers."""
     return words.partition(". ")[0]
 
@@ -580,7 +584,7 @@ def _read_pictures(page: Executed) -> list[Picture]:
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
         says = ""
         if after is not None and "caption" in after.metadata.get("tags", ()):
-            says = _first_sentence(after.source)
+            says = _find_first_sentence(after.source)
 
         for output in cell.get("outputs", ()):
             content = output.get("data", {}).get("image/png")
@@ -590,7 +594,7 @@ def _read_pictures(page: Executed) -> list[Picture]:
     return drawn
 
 
-def _first_sentence(text: str) -> str:
+def _find_first_sentence(text: str) -> str:
     """Return the first sentence of a caption, its links as their words."""
     words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
     return re.split(r"(?<=[.?!]) (?=[A-Z*`])", words)[0]
@@ -600,13 +604,13 @@ def _write_pictures(sets: Sequence[ExecutedSet]) -> None:
     """Write the pictures of the gallery that are no headline's, and remove those of earlier galleries."""
     written = set()
     for name, linked in _find_linked(sets).items():
-        page = best_copy([each.pages[name] for each in linked])
+        page = choose_copy([each.pages[name] for each in linked])
         picture = find_picture(page) if page is not None else None
         if page is None or picture is None or picture.content is None:
             continue
 
         target = page.folder / "results" / picture.name
-        paths.write_atomically(target, plain.small_png(picture.content, PICTURE_WIDTH))
+        paths.write_atomically(target, plain.make_small_png(picture.content, PICTURE_WIDTH))
         written.add(target)
 
     for folder in {each.folder for each in sets}:
@@ -615,7 +619,7 @@ def _write_pictures(sets: Sequence[ExecutedSet]) -> None:
                 path.unlink()
 
 
-def lessons() -> dict[str, str]:
+def read_lessons() -> dict[str, str]:
     """Return what one learns on each page, from README, by file name."""
     rows = re.findall(
         r"^\| \[\w+\]\(notebooks/([\w.]+)\) \|.*\| (.*) \|$",
