@@ -50,7 +50,7 @@ JAX := .venv-jax
 CORE := .venv-coreai
 BOOTSTRAP := $(PYTHON) -I utils/metallab/bootstrap.py
 UV := $(BOOTSTRAP) uv
-SRC := conftest.py utils metalsim tests tools book classroom/*.py data/weights/*.py
+SRC := conftest.py utils metalsim tests tools book classroom/*.py data/*/*.py
 # A compiler; what OpenCV loads; the clang whose sanitizers look into Metal shaders; what emulates another processor.
 PACKAGES := g++ libgl1 libglib2.0-0 clang-19 libclang-rt-19-dev qemu-user
 

@@ -59,7 +59,7 @@ _OUR_OUTPUTS = "application/vnd.metallab."
 """How the types of outputs begin that programs read; people read the text beside them."""
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE / "templates"),
-    autoescape=lambda name: name.endswith(".html.j2"),
+    autoescape=lambda name: name is not None and name.endswith(".html.j2"),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -268,10 +268,10 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
     _copy_checkout(folder)
 
     moved = _find_moved(runs)
-    for text in folder.rglob("*.md"):
-        place = text.parent.relative_to(folder).as_posix()
-        linked = relink(text.read_text(encoding="utf-8"), place, place, moved)
-        text.write_text(linked, encoding="utf-8")
+    for file in folder.rglob("*.md"):
+        place = file.parent.relative_to(folder).as_posix()
+        linked = relink(file.read_text(encoding="utf-8"), place, place, moved)
+        file.write_text(linked, encoding="utf-8")
 
     for run in runs:
         _lay_out_run(run, runs, folder, moved)

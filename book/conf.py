@@ -37,7 +37,9 @@ include_patterns = [
 ]
 
 nb_execution_mode = "off"
-nb_ipywidgets_js = {}  # fetched from another machine; a widget's text stands in for it
+nb_ipywidgets_js: dict[
+    str, str
+] = {}  # fetched from another machine; a widget's text stands in for it
 nb_mime_priority_overrides = [
     ("html", "application/vnd.jupyter.widget-view+json", None),
     # A plot is there as HTML with its words and as a PNG. The PNG becomes a file, which keeps the page small, and gets

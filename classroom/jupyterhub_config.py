@@ -275,9 +275,8 @@ def write_slips(home: str) -> None:
     try:
         slips = class_pages.write_slips(read_class_list(), home)
     except OSError as error:
-        print(
-            f"No slips to print were made ({error.strerror}: {error.filename}): name another folder with METALLAB_BUILD."
-        )
+        why = f"{error.strerror}: {error.filename}"
+        print(f"No slips to print were made ({why}): name another folder with METALLAB_BUILD.")
         return
     print(f"Slips to print and cut, one for each student: {slips}, for your account alone.")
 

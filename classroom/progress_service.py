@@ -11,6 +11,7 @@ import sys
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
@@ -55,12 +56,12 @@ def main(room: str) -> None:
     address = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     needed = {"room": Path(room), "reader": progress.Reader()}
 
-    pages = [
+    pages: list[Any] = [
         (f"{prefix}oauth_callback", HubOAuthCallbackHandler),
         (prefix, ProgressHandler, needed),
     ]
     application = web.Application(pages, cookie_secret=os.urandom(32))
-    application.listen(address.port, address=address.hostname)
+    application.listen(address.port or 80, address=address.hostname)
     ioloop.IOLoop.current().start()
 
 

@@ -505,7 +505,7 @@ def _ramp(length: int) -> Array:
 
 
 def _overlap(start: int, length: int, limit: int) -> slice:
-    """Return which of ``length`` pixels from ``start`` lie within a picture of ``limit`` pixels, counted from the start."""
+    """Return which of ``length`` pixels from ``start`` lie within a picture of ``limit``, counted from the start."""
     first = min(max(-start, 0), length)
     return slice(first, max(min(length, limit - start), first))
 

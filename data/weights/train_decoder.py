@@ -96,7 +96,7 @@ def train(
 
 
 def make_optimizer(model: decoder.Decoder) -> torch.optim.Optimizer:
-    """Return AdamW, which lets matrices decay and leaves norms alone: they are scales, and small ones are no simpler."""
+    """Return AdamW, which lets matrices decay and leaves norms alone: a small scale is no simpler than another."""
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     others = [weight for weight in model.parameters() if weight.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]

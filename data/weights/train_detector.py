@@ -117,7 +117,10 @@ def vary(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tensor]
 
 
 def learning_rate(step: int, steps: int, highest: float) -> float:
-    """Return the rate of a step: a straight rise over `WARM_UP` steps (a tenth of a short training), then half a cosine to a hundredth."""
+    """Return the rate of a step: it rises straight over `WARM_UP` steps, then falls as half a cosine to a hundredth.
+
+    Of a short training it rises over a tenth.
+    """
     rise = max(1, min(WARM_UP, steps // 10))
     if step < rise:
         return highest * (step + 1) / rise
@@ -149,7 +152,10 @@ class DetectorTraining:
         )
 
     def step(self, number: int, batch: dict[str, Tensor]) -> Tensor:
-        """Take a step; return the loss of a picture as three numbers: boxes, classes, edges (distribution focal loss)."""
+        """Take a step; return the loss of a picture as three numbers: boxes, classes, and edges.
+
+        The third is the distribution focal loss.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(number, self.steps, self.highest)
 

@@ -26,7 +26,7 @@ import torch
 
 import metallab.device
 from metallab import paths, roofline, timing, units
-from metallab.device import Device
+from metallab.device import PyTorchDevice
 from metallab.pytorch import fifteen_calls
 from metallab.pytorch.fifteen_calls import Call, Make
 from metallab.roofline import Bench, Limit, Machine
@@ -108,7 +108,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def pick(options: argparse.Namespace) -> Device:
+def pick(options: argparse.Namespace) -> PyTorchDevice:
     """Return the device that is asked for."""
     lab = metallab.device.pick(options.device)
     if lab.kind != "cpu":
@@ -129,7 +129,7 @@ def show_predictions(machine: Machine, calls: list[Call]) -> None:
         )
 
 
-def examine(call: Call, bench: Bench, lab: Device, budget: timing.Budget) -> Row:
+def examine(call: Call, bench: Bench, lab: PyTorchDevice, budget: timing.Budget) -> Row:
     """Time a call, and find out what limits it."""
     device = lab.torch_device
 
@@ -225,7 +225,7 @@ def describe_experiment(row: Row) -> str:
     return f"{row.experiment}: {units.seconds(row.changed)}; "
 
 
-def conclude(machine: Machine, rows: list[Row], lab: Device) -> int:
+def conclude(machine: Machine, rows: list[Row], lab: PyTorchDevice) -> int:
     """Print and keep the outcome; return the exit code."""
     observed = [row for row in rows if row.observed_limit is not None]
     limits = sum(row.predicted_limit == row.observed_limit for row in observed)

@@ -81,7 +81,11 @@ def check(op: Any, most_samples: int) -> Outcome:
         samples = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))[:most_samples]
     except Exception as error:  # noqa: BLE001 - the database is not ours; its troubles are told
         return Outcome(op.full_name, "skipped", f"no samples: {brief(error)}")
+    return _compare_samples(op, samples)
 
+
+def _compare_samples(op: Any, samples: Iterable[Any]) -> Outcome:
+    """Compare an entry on samples, up to the first that does not agree."""
     worst, backward, compared, refused = "identical", 0, 0, 0
     why_refused = ""
     for sample in samples:

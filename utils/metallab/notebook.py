@@ -175,7 +175,7 @@ def fault(notebook: NotebookNode) -> Failure | None:
 
 
 def not_run(notebook: NotebookNode) -> list[dict[str, Any]]:
-    """Return what its cells say that they did not run (`metallab.needs`): each with the cell and the heading above it."""
+    """Return what its cells say that they did not run (`metallab.needs`), with the cell and the heading above it."""
     gaps = []
     heading, number = "", 0
     for cell in notebook.cells:

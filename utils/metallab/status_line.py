@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 AFTER_SECONDS = 5.0
 """What takes less needs no such line."""
@@ -114,7 +114,7 @@ class _NotebookLine:
     """Changes one output of a cell."""
 
     def __init__(self) -> None:
-        self._handle = None
+        self._handle: Any = None  # of the output, once there is one
 
     def __call__(self, text: str) -> None:
         from IPython.display import display

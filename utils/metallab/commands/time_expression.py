@@ -8,6 +8,7 @@ begins to use an accelerator only when it is timed was not waited for, and its t
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ def _measure(given: argparse.Namespace) -> timing.Measurement:
 
     names: dict[str, Any] = {}
     for statements in given.setup:
-        _run("--setup", lambda text=statements: exec(compile(text, "<setup>", "exec"), names))
+        _run("--setup", functools.partial(_execute, statements, names))
     _run("the expression", lambda: compile(given.expression, "<expression>", "eval"))
     function = eval(f"lambda: (\n{given.expression}\n)", names)
 
@@ -92,6 +93,11 @@ def _measure(given: argparse.Namespace) -> timing.Measurement:
             f"the expression computes on {began}, which nobody waited for: add --device {began}"
         )
     return measurement
+
+
+def _execute(statements: str, names: dict[str, Any]) -> None:
+    """Execute statements, which bind names."""
+    exec(compile(statements, "<setup>", "exec"), names)
 
 
 def _run(what: str, do: Callable[[], Any]) -> Any:

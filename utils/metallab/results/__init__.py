@@ -1,1 +1,1 @@
-"""What becomes of a run's records: comparisons, findings, the report, published pages, and files that others contribute."""
+"""What becomes of a run's records: comparisons, findings, the report, published pages, and files from others."""

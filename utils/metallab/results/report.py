@@ -27,8 +27,8 @@ from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
 from metallab.results import findings, readable
-from metallab.results.publish import pages
 from metallab.results.findings import Conclusion, Unreadable
+from metallab.results.publish import pages
 
 if TYPE_CHECKING:
     import jinja2

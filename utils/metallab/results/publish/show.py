@@ -252,8 +252,9 @@ def write_caption(
     """
     last = max(measured, key=lambda record: record.moment)
     name = f"{entry.name}.ipynb"
+    day, at = f"{last.moment.day} {last.moment:%B %Y}", describe_revision(last.machine)
     lines = [
-        f"**Executed** on {label}, {last.moment.day} {last.moment:%B %Y}, in full mode, {describe_revision(last.machine)}. "
+        f"**Executed** on {label}, {day}, in full mode, {at}. "
         f"Pictures are compressed. To run it yourself: [notebooks/{name}](../../../notebooks/{name})."
     ]
 
@@ -388,7 +389,7 @@ def _check_stored(page: Executed) -> None:
 
 
 def update(folder: Path = EXECUTED, file: Path = GALLERY) -> list[str]:
-    """Write today's text into the stored pages, and the gallery; lead README's rows to the copy that `choose_copy` chooses.
+    """Write today's text into the stored pages, and the gallery; lead README's rows to what `choose_copy` chooses.
 
     Returns a sentence for each link that lost the heading which it named, because a page or guide does not have it.
     """
