@@ -129,23 +129,20 @@ def make(name: str) -> list[str]:
 
     FileExistsError if its number is taken, course.CourseError if it is that of no part.
     """
-    number, _, words = name.partition("_")
-    title, file = words.replace("_", " ").capitalize(), paths.NOTEBOOKS / f"{name}.ipynb"
     pages = course.read()
-    if taken := [page for page in pages if page.number == number]:
-        raise FileExistsError(f"{name}: notebooks/{taken[0].file} has this number; take another")
-    parts = [part for part in course.PARTS if part.digit == number[0]]
-    if not parts:
-        digits = ", ".join(f"{part.digit} {part.title}" for part in course.PARTS)
-        raise course.CourseError(f"{name}: the first digit is that of a part: {digits}")
-
+    number, _, words = name.partition("_")
+    _assert_free(name, pages)
     before = [page for page in pages if page.name < name][-1]
-    metadata = read(paths.NOTEBOOKS / before.file, 4).metadata
-    metadata = metadata | {
+
+    # kernel and language are those of the page before it
+    metadata = read(paths.NOTEBOOKS / before.file, 4).metadata | {
         "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": describe()}
     }
+    title = words.replace("_", " ").capitalize()
     page = v4.new_notebook(cells=make_cells(name, title), metadata=metadata)
+    file = paths.NOTEBOOKS / f"{name}.ipynb"
     paths.write_atomically(file, writes(page) + "\n")
+
     module = paths.ROOT / "utils" / "metallab" / "exercises" / f"page_{number}.py"
     paths.write_atomically(module, MODULE.format(page=number))
     _add_paragraph(before.number, number)
@@ -157,6 +154,16 @@ def make(name: str) -> list[str]:
         "in docs/teaching.md what is to be written, and a question in docs/quiz.md",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]
+
+
+def _assert_free(name: str, pages: Sequence[course.Page]) -> None:
+    """Raise FileExistsError if the number of a page is taken, course.CourseError if it is that of no part."""
+    number = name.partition("_")[0]
+    if taken := [page for page in pages if page.number == number]:
+        raise FileExistsError(f"{name}: notebooks/{taken[0].file} has this number; take another")
+    if number[0] not in {part.digit for part in course.PARTS}:
+        digits = ", ".join(f"{part.digit} {part.title}" for part in course.PARTS)
+        raise course.CourseError(f"{name}: the first digit is that of a part: {digits}")
 
 
 def _add_paragraph(before: str, number: str) -> None:
@@ -175,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("name", help="a free number, and words that begin with a verb: 15_do_this")
     name = parser.parse_args(arguments).name
+
     if not re.fullmatch(r"\d\d(_[a-z0-9]+)+", name):
         parser.error(f"{name!r} is no name of a notebook: 15_do_this, for example")
     try:

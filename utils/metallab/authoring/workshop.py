@@ -20,6 +20,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,6 +54,16 @@ class Damaged(ValueError):
     """A file that cannot be read as a notebook."""
 
 
+class Given(Enum):
+    """What became of a file that a student is given."""
+
+    WRITTEN = "written"
+    UP_TO_DATE = "up to date"
+    """The student has this version, or had it and changed it."""
+    KEPT = "kept"
+    """What lies there is the student's, or an older version that the student has changed."""
+
+
 @dataclass
 class Outcome:
     """What was done to files of a folder of copies: what was up to date is in neither list."""
@@ -61,10 +72,12 @@ class Outcome:
     kept: list[Path] = field(default_factory=list)
     """Those of the student's, or changed by the student, of which there is a newer version."""
 
-    def add(self, target: Path, given: bool | None) -> None:
-        """Enter what `give` or `give_document` returned."""
-        if given is not None:
-            (self.written if given else self.kept).append(target)
+    def add(self, target: Path, given: Given) -> None:
+        """Enter what became of a file."""
+        if given is Given.WRITTEN:
+            self.written.append(target)
+        elif given is Given.KEPT:
+            self.kept.append(target)
 
 
 def make_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -215,29 +228,29 @@ def give_documents(copies: Mapping[str, bytes], folder: Path) -> Outcome:
     return outcome
 
 
-def _give_document(content: bytes, folder: Path, name: str, record: dict[str, str]) -> bool | None:
-    """Put a document there, as `give` does a notebook: True, None or False."""
+def _give_document(content: bytes, folder: Path, name: str, record: dict[str, str]) -> Given:
+    """Put a document there, as `give` does a notebook, and enter its digest into the record."""
     target = folder / name
     if any((folder / above).is_symlink() for above in PurePosixPath(name).parents):
-        return False  # a folder that the student linked there: what lies behind it is not ours
+        return Given.KEPT  # a folder that the student linked there: what lies behind it is not ours
 
     try:
         there = hashlib.sha256(paths.read_regular(target)).hexdigest()
     except FileNotFoundError:
         there = None
     except OSError:  # a link, a folder, or a file in place of a folder: the student's
-        return False
+        return Given.KEPT
 
     new, was = hashlib.sha256(content).hexdigest(), record.get(name)
     if there == new:
         record[name] = new
-        return None
-    if there is not None and there != was:
-        return None if was == new else False
+        return Given.UP_TO_DATE
+    if there is not None and there != was:  # the student has changed it
+        return Given.UP_TO_DATE if was == new else Given.KEPT
 
     paths.write_atomically(target, content)
     record[name] = new
-    return True
+    return Given.WRITTEN
 
 
 def _read_record(folder: Path) -> dict[str, str]:
@@ -249,8 +262,8 @@ def _read_record(folder: Path) -> dict[str, str]:
     return record if isinstance(record, dict) else {}
 
 
-def give(page: dict[str, Any], target: Path) -> bool | None:
-    """Put a student copy there: True if it was written, None if it is there, False if an older one was worked on.
+def give(page: dict[str, Any], target: Path) -> Given:
+    """Put a student copy there, unless there is this version, or an older one that was worked on.
 
     Its metadata tell what it was when it was written, and so whether anybody has changed it since.
     """
@@ -262,15 +275,16 @@ def give(page: dict[str, Any], target: Path) -> bool | None:
     except FileNotFoundError:
         was, is_worked_on = None, False
     except _UNREADABLE:  # a link, a file of the student's
-        return False
+        return Given.KEPT
 
     if was == new:
-        return None
+        return Given.UP_TO_DATE
     if is_worked_on:
-        return False
+        return Given.KEPT
+
     page["metadata"]["student_copy"] = new
     paths.write_atomically(target, nbformat.writes(nbformat.from_dict(page)) + "\n")
-    return True
+    return Given.WRITTEN
 
 
 def _digest_state(notebook: dict[str, Any]) -> str:
