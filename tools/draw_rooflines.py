@@ -98,8 +98,8 @@ def describe(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
     )
     work = "; ".join(f"{each.name.replace('|', ' ')} at {each.intensity:.3g}" for each in places)
     return (
-        f"{say(roofs)}. Rooflines of Apple GPUs, as others reported the chips: {chips}. Work by its arithmetic intensity "
-        f"in FLOP for each byte, calculated: {work}."
+        f"{say(roofs)}. Rooflines of Apple GPUs, as others reported the chips: {chips}. Work by its arithmetic "
+        f"intensity in FLOP for each byte, calculated: {work}."
     )
 
 
@@ -134,7 +134,12 @@ def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
         "quiet small",
     )
 
-    drawn = [*_draw_axes(), *_draw_places(places), *_draw_roofs(roofs, places), *_draw_limits(roofs)]
+    drawn = [
+        *_draw_axes(),
+        *_draw_places(places),
+        *_draw_roofs(roofs, places),
+        *_draw_limits(roofs),
+    ]
     return "\n".join([opening, title, below_title, *drawn, kinds, "</svg>\n"])
 
 

@@ -50,7 +50,9 @@ def test_an_operator_that_is_missing_is_listed_with_all_modules_that_call_it():
 
 def test_the_command_lists_places_when_it_is_asked_to(masks, capsys):
     assert command(["coverage", "masks:two", "--places"]) == 1
-    assert capsys.readouterr().out.count("a tensor stays on the CPU") == 3  # the answer, and two places
+    assert (
+        capsys.readouterr().out.count("a tensor stays on the CPU") == 3
+    )  # the answer, and two places
 
 
 def test_the_command_says_that_there_is_no_place(masks, capsys):

@@ -140,7 +140,9 @@ def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
     """Return the two lines that set the project up, as a block of code."""
     if addresses is None:
         # an empty address stops the line with what to do, and git is not asked for nothing
-        clone = 'git clone "${ADDRESS:?is what this page shows under Code}" metal-lab && cd metal-lab'
+        clone = (
+            'git clone "${ADDRESS:?is what this page shows under Code}" metal-lab && cd metal-lab'
+        )
     else:
         clone = f"git clone {addresses.repository} metal-lab && cd metal-lab"
     opened = "make lab  # sets up .venv once, then opens your copies of the pages in JupyterLab"
@@ -160,7 +162,9 @@ def _describe_reading(addresses: Addresses | None) -> str:
 def _describe_trying(addresses: Addresses | None) -> str:
     own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
-        return f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs."
+        return (
+            f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs."
+        )
     return (
         f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
         f"[Codespaces]({addresses.codespaces}), or {own}."

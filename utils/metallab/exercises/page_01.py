@@ -184,7 +184,8 @@ def measure_pause(
     time_after_pause: AfterPause, call: Callable[[], Any], on: timing.DeviceLike
 ) -> float:
     """Return how many times as long a call takes after a pause as in a row, on a device of this machine."""
-    paused, in_a_row = [], []
+    paused: list[float] = []
+    in_a_row: list[float] = []
     for _ in range(TURNS):  # in turns: whatever slows the machine down slows both
         for sleep, seconds in ((time.sleep, paused), (_return_at_once, in_a_row)):
             for _ in range(CALLS):

@@ -22,7 +22,7 @@ ProblemKind = Literal["on the CPU", "on the GPU", "float64", "complex128", "arra
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 
 MANY_CALLS = 1000
-"""So many calls in one run are worth a word: at 14 µs each, as calculated for an M1, their launches alone take 14 ms."""
+"""So many calls in a run are worth a word: at 14 µs each, as calculated for an M1, their launches alone take 14 ms."""
 
 WITH_THESE_NUMBERS = "Traced on the CPU with these numbers: what it does with others is not seen."
 """Limits an answer for a model that reads values: a branch that it did not take may do anything."""
@@ -178,9 +178,9 @@ class Coverage:
         if self.calls < MANY_CALLS:
             return ""
         return (
-            f"{self.calls} calls in one run, each of them a launch: where they are small, launching takes longer than the "
-            "work (notebook 13 predicts how long). Fewer and larger calls help: nn.LSTM is one operator on MPS, while "
-            "nn.GRU, nn.RNN and every packed sequence are computed step by step"
+            f"{self.calls} calls in one run, each of them a launch: where they are small, launching takes longer than "
+            "the work (notebook 13 predicts how long). Fewer and larger calls help: nn.LSTM is one operator on MPS, "
+            "while nn.GRU, nn.RNN and every packed sequence are computed step by step"
         )
 
     def list_places(self) -> list[str]:

@@ -38,7 +38,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--training", action="store_true", help="trace the backward pass as well")
     parser.add_argument(
-        "--places", action="store_true", help="list every line and module where something does not run"
+        "--places",
+        action="store_true",
+        help="list every line and module where something does not run",
     )
     given = parser.parse_args(arguments)
 
