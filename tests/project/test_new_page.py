@@ -38,7 +38,7 @@ def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
 
     assert course_tables.find_stale() == [], "all that is made from the pages is made"
     readme = (checkout / "README.md").read_text("utf-8")
-    assert f"\n{len(pages) + 1} notebooks" in readme
+    assert f" {len(pages) + 1} notebooks" in readme
     file = f"notebooks/{number}_do_this.ipynb"
     assert f"| [{number}]({file}) | [Do this]({file}) | 40 |" in readme
 

@@ -57,9 +57,7 @@ def render_readme(text: str, pages: Sequence[Page]) -> str:
         heading = f"### {part.digit} {part.title}"
         parts.append("\n".join([heading, "", part.about, "", *table]))
 
-    counted = re.sub(
-        r"^\d+ notebooks", f"{len(pages)} notebooks", text, count=1, flags=re.MULTILINE
-    )
+    counted = re.sub(r"\b\d+ notebooks", f"{len(pages)} notebooks", text, count=1)
     entrances = published.describe_entrances(published.find_addresses(), len(pages))
     counted = replace_between(counted, "the entrances", entrances)
     return replace_between(counted, "the pages", "\n\n".join(parts))
