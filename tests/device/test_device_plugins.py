@@ -15,9 +15,9 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from metallab import device, isolated, machine
+from metallab import device, isolated, machine, timing
 
-BOTH = ("tensorflow", "jax")
+of_both = pytest.mark.parametrize("framework", ["tensorflow", "jax"])
 
 
 class Array:
@@ -103,67 +103,115 @@ def mac(monkeypatch):
     return SimpleNamespace(tried=tried, versions=versions)
 
 
-def test_an_apple_gpu_is_taken_where_the_plugin_works(monkeypatch, mac):
-    for platform in ("METAL", "mps"):
-        stand_in(monkeypatch, gpu=True, platform=platform)
-        for framework in BOTH:
-            lab = device.pick("auto", framework)
-            assert (lab.kind, lab.label, lab.framework, lab.instead_of) == (
-                "mps",
-                "Apple M2 Max GPU",
-                framework,
-                "",
-            )
-            assert not lab.simulated
-            title = device.TITLES[framework]
-            assert str(lab.banner()) == f"This page ran on Apple M2 Max GPU ({title} device 'mps')."
-            assert framework in mac.tried[-1], "the plugin is tried in a child process first"
-
-
-def test_a_gpu_that_computes_wrongly_is_passed_over_and_told(monkeypatch, mac):
-    for framework in BOTH:
-        stand_in(monkeypatch, gpu=True, error=0.5)
-        lab = device.pick("auto", framework)
-        assert (lab.kind, lab.instead_of) == ("cpu", "a product on mps is wrong by 0.5")
-        assert "(a product on mps is wrong by 0.5). No GPU takes part" in str(lab.banner())
-        with pytest.raises(
-            device.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"
-        ):
-            device.pick("mps", framework)
-        stand_in(monkeypatch, gpu=True)
-        monkeypatch.setattr(sys.modules["jax"], "jit", raising)
-        monkeypatch.setattr(sys.modules["tensorflow"], "constant", raising)
-        assert device.probe("mps", framework) == "a product on mps failed: no dot_general"
-
-
 def raising(*_):
     raise NotImplementedError("no dot_general\nand a long story")
 
 
-def test_a_plugin_that_aborts_is_a_reason(monkeypatch, mac):
+# --- TensorFlow and JAX on an Apple GPU ---
+
+
+@of_both
+@pytest.mark.parametrize("platform", ["METAL", "mps"])
+def test_an_apple_gpu_is_taken_where_the_plugin_works(monkeypatch, mac, framework, platform):
+    stand_in(monkeypatch, gpu=True, platform=platform)
+    lab = device.pick("auto", framework)
+    assert lab.kind == "mps"
+    assert lab.label == "Apple M2 Max GPU"
+    assert lab.framework == framework
+    assert lab.instead_of == ""
+    assert not lab.simulated
+
+
+@of_both
+def test_a_plugin_is_tried_in_a_child_process_first(monkeypatch, mac, framework):
+    stand_in(monkeypatch, gpu=True)
+    device.pick("auto", framework)
+    assert framework in mac.tried[-1]
+
+
+@of_both
+def test_a_page_names_the_framework_of_its_gpu(monkeypatch, mac, framework):
+    stand_in(monkeypatch, gpu=True)
+    banner = str(device.pick("auto", framework).banner())
+    title = device.TITLES[framework]
+    assert banner == f"This page ran on Apple M2 Max GPU ({title} device 'mps')."
+
+
+@of_both
+def test_a_gpu_that_computes_wrongly_is_passed_over_and_told(monkeypatch, mac, framework):
+    stand_in(monkeypatch, gpu=True, error=0.5)
+    lab = device.pick("auto", framework)
+    assert lab.kind == "cpu"
+    assert lab.instead_of == "a product on mps is wrong by 0.5"
+    assert "(a product on mps is wrong by 0.5). No GPU takes part" in str(lab.banner())
+
+
+@of_both
+def test_a_gpu_that_computes_wrongly_is_refused_by_name(monkeypatch, mac, framework):
+    stand_in(monkeypatch, gpu=True, error=0.5)
+    with pytest.raises(
+        device.DeviceUnavailable, match=r"mps was asked for, but a product on mps is wrong by"
+    ):
+        device.pick("mps", framework)
+
+
+@of_both
+def test_a_gpu_that_fails_is_told_in_a_line(monkeypatch, mac, framework):
+    stand_in(monkeypatch, gpu=True)
+    monkeypatch.setattr(sys.modules["jax"], "jit", raising)
+    monkeypatch.setattr(sys.modules["tensorflow"], "constant", raising)
+    assert device.probe("mps", framework) == "a product on mps failed: no dot_general"
+
+
+@pytest.mark.parametrize(
+    ("framework", "plugin"),
+    [
+        pytest.param("tensorflow", "tensorflow-metal 1.2.0", id="tensorflow"),
+        pytest.param("jax", "jax-metal 0.1.1", id="jax"),
+    ],
+)
+def test_a_plugin_that_aborts_is_a_reason(monkeypatch, mac, framework, plugin):
     stand_in(monkeypatch, gpu=True)
     crash = isolated.Outcome("crashed", reason="the process was killed by SIGABRT")
     monkeypatch.setattr(isolated, "run", lambda source, results: crash)
-    for framework, plugin in (("tensorflow", "tensorflow-metal 1.2.0"), ("jax", "jax-metal 0.1.1")):
-        lab = device.pick("auto", framework)
-        assert lab.kind == "cpu"
-        assert lab.instead_of == f"{plugin} cannot be used: the process was killed by SIGABRT"
+
+    lab = device.pick("auto", framework)
+    assert lab.kind == "cpu"
+    assert lab.instead_of == f"{plugin} cannot be used: the process was killed by SIGABRT"
 
 
-def test_the_plugin_is_named_with_its_version(monkeypatch, mac):
-    stand_in(monkeypatch, gpu=True)
-    assert device.plugin("tensorflow") == "tensorflow-metal 1.2.0"
-    assert device.plugin("jax") == "jax-metal 0.1.1"
-    mac.versions["jax-mps"] = "0.10.11"
-    assert device.plugin("jax") == "jax-mps 0.10.11", "the newer of the two"
+@pytest.mark.parametrize(
+    ("installed", "framework", "plugin"),
+    [
+        pytest.param({}, "tensorflow", "tensorflow-metal 1.2.0", id="of TensorFlow"),
+        pytest.param({}, "jax", "jax-metal 0.1.1", id="of JAX"),
+        pytest.param({"jax-mps": "0.10.11"}, "jax", "jax-mps 0.10.11", id="the newer of JAX's two"),
+        pytest.param({"mlx-metal": "0.32.4"}, "mlx", "mlx-metal 0.32.4", id="of MLX"),
+    ],
+)
+def test_the_plugin_is_named_with_its_version(mac, installed, framework, plugin):
+    mac.versions.update(installed)
+    assert device.plugin(framework) == plugin
+
+
+def test_without_a_plugin_none_is_named(mac):
     mac.versions.clear()
     assert device.plugin("jax") == ""
+
+
+def test_a_missing_plugin_is_named_to_whoever_asks_for_its_gpu(monkeypatch, mac):
+    mac.versions.clear()
     stand_in(monkeypatch, gpu=False)
     with pytest.raises(device.DeviceUnavailable, match="jax-mps or jax-metal is not installed"):
         device.pick("mps", "jax")
 
 
-def test_mlx_takes_an_apple_gpu_or_an_nvidia_one(monkeypatch, mac):
+# --- MLX ---
+
+
+@pytest.fixture
+def mlx(monkeypatch):
+    """A stand-in for MLX, whose GPU computes right; return where it was told to compute."""
     held = []
 
     @contextlib.contextmanager
@@ -171,145 +219,250 @@ def test_mlx_takes_an_apple_gpu_or_an_nvidia_one(monkeypatch, mac):
         held.append(name)
         yield
 
-    mlx, mx = ModuleType("mlx"), ModuleType("mlx.core")
-    mlx.core, mx.cpu, mx.gpu, mx.Device, mx.stream = mx, "cpu", "gpu", str, stream
-    mx.is_available = lambda name: True
-    mx.array = lambda values: Array(values, 0)
-    mx.device_info = lambda name: {"device_name": "NVIDIA H200"}
-    monkeypatch.setitem(sys.modules, "mlx", mlx)
-    monkeypatch.setitem(sys.modules, "mlx.core", mx)
+    package, core = ModuleType("mlx"), ModuleType("mlx.core")
+    package.core = core
+    core.cpu, core.gpu, core.Device, core.stream = "cpu", "gpu", str, stream
+    core.is_available = lambda name: True
+    core.array = lambda values: Array(values, 0)
+    core.device_info = lambda name: {"device_name": "NVIDIA H200"}
+    monkeypatch.setitem(sys.modules, "mlx", package)
+    monkeypatch.setitem(sys.modules, "mlx.core", core)
+    return held
+
+
+@pytest.fixture
+def mac_with_mlx(mac):
+    """A Mac on which MLX's kernels are installed as well."""
     mac.versions["mlx-metal"] = "0.32.4"
+    return mac
+
+
+def test_mlx_takes_an_apple_gpu_on_a_mac(mlx, mac_with_mlx):
     lab = device.pick(framework="mlx")
-    assert (lab.kind, lab.label, held) == ("mps", "Apple M2 Max GPU", ["gpu"])
-    assert "'mlx'" in mac.tried[-1], "tried in a child process first"
-    assert device.plugin("mlx") == "mlx-metal 0.32.4"
-    assert (
-        device.cpu(framework="mlx").label
-        == "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread"
-    )
+    assert lab.kind == "mps"
+    assert lab.label == "Apple M2 Max GPU"
+    assert mlx == ["gpu"], "one product, to see whether it computes right"
+
+
+def test_mlx_is_tried_in_a_child_process_first(mlx, mac_with_mlx):
+    device.pick(framework="mlx")
+    assert "'mlx'" in mac_with_mlx.tried[-1]
+
+
+def test_mlx_takes_an_nvidia_gpu_elsewhere(mlx, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert (device.pick(framework="mlx").kind, device.pick(framework="mlx").label) == (
-        "cuda",
-        "NVIDIA H200",
-    )
-    assert device.cpu(framework="mlx").label == "Apple M2 Max CPU, 1 thread"
+    lab = device.pick(framework="mlx")
+    assert lab.kind == "cuda"
+    assert lab.label == "NVIDIA H200"
 
 
-def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch):
-    for chosen, updates in (
-        ("mps", [("jax_platforms", "mps,cpu")]),
-        ("cuda,cpu", []),
-        ("cpu", []),
-        (None, []),
-    ):
-        asked = stand_in(monkeypatch, gpu=True, platform="mps")
-        sys.modules["jax"].config.jax_platforms = chosen
-        device.jax.devices.cache_clear()
-        device.jax.devices()
-        assert asked == updates
+@pytest.mark.parametrize(
+    ("platform", "label"),
+    [
+        pytest.param(
+            "darwin",
+            "Apple M2 Max (products: Accelerate's own threads) CPU, 1 thread",
+            id="a Mac",
+        ),
+        pytest.param("linux", "Apple M2 Max CPU, 1 thread", id="elsewhere"),
+    ],
+)
+def test_the_cpu_of_mlx_says_which_threads_are_held(mlx, monkeypatch, platform, label):
+    monkeypatch.setattr(sys, "platform", platform)
+    assert device.cpu(framework="mlx").label == label
 
 
-def test_an_nvidia_gpu_is_named(monkeypatch):
+# --- TensorFlow and JAX on other devices ---
+
+
+@pytest.mark.parametrize(
+    ("chosen", "updates"),
+    [
+        pytest.param("mps", [("jax_platforms", "mps,cpu")], id="a GPU alone"),
+        pytest.param("cuda,cpu", [], id="both"),
+        pytest.param("cpu", [], id="the CPU"),
+        pytest.param(None, [], id="nothing"),
+    ],
+)
+def test_the_cpu_stays_beside_a_platform_that_was_chosen(monkeypatch, chosen, updates):
+    asked = stand_in(monkeypatch, gpu=True, platform="mps")
+    sys.modules["jax"].config.jax_platforms = chosen
+    device.jax.devices()
+    assert asked == updates
+
+
+@of_both
+def test_an_nvidia_gpu_is_named(monkeypatch, framework):
     stand_in(monkeypatch, gpu=True, platform="gpu")
-    for framework in BOTH:
-        assert (device.pick("auto", framework).kind, device.pick("auto", framework).label) == (
-            "cuda",
-            "NVIDIA H200",
-        )
+    lab = device.pick("auto", framework)
+    assert lab.kind == "cuda"
+    assert lab.label == "NVIDIA H200"
 
 
-def test_a_run_s_device_is_a_wish_and_a_named_one_an_order(monkeypatch):
+@of_both
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        pytest.param(
+            "cuda", "the run asked for cuda, but {} sees no cuda device on this machine", id="cuda"
+        ),
+        pytest.param(
+            "mps", "the run asked for mps, but {} sees no mps device on this machine", id="mps"
+        ),
+        pytest.param("sim", "the run asked for sim, but {} is not simulated", id="sim"),
+        pytest.param("cpu", "", id="cpu"),
+        pytest.param("auto", "", id="auto"),
+    ],
+)
+def test_a_run_s_device_is_a_wish(monkeypatch, framework, setting, why):
     stand_in(monkeypatch, gpu=False)
-    for framework in BOTH:
-        title = device.TITLES[framework]
-        monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-        assert device.pick("auto", framework).instead_of == ""
-        for setting, why in (
-            ("cuda", f"the run asked for cuda, but {title} sees no cuda device on this machine"),
-            ("mps", f"the run asked for mps, but {title} sees no mps device on this machine"),
-            ("sim", f"the run asked for sim, but {title} is not simulated"),
-            ("cpu", ""),
-        ):
-            monkeypatch.setenv("METALLAB_DEVICE", setting)
-            lab = device.pick("auto", framework)
-            assert (lab.kind, lab.instead_of) == ("cpu", why)
-        with pytest.raises(
-            device.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"
-        ):
-            device.pick("cuda", framework)
-        monkeypatch.setenv("METALLAB_DEVICE", "gpu")
-        with pytest.raises(ValueError, match="no device 'gpu'"):
-            device.pick("auto", framework)
+    monkeypatch.setenv("METALLAB_DEVICE", setting)
+    lab = device.pick("auto", framework)
+    assert lab.kind == "cpu"
+    assert lab.instead_of == why.format(device.TITLES[framework])
 
 
-def test_work_is_held_to_its_device(monkeypatch):
+@of_both
+def test_without_a_wish_nothing_is_missed(monkeypatch, framework):
+    stand_in(monkeypatch, gpu=False)
+    assert device.pick("auto", framework).instead_of == ""
+
+
+@of_both
+def test_a_device_that_is_named_is_an_order(monkeypatch, framework):
+    stand_in(monkeypatch, gpu=False)
+    with pytest.raises(
+        device.DeviceUnavailable, match=r"cuda was asked for, but .* sees no cuda device"
+    ):
+        device.pick("cuda", framework)
+
+
+@of_both
+def test_a_run_s_device_that_does_not_exist_is_named(monkeypatch, framework):
+    stand_in(monkeypatch, gpu=False)
+    monkeypatch.setenv("METALLAB_DEVICE", "gpu")
+    with pytest.raises(ValueError, match="no device 'gpu'"):
+        device.pick("auto", framework)
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        pytest.param("tensorflow", ["/CPU:0", "/GPU:0"], id="tensorflow"),
+        pytest.param("jax", ["cpu", "gpu"], id="jax"),
+    ],
+)
+def test_work_is_held_to_its_device(monkeypatch, framework, names):
     placed = stand_in(monkeypatch, gpu=True, platform="gpu")
-    for framework, names in (("tensorflow", ["/CPU:0", "/GPU:0"]), ("jax", ["cpu", "gpu"])):
-        places = device.cpu(framework=framework), device.pick("cuda", framework)
-        placed.clear()
-        for place in places:
-            with place.active():
-                pass
-        assert placed == names
+    cpu, gpu = device.cpu(framework=framework), device.pick("cuda", framework)
+    placed.clear()
+
+    with cpu.active():
+        pass
+    with gpu.active():
+        pass
+    assert placed == names
 
 
-def test_a_cpu_has_as_many_threads_as_its_framework(monkeypatch):
+# --- threads ---
+
+
+@pytest.fixture
+def three_cores(monkeypatch):
+    """Three cores for this process, and TensorFlow and JAX without a GPU."""
     stand_in(monkeypatch, gpu=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 4}, raising=False)
-    for framework in BOTH:
-        assert (device.cpu(framework=framework).threads, device.cpu(framework=framework).label) == (
-            3,
-            "Apple M2 Max CPU, 3 threads",
-        )
-    monkeypatch.setenv("NPROC", "2")
-    assert device.cpu(framework="jax").threads == 2
-    monkeypatch.setenv("PJRT_NPROC", "1")
-    assert device.cpu(framework="jax").label == "Apple M2 Max CPU, 1 thread"
+
+
+@of_both
+def test_a_cpu_has_a_thread_for_each_core(three_cores, framework):
+    cpu = device.cpu(framework=framework)
+    assert cpu.threads == 3
+    assert cpu.label == "Apple M2 Max CPU, 3 threads"
+
+
+@pytest.mark.parametrize(
+    ("framework", "variables", "threads"),
+    [
+        pytest.param("jax", {"NPROC": "2"}, 2, id="JAX by NPROC"),
+        pytest.param("jax", {"NPROC": "2", "PJRT_NPROC": "1"}, 1, id="JAX by PJRT_NPROC first"),
+        pytest.param("tensorflow", {"TF_NUM_INTRAOP_THREADS": "1"}, 1, id="TensorFlow"),
+    ],
+)
+def test_a_cpu_has_as_many_threads_as_a_variable_says(
+    three_cores, monkeypatch, framework, variables, threads
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert device.cpu(framework=framework).threads == threads
+
+
+def test_a_cpu_has_as_many_threads_as_tensorflow_was_told_to_take(three_cores, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    assert device.cpu(framework="tensorflow").threads == 1
     threading = sys.modules["tensorflow"].config.threading
     monkeypatch.setattr(threading, "get_intra_op_parallelism_threads", lambda: 4)
     assert device.cpu(framework="tensorflow").threads == 4
 
 
-def test_a_place_waits_for_its_framework(monkeypatch):
-    """Around every sample; of JAX each result is waited for."""
-    from metallab import timing
+# --- waiting ---
 
-    asked = stand_in(monkeypatch, gpu=False)
-    budget = timing.Budget(
-        min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5
-    )
-    for framework in BOTH:
+
+class Waits:
+    """What a framework without a GPU waited for while launches were measured, each a microsecond of a clock."""
+
+    def __init__(self, placed: list, framework: str) -> None:
+        self.launched = 0
         place = device.cpu(framework=framework)
-        asked.clear()
-        calls = []
-        clock = lambda calls=calls: 1000 * len(calls)  # a microsecond each
-        launch = lambda calls=calls: calls.append(0) or len(calls)
-        got = timing.measure(launch, on=place, question="throughput", budget=budget, clock=clock)
-        waits = [what for what in asked if isinstance(what, tuple)]
-        if framework == "tensorflow":
-            assert len(waits) >= 2 * got.n
-            assert got.block > 1
-        else:
-            assert [number for _, results in waits for number in results] == list(
-                range(1, len(calls) + 1)
-            )
+        placed.clear()
+        self.measured = timing.measure(
+            self.launch,
+            on=place,
+            question="throughput",
+            budget=timing.Budget(
+                min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0, block_seconds=2e-5
+            ),
+            clock=lambda: 1000 * self.launched,
+        )
+        self.waited = [what for what in placed if isinstance(what, tuple)]
+
+    def launch(self) -> int:
+        self.launched += 1
+        return self.launched
 
 
-def test_the_old_plugin_may_start_and_its_first_device_counts(monkeypatch):
-    stand_in(monkeypatch, gpu=True, platform="gpu")
-    first = SimpleNamespace(platform="gpu", device_kind="first")
-    others = sys.modules["jax"].devices
-    monkeypatch.setattr(
-        sys.modules["jax"],
-        "devices",
-        lambda kind=None: others(kind) if kind else [first, *others()],
-    )
+def test_tensorflow_is_waited_for_before_and_after_every_sample(monkeypatch):
+    waits = Waits(stand_in(monkeypatch, gpu=False), "tensorflow")
+    assert waits.measured.block > 1
+    assert len(waits.waited) >= 2 * waits.measured.n
+
+
+def test_each_result_of_jax_is_waited_for(monkeypatch):
+    waits = Waits(stand_in(monkeypatch, gpu=False), "jax")
+    results = [number for _, numbers in waits.waited for number in numbers]
+    assert results == list(range(1, waits.launched + 1))
+
+
+# --- JAX's old plugin ---
+
+
+def test_jax_s_old_plugin_may_start(monkeypatch):
+    stand_in(monkeypatch, gpu=True)
     monkeypatch.delenv("ENABLE_PJRT_COMPATIBILITY")
-    assert device.jax.devices()["cuda"] is first
+    device.jax.devices()
     assert os.environ["ENABLE_PJRT_COMPATIBILITY"] == "1"
 
+
+def test_the_first_of_jax_s_devices_counts(monkeypatch):
+    stand_in(monkeypatch, gpu=True, platform="gpu")
+    jax = sys.modules["jax"]
+    first, others = SimpleNamespace(platform="gpu", device_kind="first"), jax.devices
+    monkeypatch.setattr(
+        jax, "devices", lambda kind=None: others(kind) if kind else [first, *others()]
+    )
+    assert device.jax.devices()["cuda"] is first
+
+
+# --- the real frameworks ---
 
 REAL = """
 import os
@@ -320,25 +473,40 @@ lab = device.pick("cpu", framework={framework!r})
 wrong = device.plugins.error_of_product("cpu", {framework!r})
 fast = timing.Budget(min_samples=3, max_samples=3, warmup_calls=1, warmup_seconds=0)
 got = timing.measure(lambda: x @ x, on=lab, question="throughput", budget=fast)
-seen = lab.label, lab.waits_for_results, got.n
+label, waits, samples = lab.label, lab.waits_for_results, got.n
 lab.synchronize(x)
 """
 
 
 @pytest.mark.parametrize(
     ("framework", "load", "waits"),
-    [("tensorflow", "import tensorflow as tf; x = tf.ones((9, 9))", False),
-     ("jax", "import jax; x = jax.device_put(jax.numpy.ones((9, 9)), lab.jax_device)", True),
-     ("mlx", "import mlx.core as mx; x = mx.ones((9, 9))", True)],
-)  # fmt: skip
+    [
+        pytest.param(
+            "tensorflow",
+            "import tensorflow as tf; x = tf.ones((9, 9))",
+            False,
+            id="tensorflow",
+        ),
+        pytest.param(
+            "jax",
+            "import jax; x = jax.device_put(jax.numpy.ones((9, 9)), lab.jax_device)",
+            True,
+            id="jax",
+        ),
+        pytest.param("mlx", "import mlx.core as mx; x = mx.ones((9, 9))", True, id="mlx"),
+    ],
+)
 def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
     if framework == "mlx":
         pytest.importorskip(
             "mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35"
         )
+
     source = REAL.format(framework=framework, load=load)
-    outcome = isolated.run(source, results=["wrong", "seen"], threads=1)
+    outcome = isolated.run(source, results=["label", "waits", "samples", "wrong"], threads=1)
+
     assert outcome.ok, outcome.detail
-    label, waits_for_results, samples = outcome["seen"]
-    assert label.endswith("CPU, 1 thread")
-    assert (waits_for_results, samples, outcome["wrong"]) == (waits, 3, 0.0)
+    assert outcome["label"].endswith("CPU, 1 thread")
+    assert outcome["waits"] is waits
+    assert outcome["samples"] == 3
+    assert outcome["wrong"] == 0.0

@@ -22,27 +22,32 @@ def test_work_is_taken_at_once(monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(fake_device.time, "sleep", lambda seconds: gate.wait(300))
     with fake_device.FakeDevice() as device:
-        assert device.launched == device.finished
         try:
             within(300, lambda: [device.launch(0.001) for _ in range(3)])
-            assert (device.launched, device.finished) == (3, 0)
+            assert device.launched == 3
+            assert device.finished == 0
         finally:
             gate.set()
 
 
-def test_kernels_are_waited_for_and_finish_in_order(monkeypatch):
-    slept, told = [], [0.02, 0.003, 0.001, 0.002]
-    monkeypatch.setattr(fake_device.time, "sleep", slept.append)
+@pytest.fixture
+def slept(monkeypatch):
+    """How long the device's thread slept, each time; it does not really."""
+    seconds = []
+    monkeypatch.setattr(fake_device.time, "sleep", seconds.append)
+    return seconds
+
+
+def test_kernels_are_waited_for_and_finish_in_order(slept):
     with fake_device.FakeDevice() as device:
-        for seconds in told:
-            device.launch(seconds)
+        device.launch(0.02)
+        device.launch(0.003)
+        device.launch(0.001)
         device.synchronize()
-        assert slept == told
+        assert slept == [0.02, 0.003, 0.001]
 
 
-def test_a_shape_is_compiled_once(monkeypatch):
-    slept = []
-    monkeypatch.setattr(fake_device.time, "sleep", slept.append)
+def test_a_shape_is_compiled_once(slept):
     with fake_device.FakeDevice(compile_seconds=1.0) as device:
         for shape in (None, (2, 3), None, (2, 3), (3, 2)):
             device.launch(0.5, shape)
@@ -66,29 +71,43 @@ def test_a_hot_device_slows_down(monkeypatch):
     assert slept == pytest.approx([1.0, 1.1, 1.2])
 
 
-def test_a_closed_device_has_finished_and_takes_nothing():
+@pytest.fixture
+def closed():
     with fake_device.FakeDevice() as device:
         device.launch(0.02)
-    assert device.launched == device.finished, "closing left work undone"
+    return device
+
+
+def test_a_closed_device_has_finished_its_work(closed):
+    assert closed.launched == 1
+    assert closed.finished == 1
+
+
+def test_a_closed_device_takes_no_work(closed):
     with pytest.raises(RuntimeError, match="closed; make a new one"):
-        device.launch(0.001)
-    device.close()
-    within(300, device.synchronize)
+        closed.launch(0.001)
 
 
-def test_a_bad_time_is_refused_where_it_is_given():
+def test_a_closed_device_can_be_closed_again_and_waited_for(closed):
+    closed.close()
+    within(300, closed.synchronize)
+
+
+@pytest.mark.parametrize("seconds", [-0.001, math.nan, math.inf])
+def test_a_bad_time_is_refused_where_it_is_given_and_work_goes_on(seconds):
     with fake_device.FakeDevice() as device:
-        for seconds in (-0.001, math.nan, math.inf):
-            with pytest.raises(
-                ValueError, match=r"seconds is .*; it must be 0 or more, and finite"
-            ):
-                device.launch(seconds)
+        with pytest.raises(ValueError, match=r"seconds is .*; it must be 0 or more, and finite"):
+            device.launch(seconds)
+
         device.launch(0.0)
-        within(300, device.synchronize)  # the thread is still there
+        within(300, device.synchronize)
         assert device.finished == 1
-    for name in ("compile_seconds", "slowdown_per_second"):
-        with pytest.raises(ValueError, match=name):
-            fake_device.FakeDevice(**{name: -1.0})
+
+
+@pytest.mark.parametrize("name", ["compile_seconds", "slowdown_per_second"])
+def test_a_device_that_would_speed_up_time_is_refused(name):
+    with pytest.raises(ValueError, match=name):
+        fake_device.FakeDevice(**{name: -1.0})
 
 
 def test_it_is_a_place_for_the_timer():
