@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -23,38 +26,80 @@ def run(source, **given):
     return isolated.run(source, **{"timeout": 1800, **given})
 
 
-def test_output_and_results_come_back():
+# ---- a fresh interpreter ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def succeeded():
+    """Code that prints, and sets what is asked for and more."""
     code = "import numpy as np\nprint('one')\nx, secret = np.arange(3.0), 1\nprint('two', end='')"
-    outcome = run(code, results=["x"])
-    assert outcome.ok
-    assert (str(outcome), outcome.printed) == ("ok", "one\ntwo")
-    assert np.array_equal(outcome["x"], [0, 1, 2])
+    return run(code, results=["x"])
+
+
+def test_code_that_runs_to_its_end_is_ok(succeeded):
+    assert succeeded.ok
+    assert str(succeeded) == "ok"
+
+
+def test_output_comes_back(succeeded):
+    assert succeeded.printed == "one\ntwo"
+
+
+def test_results_come_back(succeeded):
+    assert np.array_equal(succeeded["x"], [0, 1, 2])
+
+
+def test_what_was_not_asked_for_does_not_come_back(succeeded):
     with pytest.raises(isolated.ChildFailed, match="secret"):
-        outcome["secret"]
+        succeeded["secret"]
 
 
-def test_an_exception_has_a_line_and_its_place():
-    outcome = run("def f():\n    return 1 / 0\n\nprint('before')\nf()\n", results=["x"])
-    assert (outcome.ended, outcome.printed) == ("raised", "before\n")
-    assert str(outcome) == "raised: ZeroDivisionError: division by zero"
-    assert outcome.kinds[:2] == ("ZeroDivisionError", "ArithmeticError")
-    assert "line 5" in outcome.detail
-    assert "return 1 / 0" in outcome.detail
-    assert "metallab/isolated" not in outcome.detail
+@pytest.fixture(scope="module")
+def failed():
+    """Code that prints, and raises in a function before it has set what is asked for."""
+    return run("def f():\n    return 1 / 0\n\nprint('before')\nf()\n", results=["x"])
+
+
+def test_an_exception_has_a_line(failed):
+    assert failed.ended == "raised"
+    assert str(failed) == "raised: ZeroDivisionError: division by zero"
+
+
+def test_an_exception_is_known_by_its_classes(failed):
+    assert failed.kinds[:2] == ("ZeroDivisionError", "ArithmeticError")
+
+
+def test_an_exception_has_its_place(failed):
+    """In the code that was given, and not in what runs it."""
+    assert "line 5" in failed.detail
+    assert "return 1 / 0" in failed.detail
+    assert "metallab/isolated" not in failed.detail
+
+
+def test_what_was_printed_before_an_exception_comes_back(failed):
+    assert failed.printed == "before\n"
+
+
+def test_a_result_that_an_exception_prevented_raises_it(failed):
     with pytest.raises(isolated.ChildFailed, match="division by zero"):
-        outcome["x"]
+        failed["x"]
+
+
+ODD = """
+class Odd:
+    def __reduce__(self):
+        return (int, ("not a number",))
+x = Odd()
+"""
 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("import sys; sys.exit('no')", "SystemExit: no"),
-        ("x = lambda: 1", "NumPy arrays"),
-        ("y = 1", "without setting x"),
-        (
-            "class Odd:\n    def __reduce__(self):\n        return (int, ('not a number',))\nx = Odd()",
-            "invalid literal",
-        ),
+        pytest.param("import sys; sys.exit('no')", "SystemExit: no", id="exit"),
+        pytest.param("x = lambda: 1", "NumPy arrays", id="cannot be sent"),
+        pytest.param("y = 1", "without setting x", id="not set"),
+        pytest.param(ODD, "invalid literal", id="cannot be read"),
     ],
 )
 def test_failures_have_a_reason(code, reason):
@@ -72,15 +117,21 @@ print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True
 @pytest.mark.parametrize(
     ("ending", "ended", "reason"),
     [
-        ("", "ok", ""),
-        ("1 / 0", "raised", "ZeroDivisionError: division by zero"),
-        ("os.abort()", "crashed", "the process was killed by SIGABRT"),
-        ("os._exit(0)", "crashed", "the process exited with code 0 before it answered"),
+        pytest.param("", "ok", "", id="at its end"),
+        pytest.param("1 / 0", "raised", "ZeroDivisionError: division by zero", id="exception"),
+        pytest.param("os.abort()", "crashed", "the process was killed by SIGABRT", id="abort"),
+        pytest.param(
+            "os._exit(0)",
+            "crashed",
+            "the process exited with code 0 before it answered",
+            id="exit",
+        ),
     ],
 )
 def test_children_end_with_it_however_it_ends(ending, ended, reason):
     outcome = run(AWAY + ending)
-    assert (outcome.ended, outcome.reason) == (ended, reason)
+    assert outcome.ended == ended
+    assert outcome.reason == reason
     assert gone(int(outcome.printed))
 
 
@@ -92,68 +143,127 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_hanging_child_is_stopped_with_its_children(tmp_path, monkeypatch):
-    """Its time is up once it has started one."""
-    number = tmp_path / "number"
-    code = f"""
+HANGING = """
 import subprocess, time
 print("started", flush=True)
 subprocess.run("sleep 600 > /dev/null 2>&1 & echo $! > '{number}'", shell=True)
 time.sleep(600)
 """
+"""Starts a process, writes its number into a file, and does not end."""
+
+
+def let_time_be_up(monkeypatch, *, seconds: float, is_ready: Callable[[], bool]) -> None:
+    """Let a wait of so many seconds for a process be over as soon as something is ready."""
     wait = subprocess.Popen.wait
 
     def impatient(child, timeout=None):
-        if timeout == 5000:
-            while not (number.exists() and number.read_text().endswith("\n")):
-                time.sleep(0.01)
-            raise subprocess.TimeoutExpired(code, timeout)
-        return wait(child, timeout)
+        if timeout != seconds:
+            return wait(child, timeout)
+        while not is_ready():
+            time.sleep(0.01)
+        raise subprocess.TimeoutExpired(child.args, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", impatient)
-    outcome = isolated.run(code, timeout=5000)
-    assert (outcome.ended, outcome.printed) == ("timeout", "started\n")
+
+
+def test_a_hanging_child_is_stopped_with_its_children(tmp_path, monkeypatch):
+    number = tmp_path / "number"
+
+    def has_started_one():
+        return number.exists() and number.read_text().endswith("\n")
+
+    let_time_be_up(monkeypatch, seconds=5000, is_ready=has_started_one)
+    outcome = isolated.run(HANGING.format(number=number), timeout=5000)
+
+    assert outcome.ended == "timeout"
+    assert outcome.printed == "started\n"
     assert "5000 s" in outcome.reason
     assert gone(int(number.read_text()))
 
 
-def test_pythonpath_is_added_to_the_one_there_is(monkeypatch):
+FOLDERS = "import sys\nfolders = [path for path in sys.path if path in ('/usual', '/given')]"
+
+
+@pytest.mark.parametrize(
+    ("environment", "folders"),
+    [
+        pytest.param({"PYTHONPATH": "/given"}, ["/given", "/usual"], id="given"),
+        pytest.param({}, ["/usual"], id="not given"),
+    ],
+)
+def test_pythonpath_is_added_to_the_one_there_is(monkeypatch, environment, folders):
     monkeypatch.setenv("PYTHONPATH", "/usual", prepend=os.pathsep)
-    code = "import sys\nfolders = [path for path in sys.path if path in ('/usual', '/given')]"
-    assert run(code, results=["folders"], environment={"PYTHONPATH": "/given"})["folders"] == [
-        "/given",
-        "/usual",
-    ]
-    assert run(code, results=["folders"])["folders"] == ["/usual"]
+    outcome = run(FOLDERS, results=["folders"], environment=environment)
+    assert outcome["folders"] == folders
 
 
-def test_one_thread_is_set_for_every_framework(monkeypatch):
-    """By variables, which count where no core can be assigned, as on a Mac, and by the core."""
-    for name in isolated.ONE_THREAD:
-        monkeypatch.delenv(name, raising=False)
-    code = f"""
+# ---- threads and device ----------------------------------------------------------------------------------------------
+
+THREADS = f"""
 import os
 variables = [os.environ.get(name) for name in {list(isolated.ONE_THREAD)}]
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 """
-    one, all_of_them = (
-        run(code, results=["variables", "cores"], threads=threads) for threads in (1, None)
-    )
-    assert (one["variables"], all_of_them["variables"]) == (["1"] * 6, [None] * 6)
-    if sys.platform == "linux":
-        assert (one["cores"], all_of_them["cores"]) == (1, len(os.sched_getaffinity(0)))
+
+
+@pytest.fixture(scope="module")
+def run_with():
+    """Ask a child with so many threads what it was told; each number is asked once."""
+
+    @functools.cache
+    def run_with(threads: int | None) -> isolated.Outcome:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in isolated.ONE_THREAD:
+                patch.delenv(name, raising=False)
+            return run(THREADS, results=["variables", "cores"], threads=threads)
+
+    return run_with
+
+
+@pytest.mark.parametrize(
+    ("threads", "value"),
+    [pytest.param(1, "1", id="one"), pytest.param(None, None, id="as many as usual")],
+)
+def test_one_thread_is_told_to_every_framework_by_its_variable(run_with, threads, value):
+    """Variables count where no core can be assigned, as on a Mac."""
+    assert run_with(threads)["variables"] == [value] * 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores cannot be assigned")
+def test_one_thread_has_one_core(run_with):
+    assert run_with(1)["cores"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores cannot be assigned")
+def test_as_many_threads_as_usual_have_every_core(run_with):
+    assert run_with(None)["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_a_number_of_threads_that_cannot_be_set_is_refused():
     with pytest.raises(ValueError, match="threads is 4"):
         isolated.run("", threads=4)
 
 
-def test_mps_is_the_real_gpu_on_a_mac_only(monkeypatch):
-    for platform, kind in (("linux", "sim"), ("darwin", "mps")):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert process.build_environment("mps", None, {})["METALLAB_DEVICE"] == kind
+@pytest.mark.parametrize(
+    ("platform", "kind"),
+    [pytest.param("linux", "sim", id="Linux"), pytest.param("darwin", "mps", id="macOS")],
+)
+def test_mps_is_the_real_gpu_on_a_mac_only(monkeypatch, platform, kind):
+    monkeypatch.setattr(sys, "platform", platform)
+    assert process.build_environment("mps", None, {})["METALLAB_DEVICE"] == kind
+
+
+def test_without_a_device_it_is_that_of_the_run(monkeypatch):
     monkeypatch.setenv("METALLAB_DEVICE", "cpu")
     assert process.build_environment(None, None, {})["METALLAB_DEVICE"] == "cpu"
+
+
+def test_a_device_that_a_child_cannot_have_is_refused():
     with pytest.raises(ValueError, match="device is 'cuda'"):
         isolated.run("", device="cuda")
+
+
+# ---- a notebook's second kernel --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -183,31 +293,42 @@ def cell(shell, line, text="1"):
     shell.run_cell_magic("isolated", line, text)
 
 
-def test_cells_share_a_kernel_and_bring_results_back(shell, capsys):
+def test_a_cell_runs_in_another_process_and_brings_its_results_back(shell, capsys):
     cell(shell, "x pid", "import os\nx, pid, hidden = [2], os.getpid(), 1\nprint('hello')")
     assert shell.user_ns["x"] == [2]
     assert shell.user_ns["pid"] != os.getpid()
     assert "hidden" not in shell.user_ns
     assert capsys.readouterr().out == "hello\n"
-    cell(shell, "x again", "x, again = x + [hidden], os.getpid()")
-    assert shell.user_ns["x"] == [2, 1]
-    assert shell.user_ns["again"] == shell.user_ns["pid"]
 
 
-def test_other_options_have_another_kernel(shell, monkeypatch, tmp_path):
-    seen = (
-        "import os\nx = os.getpid(), os.environ.get('NAME'), os.environ.get('NPROC'), os.getcwd()"
-    )
-    cell(shell, "x", seen)
-    first, *_ = shell.user_ns["x"]
-    cell(shell, "x --threads 1 --set NAME='a b'", seen)
-    second, *settings, folder = shell.user_ns["x"]
-    assert settings == ["a b", "1"]
-    assert gone(first)
+def test_cells_share_a_kernel_and_its_variables(shell):
+    cell(shell, "x", "import os\nhidden, x = 1, os.getpid()")
+    first = shell.user_ns["x"]
+    cell(shell, "x y", "x, y = os.getpid(), hidden + 1")
+    assert shell.user_ns["x"] == first
+    assert shell.user_ns["y"] == 2
+
+
+def test_another_working_directory_has_another_kernel(shell, monkeypatch, tmp_path):
+    cell(shell, "x", "import os\nx = os.getpid()")
+    first = shell.user_ns["x"]
+
     monkeypatch.chdir(tmp_path)
-    cell(shell, "x --threads 1 --set NAME='a b'", seen)
-    assert gone(second)
-    assert shell.user_ns["x"][-1] == os.getcwd() != folder
+    cell(shell, "x", "import os\nx = os.getcwd()")
+
+    assert gone(first)
+    assert shell.user_ns["x"] == os.getcwd()
+
+
+def test_other_options_have_another_kernel(shell):
+    cell(shell, "x", "import os\nx = os.getpid()")
+    first = shell.user_ns["x"]
+
+    text = "import os\nx = [os.environ.get(name) for name in ('NAME', 'NPROC')]"
+    cell(shell, "x --threads 1 --set NAME='a b'", text)
+
+    assert gone(first)
+    assert shell.user_ns["x"] == ["a b", "1"]
 
 
 def test_a_channel_that_connects_late_loses_no_message(shell, monkeypatch):
@@ -226,10 +347,7 @@ def test_a_channel_that_connects_late_loses_no_message(shell, monkeypatch):
     assert shell.user_ns["x"] == "late"
 
 
-def test_output_warnings_and_figures_appear(shell, capfd, monkeypatch):
-    published = []
-    monkeypatch.setattr(shell.display_pub, "publish", lambda data, *_, **__: published.append(data))
-    text = """
+SHOWING = """
 import os, sys, warnings
 from IPython.display import HTML
 from matplotlib import pyplot
@@ -239,7 +357,14 @@ pyplot.plot([1])
 pyplot.show()
 HTML("<b>last</b>")
 """
-    cell(shell, "--set MPLBACKEND=module://matplotlib_inline.backend_inline", text)
+
+
+def test_output_warnings_and_figures_appear(shell, capfd, monkeypatch):
+    published = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, *_, **__: published.append(data))
+
+    cell(shell, "--set MPLBACKEND=module://matplotlib_inline.backend_inline", SHOWING)
+
     shown = capfd.readouterr()
     assert "native" in shown.out
     assert "it falls back" in shown.err
@@ -273,28 +398,61 @@ def test_a_cell_that_takes_too_long_is_stopped(shell, text):
     assert gone(shell.user_ns["x"])
 
 
-@pytest.mark.parametrize("ending", ["", "1 / 0"])
-def test_what_a_cell_started_ends_with_it(shell, capsys, ending):
-    """The kernel goes on."""
-    text = "import subprocess, sys\nempty = {} if sys.platform == 'linux' else None\n"
-    text += "print(subprocess.Popen(['sleep', '600'], start_new_session=True, env=empty).pid)\n"
-    expected = "--raises ZeroDivisionError" if ending else ""
-    cell(shell, expected, text + ending)
+STARTING = """
+import subprocess, sys
+empty = {} if sys.platform == "linux" else None
+print(subprocess.Popen(["sleep", "600"], start_new_session=True, env=empty).pid)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        pytest.param("", "", id="at its end"),
+        pytest.param("--raises ZeroDivisionError", "1 / 0", id="exception"),
+    ],
+)
+def test_what_a_cell_started_ends_with_it_and_the_kernel_goes_on(shell, capsys, options, ending):
+    cell(shell, options, STARTING + ending)
     assert gone(int(capsys.readouterr().out.split()[0]))
+
     cell(shell, "", "print(sys.platform)")
     assert capsys.readouterr().out == f"{sys.platform}\n"
 
 
-def test_a_failure_that_is_taught_has_to_come(shell, capsys):
-    for kind in ("NotImplementedError", "RuntimeError"):  # the second is the base of the first
-        cell(shell, f"--raises {kind}", "raise NotImplementedError('no kernel')")
-        assert "NotImplementedError: no kernel" in capsys.readouterr().out
-    with pytest.raises(isolated.ChildFailed, match="without raising"):
-        cell(shell, "--raises NotImplementedError", "1 + 1")
-    with pytest.raises(isolated.ChildFailed, match=r"^KeyError: 'x' .*NotImplementedError"):
-        cell(shell, "--raises NotImplementedError", "raise KeyError('x')")
-    with pytest.raises(isolated.ChildFailed, match="cannot be sent back"):
-        cell(shell, "x --raises TypeError", "import threading; x = threading.Lock()")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("NotImplementedError", id="its class"),
+        pytest.param("RuntimeError", id="its base class"),
+    ],
+)
+def test_a_failure_that_is_taught_is_shown(shell, capsys, kind):
+    cell(shell, f"--raises {kind}", "raise NotImplementedError('no kernel')")
+    assert "NotImplementedError: no kernel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "reason"),
+    [
+        pytest.param("--raises NotImplementedError", "1 + 1", "without raising", id="no failure"),
+        pytest.param(
+            "--raises NotImplementedError",
+            "raise KeyError('x')",
+            r"^KeyError: 'x' .*NotImplementedError",
+            id="another failure",
+        ),
+        pytest.param(
+            "x --raises TypeError",
+            "import threading; x = threading.Lock()",
+            "cannot be sent back",
+            id="only the result fails",
+        ),
+    ],
+)
+def test_a_failure_that_is_taught_has_to_come(shell, line, text, reason):
+    with pytest.raises(isolated.ChildFailed, match=reason):
+        cell(shell, line, text)
 
 
 def test_fast_mode_skips_long_cells(shell, capsys, monkeypatch):
@@ -302,38 +460,59 @@ def test_fast_mode_skips_long_cells(shell, capsys, monkeypatch):
     cell(shell, "x --full", "print('it ran')")
     assert "it ran" not in capsys.readouterr().out
     assert isinstance(shell.user_ns["x"], isolated.Skipped)
+
+
+def test_full_mode_runs_long_cells(shell, capsys, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "full")
     cell(shell, "x --full", "x = print('it ran')")
     assert capsys.readouterr().out == "it ran\n"
 
 
-def test_a_cell_whose_tool_is_missing_is_skipped(shell, capsys, monkeypatch):
-    absent = {"coremltools": "make tools", "apple-gpu": "buy one"}
-    for name, fix in absent.items():
-        tool = dataclasses.replace(
-            needs.TOOLS[name], is_here=lambda: False, fix=lambda fix=fix: fix
-        )
-        monkeypatch.setitem(needs.TOOLS, name, tool)
-    for line, fix in (("x --needs coremltools", "make tools"), ("x --device mps", "buy one")):
-        shell.user_ns["x"] = "old"
-        cell(shell, line, "x = print('it ran')")
-        printed = capsys.readouterr().out
-        assert "it ran" not in printed
-        assert fix in printed
-        skipped = shell.user_ns["x"]
-        assert "this cell needs" in str(skipped.picture("heading"))
-        assert skipped["key"] is skipped
-        assert (list(skipped), hasattr(skipped, "_repr_html_")) == ([], False)
+def replace_tool(monkeypatch, name: str, **changes) -> None:
+    monkeypatch.setitem(needs.TOOLS, name, dataclasses.replace(needs.TOOLS[name], **changes))
+
+
+@pytest.mark.parametrize(
+    ("line", "tool"),
+    [
+        pytest.param("x --needs coremltools", "coremltools", id="a tool"),
+        pytest.param("x --device mps", "apple-gpu", id="a GPU"),
+    ],
+)
+def test_a_cell_whose_tool_is_missing_is_skipped_and_says_what_to_do(
+    shell, capsys, monkeypatch, line, tool
+):
+    replace_tool(monkeypatch, tool, is_here=lambda: False, fix=lambda: "buy one")
+    shell.user_ns["x"] = "old"
+
+    cell(shell, line, "x = print('it ran')")
+
+    printed = capsys.readouterr().out
+    assert "it ran" not in printed
+    assert "buy one" in printed
+    assert isinstance(shell.user_ns["x"], isolated.Skipped)
+
+
+def test_a_result_of_a_skipped_cell_can_be_used_like_any_other(shell, monkeypatch):
+    """As a table, a picture and a list: later cells run."""
+    replace_tool(monkeypatch, "coremltools", is_here=lambda: False, fix=lambda: "make tools")
+    cell(shell, "x --needs coremltools", "x = 1")
+
+    skipped = shell.user_ns["x"]
+    assert "this cell needs" in str(skipped.picture("heading"))
+    assert skipped["key"] is skipped
+    assert list(skipped) == []
+    assert not hasattr(skipped, "_repr_html_")
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="nothing is simulated there")
 def test_without_the_simulated_gpu_later_cells_are_skipped(new_shell, monkeypatch):
-    here = dataclasses.replace(needs.TOOLS["apple-gpu"], is_here=lambda: True)
-    monkeypatch.setitem(needs.TOOLS, "apple-gpu", here)
+    replace_tool(monkeypatch, "apple-gpu", is_here=lambda: True)
     monkeypatch.setattr("metalsim.device.TORCH", "2.0.0")
     refusal = (
         "from metalsim.errors import SimulationError\nraise SimulationError('another PyTorch')"
     )
+
     cell(new_shell, "--device mps", refusal)
     cell(new_shell, "x --device mps", "x = what_the_first_cell_defines()")
     assert "2.0.0" in str(new_shell.user_ns["x"])
@@ -342,14 +521,14 @@ def test_without_the_simulated_gpu_later_cells_are_skipped(new_shell, monkeypatc
 @pytest.mark.parametrize(
     "line",
     [
-        "'y",
-        "2x",
-        "--divice mps",
-        "--device cuda",
-        "--threads 3",
-        "--set NAME",
-        "--needs clangg",
-        "--raises",
+        pytest.param("'y", id="a quotation mark too many"),
+        pytest.param("2x", id="no name"),
+        pytest.param("--divice mps", id="a mistyped option"),
+        pytest.param("--device cuda", id="a device it cannot have"),
+        pytest.param("--threads 3", id="a number of threads that it cannot have"),
+        pytest.param("--set NAME", id="a variable without value"),
+        pytest.param("--needs clangg", id="a mistyped tool"),
+        pytest.param("--raises", id="no exception"),
     ],
 )
 def test_a_magic_line_that_is_wrong_shows_the_options(shell, line):
@@ -357,27 +536,54 @@ def test_a_magic_line_that_is_wrong_shows_the_options(shell, line):
         cell(shell, line)
 
 
-@pytest.mark.parametrize("how", ["exit", "SIGKILL"])
-def test_the_second_kernel_ends_with_the_first(tmp_path, how):
-    """As after a restart in JupyterLab, whether the notebook's process ends or is killed."""
-    program = f"""
+NOTEBOOK = """
 import os, signal
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_line_magic("load_ext", "metallab.isolated")
 shell.run_cell_magic("isolated", "pid", "import os; pid = os.getpid()")
 print(shell.user_ns["pid"], flush=True)
-if {how!r} == "SIGKILL":
-    os.kill(os.getpid(), signal.SIGKILL)
 """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, timeout=600
-    )
-    (number,) = ended.stdout.split()
+"""What a notebook's process does: it starts a second kernel, and here tells its number."""
+KILLED = NOTEBOOK + "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.fixture(scope="module")
+def run_notebook(tmp_path_factory):
+    """Run a notebook's process to its end; return the second kernel's number, and the folder of its files."""
+
+    @functools.cache
+    def run_notebook(program: str) -> tuple[int, Path]:
+        folder = tmp_path_factory.mktemp("files")
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            timeout=600,
+        )
+        return int(done.stdout), folder
+
+    return run_notebook
+
+
+def wait_until_gone(pid: int) -> bool:
+    """Wait for the end of a process; return whether it came within ten minutes."""
     deadline = time.monotonic() + 600
-    while not gone(int(number)):
-        assert time.monotonic() < deadline
+    while not gone(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if how == "exit":
-        assert not list(tmp_path.glob("metallab-kernel-*"))
+    return gone(pid)
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(NOTEBOOK, id="exit"), pytest.param(KILLED, id="SIGKILL")]
+)
+def test_the_second_kernel_ends_with_the_first(run_notebook, program):
+    """As after a restart in JupyterLab, whether the notebook's process ends or is killed."""
+    kernel, _ = run_notebook(program)
+    assert wait_until_gone(kernel)
+
+
+def test_a_second_kernel_that_ended_leaves_no_files(run_notebook):
+    kernel, folder = run_notebook(NOTEBOOK)
+    assert wait_until_gone(kernel)
+    assert not list(folder.glob("metallab-kernel-*"))

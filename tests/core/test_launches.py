@@ -6,6 +6,7 @@ The processes have a clock that moves only when they say so.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import filelock
 import numpy as np
@@ -36,57 +37,94 @@ CPU = Device("cpu", "a CPU")
 WAY = launches.Way("import sitecustomize; sitecustomize.after(3)", LOAD)
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
+def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put into a folder what launches start from: an input, and the clock."""
     monkeypatch.setenv("METALLAB_MODE", "fast")
     monkeypatch.setattr(launches, "QUIET", 0.0)
-    (tmp_path / "sitecustomize.py").write_text(CLOCK)  # Python imports it when it starts
-    np.save(tmp_path / "x.npy", np.zeros(2))
-    return tmp_path
+    (folder / "sitecustomize.py").write_text(CLOCK)  # Python imports it when it starts
+    np.save(folder / "x.npy", np.zeros(2))
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    return prepare(tmp_path, monkeypatch)
 
 
 def measured(ways, here, rounds=2, on=CPU, seconds=1e6, **clock):
     return launches.measure(ways, here, rounds=rounds, on=on, seconds=seconds, **clock)
 
 
-def test_stages_are_timed_apart(here):
-    launch = measured({"a": WAY}, here)["a"]
-    times = {stage: (part.samples, part.first_call) for stage, part in launch.parts.items()}
-    assert times == {
-        "import": ((3, 3), 3),
-        "load": ((20, 2), 20),
-        "first call": ((4, 4), 4),
-        "first answer": ((27, 9), 27),
+@pytest.fixture(scope="module")
+def launch(tmp_path_factory):
+    """Two launches of one way."""
+    with pytest.MonkeyPatch.context() as patch:
+        return measured({"a": WAY}, prepare(tmp_path_factory.mktemp("here"), patch))["a"]
+
+
+def test_stages_are_timed_apart(launch):
+    assert {stage: part.samples for stage, part in launch.parts.items()} == {
+        "import": (3, 3),
+        "load": (20, 2),
+        "first call": (4, 4),
+        "first answer": (27, 9),
     }
+    assert [part.first_call for part in launch.parts.values()] == [3, 20, 4, 27]
+
+
+def test_a_launch_keeps_its_answer(launch):
     assert launch.output.tolist() == [1, 1]
-    assert [part.name for part in launch.parts.values()][:2] == ["a: import", "a: load"]
+
+
+def test_a_stage_is_named_by_its_way(launch):
+    assert launch.parts["import"].name == "a: import"
+    assert launch.parts["load"].name == "a: load"
+
+
+def test_a_launch_is_told_by_its_first_answer(launch):
     assert str(launch).startswith("a: the first answer takes 18")
 
 
-def test_a_cold_cache_is_emptied_and_outputs_are_compared(here):
-    load = (
-        "import os, pathlib\ncache = pathlib.Path(os.environ['CACHE'])\n"
-        "answer = lambda x, warm=cache.exists(): x + warm\ncache.mkdir(exist_ok=True)"
-    )
-    cold = launches.Way("", load, {"CACHE": "{here}/cache"}, emptied="cache")
+CACHED = """
+import os, pathlib
+cache = pathlib.Path(os.environ["CACHE"])
+answer = lambda x, warm=cache.exists(): x + warm
+cache.mkdir(exist_ok=True)
+"""
+"""Loads what adds 1 where the launch before left a cache."""
+WARM = launches.Way("", CACHED, {"CACHE": "{here}/cache"})
+
+
+def test_a_cold_cache_is_emptied(here):
+    cold = dataclasses.replace(WARM, emptied="cache")
     assert measured({"cold": cold}, here)["cold"].output.tolist() == [0, 0]
-    (here / "cache").rmdir()
+
+
+def test_outputs_of_launches_are_compared(here):
+    """The second one finds the first one's cache, and answers something else."""
     with pytest.raises(checks.Mismatch):
-        measured({"warm": dataclasses.replace(cold, emptied="")}, here)
+        measured({"warm": WARM}, here)
 
 
-def test_what_there_is_no_time_for_is_left_out(here, monkeypatch, capsys):
-    """A launch takes 8 seconds of a clock that only they move."""
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """A clock in seconds, of which each launch takes 8."""
     spent, launch = [0.0], launches._launch
 
-    def slow(*given):
+    def launch_slowly(*given):
         spent[0] += 8.0
         return launch(*given)
 
-    monkeypatch.setattr(launches, "_launch", slow)
+    monkeypatch.setattr(launches, "_launch", launch_slowly)
+    return lambda: spent[0]
+
+
+def test_what_there_is_no_time_for_is_left_out(here, slow_clock, capsys):
     spare = dataclasses.replace(WAY, spare=True)
     ways = {"a": WAY, "b": spare, "c": WAY, "d": spare, "e": WAY}
-    made = measured(ways, here, seconds=20, clock=lambda: spent[0])
+
+    made = measured(ways, here, seconds=20, clock=slow_clock)
+
     assert {name: each.parts["load"].n for name, each in made.items()} == dict.fromkeys("abce", 1)
     assert made["a"].parts["load"].stop_reason == "1 of 2 processes"
     assert ": d; rounds of launches 2 (" in capsys.readouterr().out
@@ -112,6 +150,7 @@ def test_no_simulated_time_is_shown(here, monkeypatch):
     gpu = Device("mps", "a simulated GPU", simulated=True)
     seconds = dict.fromkeys((*launches.STAGES, launches.TOTAL), 1.0)
     monkeypatch.setattr(launches, "_launch", lambda *_: launches._Sample(seconds, 0.0, np.zeros(2)))
+
     made = measured({"a": WAY, "b": dataclasses.replace(WAY, device="mps")}, here, on=gpu)
     assert [launch.parts["load"].simulated for launch in made.values()] == [False, True]
     assert made["b"].parts["load"].device == gpu.label
