@@ -7,13 +7,11 @@ their formats are not checked on a Mac.
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import json
 import os
-import platform
-import socket
 import stat
 import subprocess
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -57,18 +55,31 @@ Currently in use:
  lowpowermode         1
  displaysleep         2
 """
-MAC_FIELDS = (
-    *(
-        "chip",
-        "memory_bytes",
-        "cores_physical",
-        "cores_logical",
-        "cores_performance",
-        "cores_efficiency",
-        "virtual",
-    ),
-    *("gpu", "gpu_cores", "os_version", "power_source", "low_power_mode"),
-)
+MAC = {
+    "chip": "Apple M2 Max",
+    "memory_bytes": 96 * 2**30,
+    "cores_physical": 12,
+    "cores_logical": 12,
+    "cores_performance": 8,
+    "cores_efficiency": 4,
+    "virtual": False,
+    "gpu": "Apple M2 Max",
+    "gpu_cores": 38,
+    "os_version": "15.5",
+    "power_source": "battery",
+    "low_power_mode": True,
+}
+"""What these commands tell."""
+LINUX_FILES = {
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz \nflags\t\t: fpu sse hypervisor\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+    "sys/class/power_supply/BAT0/type": "Battery\n",
+    "sys/class/power_supply/BAT0/status": "Discharging\n",
+    "sys/class/power_supply/AC/type": "Mains\n",
+    "sys/class/power_supply/AC/online": "0\n",
+}
+"""A portable computer off the mains, which runs in a virtual machine."""
 
 
 def printing(text: str) -> str:
@@ -112,17 +123,14 @@ def mac(monkeypatch):
 
 @pytest.fixture
 def linux(tmp_path, monkeypatch):
-    """Pretend that this is Linux with the /proc and /sys files given by path and content."""
+    """Pretend that this is Linux with `LINUX_FILES`."""
     monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
     monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(machine, "_SYS", tmp_path / "sys")
 
-    def put(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-
-    return put
+    for path, text in LINUX_FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
 
 
 def pmset(batteries: str, settings: str) -> str:
@@ -154,45 +162,55 @@ def example(**changes) -> Machine:
     return Machine(**told | {"power_source": "AC", "load_average": (1.5, 1.25, 1.0)} | changes)
 
 
-def test_a_mac_is_described_by_its_own_commands(commands, mac):
-    """Formats not checked on a Mac."""
+# --- a Mac, whose formats were not checked on one ---
+
+
+@pytest.fixture
+def described_mac(commands, mac):
     commands(
         sysctl=SYSCTL, sw_vers="15.5", system_profiler=PROFILER, pmset=pmset(BATTERY, SETTINGS)
     )
-    described = machine.describe()
-    told = [
-        "Apple M2 Max",
-        96 * 2**30,
-        12,
-        12,
-        8,
-        4,
-        False,
-        "Apple M2 Max",
-        38,
-        "15.5",
-        "battery",
-        True,
-    ]
-    assert [getattr(described, name) for name in MAC_FIELDS] == told
-    assert (described.os_name, described.architecture) == ("macOS", "arm64")
-    assert "S3R1AL" not in described.to_json()
-    assert dict(described.rows())["System"] == "macOS 15.5"
+    return machine.describe()
+
+
+def test_a_mac_is_described_by_its_own_commands(described_mac):
+    assert {name: getattr(described_mac, name) for name in MAC} == MAC
+
+
+def test_a_mac_s_system_is_named_as_its_maker_does(described_mac):
+    assert described_mac.os_name == "macOS"
+    assert described_mac.architecture == "arm64"
+    assert dict(described_mac.rows())["System"] == "macOS 15.5"
+
+
+def test_no_serial_number_is_told(described_mac):
+    assert "S3R1AL" not in described_mac.to_json()
 
 
 @pytest.mark.parametrize(
-    ("batteries", "settings", "source", "low"),
+    ("batteries", "source"),
     [
-        ("Now drawing from 'AC Power'", " lowpowermode         0", "AC", False),
-        ("Now drawing from 'Battery Power'", " lowpowermode         1", "battery", True),
-        ("No power source", " lowpowermodes        1", None, None),
+        pytest.param("Now drawing from 'AC Power'", "AC", id="mains"),
+        pytest.param("Now drawing from 'Battery Power'", "battery", id="battery"),
+        pytest.param("No power source", None, id="unknown"),
     ],
 )
-def test_power_on_a_mac(commands, mac, batteries, settings, source, low):
-    """Formats not checked on a Mac."""
-    commands(pmset=pmset(batteries, settings))
-    described = machine.describe()
-    assert (described.power_source, described.low_power_mode) == (source, low)
+def test_a_mac_s_source_of_power_is_told(commands, mac, batteries, source):
+    commands(pmset=pmset(batteries, SETTINGS))
+    assert machine.describe().power_source == source
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_low"),
+    [
+        pytest.param(" lowpowermode         0", False, id="off"),
+        pytest.param(" lowpowermode         1", True, id="on"),
+        pytest.param(" lowpowermodes        1", None, id="another setting"),
+    ],
+)
+def test_a_mac_s_low_power_mode_is_told(commands, mac, settings, is_low):
+    commands(pmset=pmset(BATTERY, settings))
+    assert machine.describe().low_power_mode is is_low
 
 
 GARBAGE = "\x00\x1b[31mnot: what: a Mac says ½ -1 0 99999999999999999999999\n: \n"
@@ -216,118 +234,203 @@ def test_a_silent_mac_is_unknown(commands, mac, monkeypatch, script):
     if script is not None:
         commands(sysctl=script, sw_vers=script, pmset=script, system_profiler=script)
     described = machine.describe()
-    assert {name: getattr(described, name) for name in MAC_FIELDS} == dict.fromkeys(MAC_FIELDS)
+    assert {name: getattr(described, name) for name in MAC} == dict.fromkeys(MAC)
     assert read(described.to_json()) == described
 
 
-def test_linux_is_described_from_its_files(commands, linux):
-    linux(
-        {
-            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz \nflags\t\t: fpu sse hypervisor\n",
-            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
-            "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
-            "sys/class/power_supply/BAT0/type": "Battery\n",
-            "sys/class/power_supply/BAT0/status": "Discharging\n",
-            "sys/class/power_supply/AC/type": "Mains\n",
-            "sys/class/power_supply/AC/online": "0\n",
-        }
-    )
+# --- Linux ---
+
+
+@pytest.fixture
+def described_linux(commands, linux):
     commands(**{"nvidia-smi": "NVIDIA H200\nNVIDIA H200\n"})
-    described = machine.describe()
-    assert (described.chip, described.virtual) == ("Some CPU @ 3 GHz", True)
-    assert described.gpu == "2 × NVIDIA H200"
-    assert described.cpu_governor == "performance, powersave"
-    assert described.power_source == "battery"
-    assert described.low_power_mode is None
+    return machine.describe()
 
 
-def test_only_listed_variables_are_recorded(monkeypatch, tmp_path):
-    for name in (name for name in os.environ if name in machine.VARIABLES):
+def test_linux_tells_its_processor(described_linux):
+    assert described_linux.chip == "Some CPU @ 3 GHz"
+
+
+def test_linux_tells_that_its_machine_is_virtual(described_linux):
+    assert described_linux.virtual is True
+
+
+def test_linux_tells_how_many_gpus_it_has(described_linux):
+    assert described_linux.gpu == "2 × NVIDIA H200"
+
+
+def test_linux_tells_the_governors_of_all_cores(described_linux):
+    assert described_linux.cpu_governor == "performance, powersave"
+
+
+def test_linux_tells_its_source_of_power_and_has_no_low_power_mode(described_linux):
+    assert described_linux.power_source == "battery"
+    assert described_linux.low_power_mode is None
+
+
+# --- the environment ---
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """What is known of this machine, asked once for all tests that are about something else."""
+    return machine._ask_once()
+
+
+@pytest.fixture
+def no_variables(facts, monkeypatch):
+    """None of the variables that are recorded is set."""
+    monkeypatch.setattr(machine, "_ask_once", lambda: facts)
+    for name in os.environ.keys() & set(machine.VARIABLES):
         monkeypatch.delenv(name)
-    home = tmp_path / "home" / "alice"
-    recorded = {
-        "PYTORCH_ENABLE_MPS_FALLBACK": ("1", "1"),
-        "XLA_FLAGS": (
-            f"--xla_dump_to={home}/dump --x=/Users/bob/y:/home/carol",
-            "--xla_dump_to=~/dump --x=~/y:~",
-        ),
-        "OMP_NUM_THREADS": ("2\n3", "2 3"),
-        "CUDA_VISIBLE_DEVICES": ("", ""),
-    }
-    for name, (value, _) in recorded.items():
-        monkeypatch.setenv(name, value)
-    for name in (
-        "HOME",
-        "METALLAB_OUT",
-        "TF_CONFIG",
-        "JAX_COORDINATOR_ADDRESS",
-        "METALLAB_TOKEN",
-        "OMP_SECRET",
-    ):
-        monkeypatch.setenv(name, str(home))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "recorded"),
+    [
+        pytest.param("PYTORCH_ENABLE_MPS_FALLBACK", "1", "1", id="as it is"),
+        pytest.param("XLA_FLAGS", "--a=/Users/bob/y:/home/carol", "--a=~/y:~", id="without names"),
+        pytest.param("OMP_NUM_THREADS", "2\n3", "2 3", id="on one line"),
+        pytest.param("CUDA_VISIBLE_DEVICES", "", "", id="empty"),
+    ],
+)
+def test_a_listed_variable_is_recorded(no_variables, monkeypatch, name, value, recorded):
+    monkeypatch.setenv(name, value)
     described = machine.describe()
-    assert described.environment == {name: value for name, (_, value) in recorded.items()}
-    assert "alice" not in str(described.environment)
+    assert described.environment == {name: recorded}
     assert read(described.to_json()) == described
 
 
-def test_git_tells_the_revision_and_what_is_changed(tmp_path, monkeypatch):
+def test_the_home_folder_is_not_named_wherever_it_lies(no_variables, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path}/alice/dump")
+    assert machine.describe().environment == {"XLA_FLAGS": "--xla_dump_to=~/dump"}
+
+
+PRIVATE = [
+    *("HOME", "METALLAB_OUT", "TF_CONFIG"),
+    *("JAX_COORDINATOR_ADDRESS", "METALLAB_TOKEN", "OMP_SECRET"),
+]
+
+
+def test_other_variables_are_not_recorded(no_variables, monkeypatch, tmp_path):
+    for name in PRIVATE:
+        monkeypatch.setenv(name, str(tmp_path))
+    assert machine.describe().environment == {}
+
+
+# --- the revision ---
+
+
+def run_git(folder: Path, *words: str) -> None:
+    names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Where the project lies: a folder that is in no repository."""
     monkeypatch.setattr(machine, "ROOT", tmp_path)
+    return tmp_path
 
-    def git(*words):
-        names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True)
 
-    def state():
-        machine._ask_once.cache_clear()
-        described = machine.describe()
-        return described.git_revision, described.git_dirty
+@pytest.fixture
+def new_repository(here):
+    run_git(here, "init")
+    return here
 
-    assert state() == (None, None)
-    git("init")
-    assert state() == (None, False)
-    (tmp_path / "file").write_text("1")
-    assert state() == (None, True)
-    git("add", ".")
-    git("commit", "-m", "one", "--no-verify")
-    revision, dirty = state()
-    assert len(revision) == 40
-    assert not dirty
-    git("config", "status.showUntrackedFiles", "no")
-    (tmp_path / "new").write_text("2")
-    assert state() == (revision, True), "a user's settings hide new files"
-    nested = tmp_path / "unpacked"
-    nested.mkdir()
-    monkeypatch.setattr(machine, "ROOT", nested)
-    assert state() == (None, None), "the repository further up is not ours"
-    subprocess.run(["git", "init", nested], check=True, capture_output=True)
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))  # as a hook of git has it
-    assert state() == (None, False), "the repository of a variable is not ours"
+
+@pytest.fixture
+def repository(new_repository):
+    """One commit, and nothing changed since."""
+    (new_repository / "file").write_text("1")
+    run_git(new_repository, "add", ".")
+    run_git(new_repository, "commit", "-m", "one", "--no-verify")
+    return new_repository
+
+
+def test_without_a_repository_there_is_no_revision(here):
+    described = machine.describe()
+    assert described.git_revision is None
+    assert described.git_dirty is None
+
+
+def test_a_repository_without_a_commit_has_no_revision(new_repository):
+    described = machine.describe()
+    assert described.git_revision is None
+    assert described.git_dirty is False
+
+
+def test_the_last_commit_is_the_revision(repository):
+    described = machine.describe()
+    assert len(described.git_revision) == 40
+    assert described.git_dirty is False
+
+
+def test_a_new_file_is_a_change(repository):
+    (repository / "new").write_text("2")
+    described = machine.describe()
+    assert len(described.git_revision) == 40
+    assert described.git_dirty is True
+
+
+def test_a_new_file_is_a_change_before_the_first_commit(new_repository):
+    (new_repository / "file").write_text("1")
+    assert machine.describe().git_dirty is True
+
+
+def test_a_new_file_is_a_change_where_a_user_s_settings_hide_it(repository):
+    run_git(repository, "config", "status.showUntrackedFiles", "no")
+    (repository / "new").write_text("2")
+    assert machine.describe().git_dirty is True
+
+
+@pytest.fixture
+def unpacked(repository, monkeypatch):
+    """A copy of the project in somebody's repository, without one of its own."""
+    folder = repository / "unpacked"
+    folder.mkdir()
+    monkeypatch.setattr(machine, "ROOT", folder)
+    return folder
+
+
+def test_a_repository_further_up_is_not_ours(unpacked):
+    described = machine.describe()
+    assert described.git_revision is None
+    assert described.git_dirty is None
+
+
+def test_the_repository_of_a_variable_is_not_ours(repository, unpacked, monkeypatch):
+    run_git(unpacked, "init")
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))  # as a hook of git has it
+
+    described = machine.describe()
+    assert described.git_revision is None
+    assert described.git_dirty is False
+
+
+# --- what a description holds ---
 
 
 def test_a_description_names_nobody(monkeypatch):
     """Ask whom one may, the host and the user go by a name that occurs nowhere else."""
     for variable in ("USER", "LOGNAME"):
         monkeypatch.setenv(variable, "zaphod42")
-    for module, name in (
-        (platform, "node"),
-        (socket, "gethostname"),
-        (getpass, "getuser"),
-        (os, "getlogin"),
-    ):
-        monkeypatch.setattr(module, name, lambda: "zaphod42")
+    for asked in ("platform.node", "socket.gethostname", "getpass.getuser", "os.getlogin"):
+        monkeypatch.setattr(asked, lambda: "zaphod42")
+
     assert "zaphod42" not in machine.describe().to_json()
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("chip", "a\nb"),
-        ("git_revision", "not hexadecimal"),
-        ("power_source", "nuclear"),
-        ("load_average", [1, 2, -1]),
-        ("environment", {"<script>": "1"}),
-        ("environment", {"OMP_NUM_THREADS": 1}),
+        pytest.param("chip", "a\nb", id="two lines"),
+        pytest.param("git_revision", "not hexadecimal", id="no revision"),
+        pytest.param("power_source", "nuclear", id="no source of power"),
+        pytest.param("load_average", [1, 2, -1], id="a negative load"),
+        pytest.param("environment", {"<script>": "1"}, id="no name of a variable"),
+        pytest.param("environment", {"OMP_NUM_THREADS": 1}, id="a variable that is a number"),
     ],
 )
 def test_a_hostile_field_is_refused_by_name(field, value):
@@ -336,19 +439,23 @@ def test_a_hostile_field_is_refused_by_name(field, value):
         read(json.dumps(given))
 
 
-def test_the_table_shows_unknown_as_unknown():
+@pytest.fixture
+def rows_of_unknown():
+    """The table of a machine of which nothing is known but its Python."""
     unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
-    rows = dict(
-        Machine(**unknown | {"python": "3.11", "versions": {"jax": None}, "environment": {}}).rows()
-    )
-    labels = {label for label, value in rows.items() if value == "unknown"}
-    assert labels == set(rows) - {
-        "Python",
-        "Packages",
-        "Not installed",
-        "Environment",
-        "Git revision",
-        "GPU",
-    }
-    assert rows["Not installed"] == "jax"
-    assert rows["GPU"] == "none found"
+    known = {"python": "3.11", "versions": {"jax": None}, "environment": {}}
+    return dict(Machine(**unknown | known).rows())
+
+
+def test_the_table_shows_unknown_as_unknown(rows_of_unknown):
+    known = {"Python", "Packages", "Not installed", "Environment", "Git revision", "GPU"}
+    labels = {label for label, value in rows_of_unknown.items() if value == "unknown"}
+    assert labels == rows_of_unknown.keys() - known
+
+
+def test_the_table_lists_what_is_not_installed(rows_of_unknown):
+    assert rows_of_unknown["Not installed"] == "jax"
+
+
+def test_the_table_shows_that_no_gpu_was_found(rows_of_unknown):
+    assert rows_of_unknown["GPU"] == "none found"
