@@ -90,6 +90,14 @@ def start(folder):
         yield start
 
 
+@pytest.fixture
+def other(start):
+    """Somebody who measures."""
+    process = start(HOLD)
+    assert process.next_line() == "mine\n"
+    return process
+
+
 def is_free(folder: Path) -> bool:
     try:
         with filelock.FileLock(folder / "turn.lock").acquire(blocking=False):
@@ -117,33 +125,42 @@ def test_two_never_measure_at_once(start, tmp_path_factory):
     assert [person.process.wait(600) for person in people] == [0, 0, 0]
 
 
-def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start):
-    first = start(HOLD)
-    assert first.next_line() == "mine\n"
-    second = start(HOLD)
-    assert second.next_line("stdout").startswith("Waiting for a turn")
-    first.is_killed()
-    assert second.next_line() == "mine\n"
+def test_a_wait_is_seen_and_a_killed_process_frees_its_turn(start, other):
+    waiting = start(HOLD)
+    assert waiting.next_line("stdout").startswith("Waiting for a turn")
+
+    other.is_killed()
+    assert waiting.next_line() == "mine\n"
 
 
 def test_a_turn_inside_a_turn_is_the_same_turn(folder):
-    """Also that of a child process, started or forked; and afterwards the turn is somebody else's."""
-    with measuring_lock.hold(), measuring_lock.hold():
+    with measuring_lock.hold():
+        with measuring_lock.hold():
+            pass
+        assert not is_free(folder), "the inner turn gave back the outer one"
+    assert is_free(folder)
+
+
+def test_a_process_that_is_started_in_a_turn_has_that_turn(folder):
+    with measuring_lock.hold():
         child = subprocess.run(
             [sys.executable, "-c", HOLD], stdin=subprocess.DEVNULL, capture_output=True, timeout=600
         )
-        assert (child.stdout, child.stderr) == (b"", b"mine\n")
-        with measuring_lock.hold():
-            pass
-        assert not is_free(folder)
-    assert is_free(folder)
+        assert not is_free(folder), "the process gave back the turn of its parent"
+
+    assert child.stdout == b"", "it waited"
+    assert child.stderr == b"mine\n"
+
+
+def test_a_process_that_is_started_after_a_turn_takes_its_own(folder):
+    with measuring_lock.hold():
+        pass
     assert measuring_lock._HELD not in os.environ
-    other = Other(FORKED)
-    try:
-        assert other.next_line() == "mine\n"
-        assert not is_free(folder), "a forked child that ends gives back the turn of its parent"
-    finally:
-        other.is_killed()
+
+
+def test_a_forked_process_leaves_its_parent_s_turn_to_it(folder, start):
+    assert start(FORKED).next_line() == "mine\n"
+    assert not is_free(folder)
 
 
 def test_threads_of_one_process_take_turns_too(folder):
@@ -159,22 +176,23 @@ def test_threads_of_one_process_take_turns_too(folder):
         thread.join(0.2)
         measured.set()
     thread.join(600)
+
     assert done == [True]
 
 
-def test_a_turn_that_does_not_end_is_an_error(start, monkeypatch):
-    """Counted from when that turn began, or somebody came: so many turns one after the other are none."""
-    other = start(HOLD)
-    assert other.next_line() == "mine\n"
+def test_a_turn_that_does_not_end_is_an_error(other, monkeypatch):
     monkeypatch.setattr(measuring_lock, "LIMIT", -1.0)
     with pytest.raises(measuring_lock.LockTimeout, match="restart"), measuring_lock.hold():
         pass
+
+
+def test_a_turn_that_began_long_ago_may_end_now(other, monkeypatch):
+    """The limit counts from when somebody came, so that many turns one after the other are no error."""
     now = measuring_lock.time.time
     monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
-    monkeypatch.setattr(
-        measuring_lock.time, "time", lambda: now() + 7200
-    )  # it has measured for two hours
-    monkeypatch.setattr("builtins.print", lambda *_, **__: other.leaves())
+    monkeypatch.setattr(measuring_lock.time, "time", lambda: now() + 7200)
+
+    monkeypatch.setattr("builtins.print", lambda *_, **__: other.leaves())  # "Waiting for a turn"
     with measuring_lock.hold():
         pass
 
