@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -69,24 +71,28 @@ def compare(processor: Processor, **options) -> timing.Comparison:
 
 @pytest.mark.parametrize(("cold", "seconds"), [(True, COLD), (False, WARM)], ids=["cold", "warm"])
 def test_every_sample_is_cold_where_that_is_asked_for_and_clearing_is_not_timed(cold, seconds):
-    compared = compare(Processor(), cold=cold)
-    for measured in compared.measurements.values():
-        assert measured.samples == pytest.approx([seconds] * 6)
+    measurements = compare(Processor(), cold=cold).measurements
+    assert measurements["a"].samples == pytest.approx([seconds] * 6)
+    assert measurements["b"].samples == pytest.approx([seconds] * 6)
 
 
-def test_caches_are_cleared_once_a_sample_right_before_its_call():
+def test_caches_are_cleared_once_a_sample():
     processor = Processor()
     compared = compare(processor, cold=True)
     samples = sum(measured.n for measured in compared.measurements.values())
     assert processor.log.count("clear") == samples
-    for before, after in zip(processor.log, processor.log[1:], strict=False):
-        if before == "clear":
-            assert after == "call"
+
+
+def test_caches_are_cleared_right_before_a_call():
+    processor = Processor()
+    compare(processor, cold=True)
+    steps = itertools.pairwise(processor.log)
+    assert {after for before, after in steps if before == "clear"} == {"call"}
 
 
 def test_caches_are_cleared_after_the_memory_of_inspected_results_was_written():
     processor = Processor()
-    compared = compare(processor, cold=True, parity=lambda one, other: one == other)
+    compared = compare(processor, cold=True, parity=operator.eq)
     assert "overwrite" in processor.log
     assert min(compared["b"].samples) == pytest.approx(COLD)
 
@@ -102,6 +108,9 @@ def test_a_cold_result_says_so():
     assert all(measured.cold for measured in compared.measurements.values())
     assert "cold caches" in str(compared["a"])
     assert "pairs with cold caches" in compared.sentences[0]
+
+
+def test_a_warm_result_is_not_called_cold():
     assert not any(measured.cold for measured in compare(Processor()).measurements.values())
 
 
@@ -205,13 +214,15 @@ def test_the_simulated_gpu_clears_the_caches_of_the_cpu(cpu_caches, monkeypatch)
 def test_one_sample_of_plain_python_is_cold():
     """The real thing, without a look at its time."""
     numbers = np.arange(1000.0)
+
     compared = timing.compare(
         {"sum": numbers.sum, "again": numbers.sum},
         on=timing.Host(),
         baseline="sum",
-        parity=lambda one, other: one == other,
+        parity=operator.eq,
         budget=timing.FAST,
         cold=True,
     )
+
     assert compared["again"].cold
     assert not compared.refused

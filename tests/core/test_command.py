@@ -21,10 +21,10 @@ MEASURED = (
 )
 
 
-def ran(
+def run_metallab(
     *arguments: str, cwd: os.PathLike | None = None, **environment: str
 ) -> tuple[int, str, str]:
-    """The exit code, what was printed and the errors of ``metallab``, in a process of its own."""
+    """Return the exit code, what was printed and the errors of ``metallab``, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "metallab", *arguments],
         env=os.environ
@@ -58,17 +58,27 @@ def test_a_closed_pipe_ends_it_without_a_traceback(monkeypatch, capfd):
 def test_help_has_every_command_with_its_example(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])
+
     assert end.value.code == 0
     told = capsys.readouterr().out
     assert all(f"metallab {command.example}\n" in told for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_each_command_takes_its_own_example_and_shows_it(command, capsys, monkeypatch):
+of_each_command = pytest.mark.parametrize(
+    "command", COMMANDS, ids=[command.name for command in COMMANDS]
+)
+
+
+@of_each_command
+def test_each_command_shows_its_own_example(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command.name, "--help"])
     assert end.value.code == 0
     assert command.example in " ".join(capsys.readouterr().out.split())
+
+
+@of_each_command
+def test_each_command_takes_its_own_example(command, monkeypatch):
     parsed = []
     monkeypatch.setattr("argparse.ArgumentParser.parse_args", _parsing_alone(parsed))
     with pytest.raises(StopIteration):
@@ -77,7 +87,7 @@ def test_each_command_takes_its_own_example_and_shows_it(command, capsys, monkey
 
 
 def _parsing_alone(parsed):
-    """`parse_args` that ends what it is called from, once both parsers have parsed."""
+    """Return a `parse_args` that ends what it is called from, once both parsers have parsed."""
     import argparse
 
     plain = argparse.ArgumentParser.parse_known_args
@@ -93,40 +103,50 @@ def _parsing_alone(parsed):
     return parse_args
 
 
-@pytest.mark.parametrize(
+from_an_extra = pytest.mark.parametrize(
     ("name", "package", "extra"),
-    [("report", "matplotlib", "notebooks"), ("doctor", "torch", "pytorch")],
+    [
+        pytest.param("report", "matplotlib", "notebooks", id="report"),
+        pytest.param("doctor", "torch", "pytorch", id="doctor"),
+    ],
 )
+
+
+@from_an_extra
 def test_a_command_without_its_package_names_the_extra(name, package, extra, capsys, monkeypatch):
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda asked: None if asked == package else asked
     )
+
     assert main([name, "--help"]) == 2
     told = capsys.readouterr().err
-    assert (package in told, f"metal-lab[{extra}]" in told) == (True, True)
-    extras = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    assert package in told
+    assert f"metal-lab[{extra}]" in told
+
+
+@from_an_extra
+def test_the_extra_that_is_named_holds_the_package(name, package, extra):
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     assert any(re.match(rf"{package}\b", line) for line in extras[extra])
 
 
+HEAVY = [
+    *("numpy", "torch", "tensorflow", "jax", "pandas", "scipy", "matplotlib"),
+    *("metallab.timing", "metalsim"),
+]
+HELP = f"""
+import sys
+from metallab.__main__ import main
+try:
+    main(["--help"])
+except SystemExit:
+    print([name for name in {HEAVY} if name in sys.modules])
+"""
+
+
 def test_help_imports_no_framework_and_no_command():
-    heavy = [
-        "numpy",
-        "torch",
-        "tensorflow",
-        "jax",
-        "pandas",
-        "scipy",
-        "matplotlib",
-        "metallab.timing",
-        "metalsim",
-    ]
-    code = (
-        "import sys\nfrom metallab.__main__ import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
-        f"    print([name for name in {heavy} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -153,11 +173,14 @@ def test_no_command_prints_what_there_is(capsys):
 # ---------------------------------------------------------------- time
 
 
-def test_time_prints_one_line_with_the_machine(capsys, monkeypatch):
+@pytest.fixture
+def no_framework(monkeypatch):
+    """As if nothing in this process had imported one."""
+    monkeypatch.setattr("metallab.commands.time_expression.TITLES", {})
+
+
+def test_time_prints_one_line_with_the_machine(no_framework, capsys, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr(
-        "metallab.commands.time_expression.TITLES", {}
-    )  # this process has imported frameworks
     assert main(["time", "sorted(a)", "--setup", "a = [3, 1, 2]", "--setup", "a = a * 1000"]) == 0
     printed = capsys.readouterr().out
     assert re.fullmatch(r"sorted\(a\): " + MEASURED.format(r"[\d.]+ \S+"), printed), printed
@@ -166,22 +189,25 @@ def test_time_prints_one_line_with_the_machine(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["1) + (2"], "SyntaxError"),
-        (["b"], "NameError"),
-        (["1", "--setup", "1 / 0"], "ZeroDivisionError"),
-        (["1", "--device", "tpu"], "'tpu'"),
-        (["1", "--device", "cuda"], "cuda"),
+        pytest.param(["1) + (2"], "SyntaxError", id="no expression"),
+        pytest.param(["b"], "NameError", id="no such name"),
+        pytest.param(["1", "--setup", "1 / 0"], "ZeroDivisionError", id="set-up"),
+        pytest.param(["1", "--device", "tpu"], "'tpu'", id="unknown device"),
+        pytest.param(["1", "--device", "cuda"], "cuda", id="missing device"),
     ],
 )
-def test_time_says_what_is_wrong_with_what_it_was_given(arguments, words, capsys, monkeypatch):
-    monkeypatch.setattr("metallab.commands.time_expression.TITLES", {})
+def test_time_says_what_is_wrong_with_what_it_was_given(
+    arguments, words, no_framework, capsys, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
     try:
         status = main(["time", *arguments])
     except SystemExit as end:
         status = end.code
-    assert status == 2
+
     told = capsys.readouterr()
+    assert status == 2
     assert words in told.err
     assert told.err.count("\n") == 1 or "usage" in told.err
     assert not told.out
@@ -192,11 +218,10 @@ def test_time_asks_which_framework_the_device_is_of(capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or types.ModuleType(name))
     for name in ("jax", "mlx"):  # whoever was imported before
         monkeypatch.delitem(sys.modules, name, raising=False)
+
     assert main(["time", "1"]) == 2
-    assert (
-        "imports torch and tensorflow: name whose device it is, --framework torch"
-        in capsys.readouterr().err
-    )
+    told = capsys.readouterr().err
+    assert "imports torch and tensorflow: name whose device it is, --framework torch" in told
 
 
 ON_TORCH = "import torch; x = torch.ones(8, 8{})"
@@ -205,30 +230,29 @@ ON_TORCH = "import torch; x = torch.ones(8, 8{})"
 def test_time_of_pytorch_on_the_cpu_names_the_cpu(capsys, monkeypatch):
     monkeypatch.setenv("METALLAB_MODE", "fast")
     monkeypatch.delenv("METALLAB_DEVICE", raising=False)
-    assert (
-        main(
-            [
-                "time",
-                "x @ x",
-                "--throughput",
-                "--framework",
-                "torch",
-                "--setup",
-                ON_TORCH.format(""),
-            ]
-        )
-        == 0
-    )
+
+    options = ["--throughput", "--framework", "torch", "--setup", ON_TORCH.format("")]
+    assert main(["time", "x @ x", *options]) == 0
     assert re.search(r"a call, throughput, on .* CPU, \d+ threads? \(", capsys.readouterr().out)
+
+
+ON_SIMULATION = "import metalsim; metalsim.install_with_torch(required=True); " + ON_TORCH
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 def test_time_waits_for_the_device_that_is_used():
-    began = "import metalsim; metalsim.install_with_torch(required=True); " + ON_TORCH
-    code, printed, errors = ran("time", "x @ x", "--setup", began.format(", device='mps'"))
+    set_up = ON_SIMULATION.format(", device='mps'")
+    _, printed, errors = run_metallab("time", "x @ x", "--setup", set_up)
     assert re.search(r"on simulated Apple GPU \(on .*simulated\]", printed), errors
-    code, printed, errors = ran("time", "x.to('mps') @ x.to('mps')", "--setup", began.format(""))
-    assert (code, printed) == (2, "")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+def test_time_shows_no_time_of_a_device_that_nobody_waited_for():
+    code, printed, errors = run_metallab(
+        "time", "x.to('mps') @ x.to('mps')", "--setup", ON_SIMULATION.format("")
+    )
+    assert code == 2
+    assert printed == ""
     assert "computes on mps, which nobody waited for: add --device mps" in errors
 
 
@@ -251,16 +275,17 @@ def script(tmp_path):
     return path
 
 
-def traced(*arguments) -> tuple[int, str, str]:
-    return ran("trace", *map(str, arguments))
+def run_trace(*arguments) -> tuple[int, str, str]:
+    return run_metallab("trace", *map(str, arguments))
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 def test_trace_runs_a_script_as_python_does(script, tmp_path):
     chrome = tmp_path / "trace.json"
-    code, printed, errors = traced(
+    code, printed, errors = run_trace(
         "--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more"
     )
+
     assert code == 0, errors
     first, sentence, header, *rows, _, _ = printed.splitlines()
     assert first == "128.0 __main__ ['--more']"
@@ -280,25 +305,35 @@ def test_trace_tells_what_ran_before_a_script_failed(script, capsys, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"), [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('words')", 1)]
+    ("ending", "code", "words"),
+    [
+        pytest.param("sys.exit()", 0, "", id="nothing"),
+        pytest.param("sys.exit(7)", 7, "", id="a number"),
+        pytest.param("sys.exit('words')", 1, "words\n", id="words"),
+    ],
 )
-def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, monkeypatch, capsys):
+def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, words, capsys):
     from metallab.pytorch import trace_script
 
     script.write_text(f"import sys\n{ending}\n")
     assert trace_script._run(script, []) == code
-    assert ("words" in capsys.readouterr().err) == (code == 1)
+    assert capsys.readouterr().err == words
 
 
 @pytest.mark.parametrize(
     ("option", "out"),
-    [("--chrome", "script.py/x.json"), ("--picture", "."), ("--picture", "script.xyz")],
+    [
+        pytest.param("--chrome", "script.py/x.json", id="in a file"),
+        pytest.param("--picture", ".", id="a folder"),
+        pytest.param("--picture", "script.xyz", id="no format of pictures"),
+    ],
 )
 def test_where_a_trace_cannot_be_written_nothing_runs(option, out, script, capsys):
     script.write_text("print('it ran')\n")
     assert main(["trace", "--device", "cpu", option, str(script.parent / out), str(script)]) == 2
     told = capsys.readouterr()
-    assert (told.err.count("\n"), told.out) == (1, "")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
 
 
 def test_trace_of_no_file_says_so(capsys):

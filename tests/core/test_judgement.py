@@ -27,26 +27,42 @@ def test_a_saved_cell_tells_how_its_answer_was_judged(outcome):
 
     read = judgement.of_cell(cell_of(judged))
 
-    assert (read.exercise, read.outcome) == ("Exercise 13.1", outcome)
     assert read == judged
+    assert read.exercise == "Exercise 13.1"
+    assert read.outcome == outcome
 
 
-def test_a_wrong_answer_is_left_for_programs_and_shown_once(monkeypatch):
-    shown = []
-    monkeypatch.setattr(judgement, "publish", shown.append)
+@pytest.fixture
+def published(monkeypatch):
+    """What is left in a cell's output."""
+    outputs = []
+    monkeypatch.setattr(judgement, "publish", outputs.append)
+    return outputs
 
-    refused = checks.wrong_answer("Exercise 13.1", "it returned 5, expected 4.")
 
-    (left,) = shown
+def test_a_wrong_answer_is_left_for_programs(published):
+    checks.wrong_answer("Exercise 13.1", "it returned 5, expected 4.")
+
+    (left,) = published
     assert left.data() == {
         "exercise": "Exercise 13.1",
         "outcome": "wrong",
         "sentence": left.sentence,
     }
-    assert str(refused) == left
-    assert list(left._repr_mimebundle_()) == [judgement.MIME], (
-        "the error below it is what a reader sees"
-    )
+
+
+def test_the_error_of_a_wrong_answer_says_what_is_left_for_programs(published):
+    refused = checks.wrong_answer("Exercise 13.1", "it returned 5, expected 4.")
+
+    assert [str(refused)] == published
+
+
+def test_a_wrong_answer_is_shown_once(published):
+    """The error below it is what a reader sees, so the output is for programs alone."""
+    checks.wrong_answer("Exercise 13.1", "it returned 5, expected 4.")
+
+    (left,) = published
+    assert list(left._repr_mimebundle_()) == [judgement.MIME]
 
 
 def test_outside_of_a_notebook_a_wrong_answer_prints_nothing(capsys, monkeypatch):

@@ -130,9 +130,9 @@ def test_the_numbers_of_calls_on_one_place_do_not_lie_on_each_other():
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
-@pytest.fixture(params=FIGURES)
+@pytest.fixture(params=FIGURES, scope="module")
 def drawn(request):
-    """A figure, drawn, and a word that has to come from its arguments."""
+    """A figure, drawn once for all tests, and a word that has to come from its arguments."""
     make, word = FIGURES[request.param]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -161,6 +161,10 @@ def test_words_and_numbers_come_from_the_arguments(drawn):
     figure, word = drawn
     shown = " ".join(each.get_text() for each in words_in(figure))
     assert word in shown or word in figure.get_label()
+
+
+def test_a_drawing_is_told_to_whoever_cannot_see_it(drawn):
+    figure, _ = drawn
     assert figure.get_label()
 
 
@@ -168,6 +172,7 @@ def test_no_words_overlap(drawn):
     figure, _ = drawn
     renderer = figure.canvas.get_renderer()
     places = [(each.get_text(), each.get_window_extent(renderer)) for each in words_in(figure)]
+
     overlapping = [
         (one, other)
         for (one, first), (other, second) in itertools.combinations(places, 2)
@@ -176,15 +181,21 @@ def test_no_words_overlap(drawn):
     assert overlapping == []
 
 
+def is_cut_off(word, figure) -> bool:
+    """Return whether a word reaches beyond its figure, to the left or to the right."""
+    extent = word.get_window_extent(figure.canvas.get_renderer())
+    return extent.x0 < figure.bbox.x0 - 1 or extent.x1 > figure.bbox.x1 + 1
+
+
 def test_no_words_are_cut_off(drawn):
+    """Asked are those that are placed in the figure, and those of several lines."""
     figure, _ = drawn
-    renderer = figure.canvas.get_renderer()
-    for each in words_in(figure):
-        if each.get_transform() != figure.transFigure and "\n" not in each.get_text():
-            continue
-        extent = each.get_window_extent(renderer)
-        assert extent.x0 >= figure.bbox.x0 - 1, each.get_text()
-        assert extent.x1 <= figure.bbox.x1 + 1, each.get_text()
+    words = [
+        each
+        for each in words_in(figure)
+        if each.get_transform() == figure.transFigure or "\n" in each.get_text()
+    ]
+    assert [each.get_text() for each in words if is_cut_off(each, figure)] == []
 
 
 def test_a_prediction_that_failed_is_a_hollow_point():
