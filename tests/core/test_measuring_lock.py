@@ -188,13 +188,38 @@ def test_a_turn_that_does_not_end_is_an_error(other, monkeypatch):
 
 def test_a_turn_that_began_long_ago_may_end_now(other, monkeypatch):
     """The limit counts from when somebody came, so that many turns one after the other are no error."""
-    now = measuring_lock.time.time
-    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
-    monkeypatch.setattr(measuring_lock.time, "time", lambda: now() + 7200)
+    now, asked = measuring_lock.time.time, []
 
-    monkeypatch.setattr("builtins.print", lambda *_, **__: other.leaves())  # "Waiting for a turn"
+    def tell_two_hours_more():
+        asked.append(1)
+        if len(asked) > 1:  # the first time it came, and now it waits
+            other.leaves()
+        return now() + 7200
+
+    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
+    monkeypatch.setattr(measuring_lock.time, "time", tell_two_hours_more)
     with measuring_lock.hold():
         pass
+    assert len(asked) > 1, "it did not wait"
+
+
+def test_many_turns_one_after_the_other_are_no_error(other, folder, monkeypatch):
+    """The limit counts from when the last of them began."""
+    now, asked = measuring_lock.time.time, []
+
+    def tell_two_hours_more_in_another_turn():
+        asked.append(1)
+        if len(asked) == 1:  # it comes
+            return now()
+        os.utime(folder / "turn.lock", (now() + 7200, now() + 7200))
+        other.leaves()
+        return now() + 7200
+
+    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
+    monkeypatch.setattr(measuring_lock.time, "time", tell_two_hours_more_in_another_turn)
+    with measuring_lock.hold():
+        pass
+    assert len(asked) > 1, "it did not wait"
 
 
 def test_other_accounts_can_take_the_lock(folder):
