@@ -8,6 +8,8 @@ import select
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import filelock
@@ -186,40 +188,46 @@ def test_a_turn_that_does_not_end_is_an_error(other, monkeypatch):
         pass
 
 
+TWO_HOURS = 7200.0
+
+
+def let_time_pass(monkeypatch, *, before: float, meanwhile: Callable[[], None]) -> list[float]:
+    """Let a clock be late by some seconds when somebody comes, and by two hours while they wait; return its times."""
+    now, told = measuring_lock.time.time, []
+
+    def tell():
+        if not told:
+            told.append(now() + before)
+        else:
+            meanwhile()
+            told.append(now() + TWO_HOURS)
+        return told[-1]
+
+    monkeypatch.setattr(measuring_lock, "LIMIT", TWO_HOURS / 2)
+    monkeypatch.setattr(measuring_lock.time, "time", tell)
+    return told
+
+
 def test_a_turn_that_began_long_ago_may_end_now(other, monkeypatch):
-    """The limit counts from when somebody came, so that many turns one after the other are no error."""
-    now, asked = measuring_lock.time.time, []
-
-    def tell_two_hours_more():
-        asked.append(1)
-        if len(asked) > 1:  # the first time it came, and now it waits
-            other.leaves()
-        return now() + 7200
-
-    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
-    monkeypatch.setattr(measuring_lock.time, "time", tell_two_hours_more)
+    """The limit counts from when somebody came."""
+    told = let_time_pass(monkeypatch, before=TWO_HOURS, meanwhile=other.leaves)
     with measuring_lock.hold():
         pass
-    assert len(asked) > 1, "it did not wait"
+    assert len(told) > 1, "it did not wait"
 
 
 def test_many_turns_one_after_the_other_are_no_error(other, folder, monkeypatch):
     """The limit counts from when the last of them began."""
-    now, asked = measuring_lock.time.time, []
+    later = time.time() + TWO_HOURS
 
-    def tell_two_hours_more_in_another_turn():
-        asked.append(1)
-        if len(asked) == 1:  # it comes
-            return now()
-        os.utime(folder / "turn.lock", (now() + 7200, now() + 7200))
+    def take_another_turn():
+        os.utime(folder / "turn.lock", (later, later))
         other.leaves()
-        return now() + 7200
 
-    monkeypatch.setattr(measuring_lock, "LIMIT", 3600.0)
-    monkeypatch.setattr(measuring_lock.time, "time", tell_two_hours_more_in_another_turn)
+    told = let_time_pass(monkeypatch, before=0.0, meanwhile=take_another_turn)
     with measuring_lock.hold():
         pass
-    assert len(asked) > 1, "it did not wait"
+    assert len(told) > 1, "it did not wait"
 
 
 def test_other_accounts_can_take_the_lock(folder):
