@@ -863,12 +863,6 @@ def asked(monkeypatch):
     return pretend(monkeypatch, "mps")
 
 
-@pytest.fixture
-def inaccurate(monkeypatch):
-    """An mps device on which what arrives is one percent too large."""
-    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.01)
-
-
 def test_a_function_that_agrees_with_the_cpu_passes(asked):
     checks.assert_matches_cpu(torch.matmul, torch.randn(4, 4), torch.randn(4, 4), on=MPS)
     assert asked.copies == [torch.float32] * 2
@@ -884,7 +878,8 @@ def test_tensors_in_lists_and_dictionaries_move_too(asked):
     assert asked.copies == [torch.float32] * 2
 
 
-def test_a_function_that_differs_from_the_cpu_is_refused(inaccurate):
+def test_a_function_that_differs_from_the_cpu_is_refused(monkeypatch):
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.001)
     with pytest.raises(checks.Mismatch, match="result: "):
         checks.assert_matches_cpu(torch.matmul, torch.randn(4, 4), torch.randn(4, 4), on=MPS)
 
@@ -934,7 +929,8 @@ def test_a_module_is_copied_and_neither_cast_nor_changed(asked, network):
     assert read_state(network) == before
 
 
-def test_a_module_that_differs_from_the_cpu_is_refused(inaccurate, network):
+def test_a_module_that_differs_from_the_cpu_is_refused(monkeypatch, network):
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.01)
     with pytest.raises(checks.Mismatch):
         checks.assert_matches_cpu(network, torch.randn(8, 4), on=MPS)
 

@@ -322,9 +322,13 @@ def test_other_variables_are_not_recorded(no_variables, monkeypatch, tmp_path):
 # --- the revision ---
 
 
-def run_git(folder: Path, *words: str) -> None:
+def run_git(folder: Path, *words: str) -> str:
+    """Run git as somebody with a name; return what it prints."""
     names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)
+    done = subprocess.run(
+        ["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -363,14 +367,14 @@ def test_a_repository_without_a_commit_has_no_revision(new_repository):
 
 def test_the_last_commit_is_the_revision(repository):
     described = machine.describe()
-    assert len(described.git_revision) == 40
+    assert described.git_revision == run_git(repository, "rev-parse", "HEAD")
     assert described.git_dirty is False
 
 
-def test_a_new_file_is_a_change(repository):
+def test_a_new_file_is_a_change_of_that_revision(repository):
     (repository / "new").write_text("2")
     described = machine.describe()
-    assert len(described.git_revision) == 40
+    assert described.git_revision == run_git(repository, "rev-parse", "HEAD")
     assert described.git_dirty is True
 
 

@@ -43,8 +43,9 @@ def test_kernels_are_waited_for_and_finish_in_order(slept):
         device.launch(0.02)
         device.launch(0.003)
         device.launch(0.001)
+        device.launch(0.002)
         device.synchronize()
-        assert slept == [0.02, 0.003, 0.001]
+        assert slept == [0.02, 0.003, 0.001, 0.002]
 
 
 def test_a_shape_is_compiled_once(slept):
