@@ -48,73 +48,115 @@ class Allocator:
         self.launched.clear()
 
 
-def test_the_allocator_is_asked_where_there_is_one(monkeypatch):
-    for kind, pool in (("mps", 30_000), ("cuda", 20_000)):
-        allocator = Allocator(monkeypatch)
-        allocator.launched = [4000, -4000]  # somebody else's, not finished yet
-        with memory.peak(on=PyTorchDevice(kind, "GPU")) as peak:
-            assert "has not ended" in str(peak)
-            allocator.launched += [1000, 2000, -3000]
-            allocator.work()
-            allocator.launched += [3500, -500]  # still running when the block ends
-        assert (peak.how, peak.bytes, peak.pool_bytes) == ("allocator", 3500, pool)
-        assert (
-            str(peak)
-            == f"peak memory 3.42 KiB above the start (allocator), driver's pool {pool / 1024:.3g} KiB"
-        )
+@pytest.fixture
+def allocator(monkeypatch) -> Allocator:
+    return Allocator(monkeypatch)
 
 
-def test_out_of_memory_has_a_peak_too(monkeypatch):
-    allocator = Allocator(monkeypatch)
+def run_block(allocator: Allocator, *, kind: str) -> memory.PeakMemory:
+    """Run a block that holds 3500 bytes at most, after somebody else's work."""
+    allocator.launched = [4000, -4000]  # somebody else's, not finished yet
+    with memory.peak(on=PyTorchDevice(kind, "GPU")) as peak:
+        allocator.launched += [1000, 2000, -3000]
+        allocator.work()
+        allocator.launched += [3500, -500]  # still running when the block ends
+    return peak
 
+
+@pytest.mark.parametrize("kind", ["mps", "cuda"])
+def test_a_gpu_s_peak_is_the_allocator_s_until_all_that_was_launched_is_done(allocator, kind):
+    peak = run_block(allocator, kind=kind)
+    assert peak.how == "allocator"
+    assert peak.bytes == 3500
+
+
+@pytest.mark.parametrize(("kind", "pool"), [("mps", 30_000), ("cuda", 20_000)], ids=["mps", "cuda"])
+def test_the_driver_s_pool_is_told_apart_from_the_peak(allocator, kind, pool):
+    peak = run_block(allocator, kind=kind)
+    assert peak.pool_bytes == pool
+    assert "3.42 KiB" in str(peak)
+    assert f"{pool / 1024:.3g} KiB" in str(peak)
+
+
+def test_a_block_that_is_still_open_has_no_peak_yet(allocator):
+    with memory.peak(on=PyTorchDevice("mps", "GPU")) as peak:
+        assert "has not ended" in str(peak)
+
+
+def test_out_of_memory_has_a_peak_too(allocator):
     def fails():
         allocator.launched += [7000, -7000]
         allocator.work()
         raise RuntimeError("MPS backend out of memory")
 
-    with (
-        pytest.raises(RuntimeError, match="out of memory"),
-        memory.peak(on=PyTorchDevice("mps", "GPU")) as peak,
-    ):
+    gpu = PyTorchDevice("mps", "GPU")
+    with pytest.raises(RuntimeError, match="out of memory"), memory.peak(on=gpu) as peak:
         fails()
-    assert (peak.bytes, peak.pool_bytes) == (7000, 30_000)
+
+    assert peak.bytes == 7000
+    assert peak.pool_bytes == 30_000
+
+
+def test_a_block_that_raises_on_the_cpu_has_a_peak_too():
     with pytest.raises(ZeroDivisionError), memory.peak(on=CPU) as peak:
         raise ZeroDivisionError
     assert peak.bytes is not None
 
 
-def test_tensorflow_is_asked_and_where_nobody_knows_it_is_said(monkeypatch):
-    """Stand-ins for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
+@pytest.fixture
+def tensorflow(monkeypatch) -> SimpleNamespace:
+    """A stand-in for TensorFlow's counters: on an NVIDIA GPU it has some, a plugin's allocator may have none."""
     counts = {"current": 500, "peak": 9000}
-    told = SimpleNamespace(
+    counters = SimpleNamespace(
+        counts=counts,
         get_memory_info=lambda name: dict(counts),
         reset_memory_stats=lambda name: counts.update(peak=counts["current"]),
     )
-    config = SimpleNamespace(experimental=told)
+    config = SimpleNamespace(experimental=counters)
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     monkeypatch.setattr(PyTorchDevice, "synchronize", lambda self: None)
-    with memory.peak(on=PyTorchDevice("cuda", "GPU", framework="tensorflow")) as peak:
-        counts["peak"] = max(counts["peak"], 3000)
-    assert (peak.how, peak.bytes, peak.pool_bytes) == ("allocator", 2500, None)
+    return counters
 
-    def uncounted(name):
+
+@pytest.fixture
+def uncounted(tensorflow) -> None:
+    """TensorFlow's allocator has no counters."""
+
+    def refuse(name):
         raise ValueError("Allocator stats not available for device 'GPU:0'")
 
-    told.get_memory_info = uncounted
-    for framework in ("tensorflow", "jax"):
-        with memory.peak(on=PyTorchDevice("mps", "Apple GPU", framework=framework)) as peak:
-            pass
-        assert peak.how == "sampled", "an Apple GPU's memory is the process's"
-        gpu = PyTorchDevice("cuda", "NVIDIA H200", framework=framework)
-        with (
-            pytest.raises(ValueError, match=f"{framework} does not tell .* on NVIDIA H200"),
-            memory.peak(on=gpu),
-        ):
-            pass
+    tensorflow.get_memory_info = refuse
 
 
-def test_touched_memory_is_seen(monkeypatch):
-    """200 MB that are allocated, touched and, once they have been sampled, freed inside the block."""
+def test_tensorflow_s_counters_are_asked(tensorflow):
+    with memory.peak(on=PyTorchDevice("cuda", "GPU", framework="tensorflow")) as peak:
+        tensorflow.counts["peak"] = max(tensorflow.counts["peak"], 3000)
+
+    assert peak.how == "allocator"
+    assert peak.bytes == 2500
+    assert peak.pool_bytes is None
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_an_apple_gpu_s_memory_is_the_process_s_where_nothing_counts_it(uncounted, framework):
+    with memory.peak(on=PyTorchDevice("mps", "Apple GPU", framework=framework)) as peak:
+        pass
+    assert peak.how == "sampled"
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "jax"])
+def test_another_gpu_whose_memory_nothing_counts_is_named(uncounted, framework):
+    gpu = PyTorchDevice("cuda", "NVIDIA H200", framework=framework)
+    with (
+        pytest.raises(ValueError, match=f"{framework} does not tell .* on NVIDIA H200"),
+        memory.peak(on=gpu),
+    ):
+        pass
+
+
+@pytest.fixture
+def wait_for_sample(monkeypatch):
+    """A function that waits until the process's memory has been read after the call."""
     sampled = threading.Semaphore(0)
 
     class Watched(psutil.Process):
@@ -122,24 +164,39 @@ def test_touched_memory_is_seen(monkeypatch):
             sampled.release()
             return super().memory_info()
 
-    monkeypatch.setattr(memory.psutil, "Process", Watched)
-    with memory.peak(on=CPU) as peak:
-        array = np.ones(200 * MB, np.uint8)
+    def wait() -> None:
         while sampled.acquire(blocking=False):
             continue
         for _ in range(2):  # the first may have been under way
             assert sampled.acquire(timeout=300)
+
+    monkeypatch.setattr(memory.psutil, "Process", Watched)
+    return wait
+
+
+def test_memory_that_a_block_touches_and_frees_is_in_its_peak(wait_for_sample):
+    with memory.peak(on=CPU) as peak:
+        array = np.ones(200 * MB, np.uint8)
+        wait_for_sample()
         del array
+
+    assert peak.how == "sampled"
     assert 190 * MB < peak.bytes < 300 * MB, f"{peak.bytes / MB} MB"
-    assert (peak.how, peak.pool_bytes) == ("sampled", None)
+
+
+def test_the_cpu_has_no_driver_s_pool():
+    with memory.peak(on=CPU) as peak:
+        pass
+    assert peak.pool_bytes is None
     assert "pool" not in str(peak)
 
 
 class Process:
-    """The process's resident memory as the test says."""
+    """A process whose resident memory, and the system's record of it, are as the test says."""
 
     def __init__(self) -> None:
         self.rss = 1000
+        self.record = 9000
         self.sampled = threading.Event()
 
     def memory_info(self):
@@ -149,23 +206,33 @@ class Process:
         return read
 
 
-def test_samples_and_the_systems_record_are_put_together(monkeypatch):
-    process, record = Process(), [9000]
-    monkeypatch.setattr(memory.psutil, "Process", lambda: process)
-    monkeypatch.setattr(memory, "_read_highest_ever", lambda: record[0])
+@pytest.fixture
+def process(monkeypatch) -> Process:
+    made = Process()
+    monkeypatch.setattr(memory.psutil, "Process", lambda: made)
+    monkeypatch.setattr(memory, "_read_highest_ever", lambda: made.record)
+    return made
+
+
+def test_a_record_from_before_the_block_is_not_the_block_s(process):
     with memory.peak(on=CPU) as peak:
         process.rss = 4000
         process.sampled.wait(300)
         process.rss = 500
-    assert peak.bytes == 3000, "a record from before the block is not the block's"
-    process.rss = 1000
+    assert peak.bytes == 3000
+
+
+def test_a_record_of_the_block_counts_that_was_too_short_to_be_sampled(process):
     with memory.peak(on=CPU) as peak:
-        record[0] = 9500  # too short to be sampled
+        process.record = 9500
     assert peak.bytes == 8500
+
+
+def test_memory_at_the_end_of_a_block_counts(process, monkeypatch):
     monkeypatch.setattr(memory, "INTERVAL", 1e9)
     with memory.peak(on=CPU) as peak:
         process.rss = 1700
-    assert peak.bytes == 700, "the end of the block is looked at"
+    assert peak.bytes == 700
 
 
 OLDER = [(16, 15, 10.67), (32, 15, 21.33), (36, 15, 27.0), (64, 15, 48.0)]

@@ -11,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from nbformat import v4
 
 from metallab import needs, notebook
 from metallab.isolated import magic
@@ -51,10 +52,10 @@ def test_programs_are_missed_when_they_are_hidden(no_tools):
 def test_objective_cpp_is_missed_without_its_package(monkeypatch):
     monkeypatch.setattr(needs, "has_compiler", lambda: True)
     monkeypatch.setattr(needs, "_has_shader_compiler", lambda: True)
-    has_it = needs.TOOLS["objective-c++"].is_here()
+    assert needs.TOOLS["objective-c++"].is_here()
 
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: None)
-    assert (has_it, needs.TOOLS["objective-c++"].is_here()) == (True, False)
+    assert not needs.TOOLS["objective-c++"].is_here()
 
 
 @LINUX
@@ -69,69 +70,85 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
     assert [tool.fix() for tool in needs.missing(names)] == ["make setup FORCE=1"] * 2
 
 
-def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("code", "lacking"),
+    [
+        pytest.param(0, set(), id="with Xcode's tools"),
+        pytest.param(2, {"xcode-select --install"}, id="without them"),
+    ],
+)
+def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch, tmp_path, code, lacking):
     """Its Objective-C++ compiler comes with Xcode's command-line tools."""
+    run = lambda command, **_: subprocess.CompletedProcess(command, code)
     monkeypatch.setattr(needs, "CORE_AI", tmp_path)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(needs.importlib.util, "find_spec", lambda name: name)
-    for code, lacking in ((0, []), (2, ["xcode-select --install"])):
-        monkeypatch.setattr(
-            subprocess,
-            "run",
-            lambda command, code=code, **_: subprocess.CompletedProcess(command, code),
-        )
-        assert {tool.fix() for tool in needs.missing(needs.TOOLS)} == {
-            "make setup COREAI=1",
-            *lacking,
-        }
+    monkeypatch.setattr(subprocess, "run", run)
+
+    fixes = {tool.fix() for tool in needs.missing(needs.TOOLS)}
+    assert fixes == {"make setup COREAI=1"} | lacking
 
 
-def test_another_linux_is_told_what_to_install(no_tools, monkeypatch):
-    """`make packages` calls apt-get; and an ARM machine gets no simulated GPU by installing g++."""
+def test_a_linux_without_apt_is_told_what_to_install(no_tools, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     assert needs.TOOLS["objective-c++"].fix().startswith("install g++ ")
+
+
+def test_a_linux_with_apt_is_told_what_calls_it(no_tools, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     assert needs.TOOLS["c++"].fix() == "make packages"
     assert needs.TOOLS["objective-c++"].fix() == "make setup FORCE=1"
+
+
+@pytest.mark.parametrize(
+    ("machine", "can_be_had"), [("x86_64", True), ("aarch64", False)], ids=["Intel", "ARM"]
+)
+def test_no_compiler_gives_a_linux_on_arm_the_simulated_gpu(
+    no_tools, monkeypatch, machine, can_be_had
+):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    for machine, has in (("x86_64", True), ("aarch64", False)):
-        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
-        assert needs.TOOLS["apple-gpu"].is_here() is has
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert needs.TOOLS["apple-gpu"].is_here() is can_be_had
 
 
 @pytest.mark.parametrize(
     "told",
     [
-        {"expects": "better", "comparison": "a", "variant": "b"},
-        {"expects": "faster"},
+        pytest.param({"expects": "better", "comparison": "a", "variant": "b"}, id="no verdict"),
+        pytest.param({"expects": "faster"}, id="of no comparison"),
     ],
 )
 def test_an_expectation_that_is_not_understood_names_its_cell(told):
-    from nbformat import v4
-
     cell = v4.new_code_cell("1", id="measure", metadata={"metallab": told})
     with pytest.raises(notebook.Failure, match=r"measure.*expects"):
         notebook.expectations(v4.new_notebook(cells=[cell]))
 
 
-def test_what_is_shown_is_what_the_runner_reads(capsys):
-    """One object: words for a reader, a type of its own for the runner, nothing that a page would execute."""
-    missing = needs.MissingTool("the <model>", "make it")
-    bundle = missing._repr_mimebundle_()
-    assert bundle["text/plain"] == "NOT RUN: the <model>.\nTo fix it: make it"
-    assert "&lt;model&gt;" in bundle["text/html"]
-    from nbformat import v4
+MISSING = needs.MissingTool("the <model>", "make it")
+TOLD = "NOT RUN: the <model>.\nTo fix it: make it"
 
-    cells = [
-        v4.new_markdown_cell("# One\n\n## Two"),
-        v4.new_code_cell("1", outputs=[v4.new_output("display_data", bundle)]),
-    ]
-    assert not_run(v4.new_notebook(cells=cells)) == [
-        {"where": "cell 1 (Two)", "what": "the <model>", "fix": "make it"}
-    ]
+
+def test_what_is_missing_is_shown_as_words_and_as_nothing_that_a_page_would_execute():
+    shown = MISSING._repr_mimebundle_()
+    assert shown["text/plain"] == TOLD
+    assert "&lt;model&gt;" in shown["text/html"]
+
+
+def test_the_runner_reads_what_is_missing_from_the_output_that_shows_it():
+    output = v4.new_output("display_data", MISSING._repr_mimebundle_())
+    cells = [v4.new_markdown_cell("# One\n\n## Two"), v4.new_code_cell("1", outputs=[output])]
+
+    (gap,) = not_run(v4.new_notebook(cells=cells))
+    assert gap == {"where": "cell 1 (Two)", "what": "the <model>", "fix": "make it"}
+
+
+def test_outside_of_a_notebook_what_is_missing_is_printed(capsys):
     needs.incomplete("the <model>", "make it")
-    assert capsys.readouterr().out == "NOT RUN: the <model>.\nTo fix it: make it\n"
+    assert capsys.readouterr().out == f"{TOLD}\n"
 
 
 COMPILERS = [
@@ -198,10 +215,14 @@ def cells(monkeypatch):
 def test_a_page_that_did_not_run_whole_is_told_so_each_time_its_last_cell_is_run(cells):
     cells.append("convert()")
     needs.incomplete("the model was not converted", "buy it")
-    for _ in range(2):
-        cells.append("records.save()")
-        with pytest.raises(needs.NotRun, match="cell 1: the model was not converted"):
-            needs.close_page("01_page")
+
+    cells.append("records.save()")
+    with pytest.raises(needs.NotRun, match="cell 1: the model was not converted"):
+        needs.close_page("01_page")
+
+    cells.append("records.save()")
+    with pytest.raises(needs.NotRun, match="cell 1: the model was not converted"):
+        needs.close_page("01_page")
 
 
 def test_a_cell_that_was_run_again_with_its_tool_no_longer_counts(cells):
@@ -213,9 +234,11 @@ def test_a_cell_that_was_run_again_with_its_tool_no_longer_counts(cells):
 
 
 def test_a_cell_that_lacks_its_tool_twice_is_named_once(cells):
-    for _ in range(2):
-        cells.append("convert()")
-        needs.incomplete("the model was not converted", "buy it")
+    cells.append("convert()")
+    needs.incomplete("the model was not converted", "buy it")
+    cells.append("convert()")
+    needs.incomplete("the model was not converted", "buy it")
+
     with pytest.raises(needs.NotRun) as raised:
         needs.close_page("01_page")
     assert str(raised.value).count("was not converted") == 1

@@ -114,12 +114,16 @@ def test_core_ai_has_wheels_for_some_systems(monkeypatch, system, machine, versi
     assert needs.bootstrap.loads_core_ai() == has_wheel
 
 
-def test_the_fix_for_mlx_is_set_up_where_its_wheel_loads(monkeypatch):
-    fixes = {}
-    for loads in (True, False):
-        monkeypatch.setattr(needs.bootstrap, "loads_mlx", lambda loads=loads: loads)
-        fixes[loads] = needs.TOOLS["mlx"].fix()
-    assert fixes == {True: needs.SETUP, False: needs.NEWER_LINUX}
+@pytest.mark.parametrize(
+    ("loads", "fix"),
+    [
+        pytest.param(True, needs.SETUP, id="its wheel loads"),
+        pytest.param(False, needs.NEWER_LINUX, id="the system is too old"),
+    ],
+)
+def test_the_fix_for_mlx_is_set_up_where_its_wheel_loads(monkeypatch, loads, fix):
+    monkeypatch.setattr(needs.bootstrap, "loads_mlx", lambda: loads)
+    assert needs.TOOLS["mlx"].fix() == fix
 
 
 def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without):
@@ -135,12 +139,12 @@ def test_a_page_that_lacks_its_tool_is_incomplete_before_its_first_cell(without)
     nbformat.validate(page)
 
 
-def test_only_core_ai_and_mlx_are_optional():
-    assert needs.OPTIONAL == ("coreai", "mlx")
+PAGES = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 
 
-def test_each_page_ends_with_what_closes_it():
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_ends_with_what_closes_it(path):
     """Elsewhere than in the runner nothing else notices that a page is incomplete."""
-    for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
-        cells = [c for c in nbformat.read(path, as_version=4).cells if notebook.is_code(c)]
-        assert cells[-1].source == "metallab.finish()", path.name
+    cells = filter(notebook.is_code, nbformat.read(path, as_version=4).cells)
+    *_, last = cells
+    assert last.source == "metallab.finish()"

@@ -35,41 +35,52 @@ def test_of_what_was_skipped_the_reason_is_shown():
     assert "no GPU" in str(parity.agreement(REAL, isolated.Skipped("no GPU")))
 
 
-def test_outputs_are_compared_at_the_tolerance_of_the_dtype():
-    for array in (REAL, PAIRS):
-        assert told(torch.exp, np.exp, array, on=CPU) == "agrees"
-        assert told(torch.exp, np.exp, array, on=CPU, dtype="float64") == "agrees"
-        answer = told(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
-        assert answer.startswith("DIFFERS: ")
-        assert "of 12 values differ" in answer
+@pytest.mark.parametrize("array", [REAL, PAIRS], ids=["real", "complex"])
+@pytest.mark.parametrize("more", [{}, {"dtype": "float64"}], ids=["float32", "float64"])
+def test_outputs_that_differ_by_rounding_alone_agree(array, more):
+    assert told(torch.exp, np.exp, array, on=CPU, **more) == "agrees"
+
+
+@pytest.mark.parametrize("array", [REAL, PAIRS], ids=["real", "complex"])
+def test_a_thousandth_is_an_error_in_float32(array):
+    answer = told(lambda x: 1.001 * torch.exp(x), np.exp, array, on=CPU)
+    assert answer.startswith("DIFFERS: ")
+    assert "of 12 values differ" in answer
+
+
+def test_a_thousandth_is_rounding_in_float16():
     assert told(lambda x: 1.001 * x, lambda x: x, PAIRS, on=CPU, dtype="float16") == "agrees"
+
+
+def test_the_sign_of_an_imaginary_part_is_compared():
     assert told(torch.conj, lambda x: x, PAIRS, on=CPU).startswith("DIFFERS: 12 of 12")
 
 
-def test_both_sides_see_the_same_rounded_numbers():
-    """A device is not blamed for the rounding of its inputs, and the reference computes in 64 bits."""
-    for dtype, pairs in (
-        ("float16", torch.complex32),
-        ("float32", torch.complex64),
-        ("float64", torch.complex128),
-    ):
-        for array, wanted, wide in (
-            (REAL, getattr(torch, dtype), "float64"),
-            (PAIRS, pairs, "complex128"),
-        ):
-            seen = []
-            told(
-                lambda x, seen=seen: seen.append(x) or x,
-                lambda x, seen=seen: seen.append(x) or x,
-                array,
-                on=CPU,
-                dtype=dtype,
-            )
-            theirs, ours = seen
-            assert (ours.dtype, theirs.dtype.name) == (wanted, wide)
-            assert np.array_equal(
-                theirs, torch.tensor(array).to(wanted).to(getattr(torch, wide)).numpy()
-            )
+@pytest.mark.parametrize(
+    ("array", "dtype", "given", "reference"),
+    [
+        pytest.param(REAL, "float16", torch.float16, "float64", id="float16"),
+        pytest.param(REAL, "float32", torch.float32, "float64", id="float32"),
+        pytest.param(REAL, "float64", torch.float64, "float64", id="float64"),
+        pytest.param(PAIRS, "float16", torch.complex32, "complex128", id="complex32"),
+        pytest.param(PAIRS, "float32", torch.complex64, "complex128", id="complex64"),
+        pytest.param(PAIRS, "float64", torch.complex128, "complex128", id="complex128"),
+    ],
+)
+def test_the_reference_computes_in_64_bits_with_the_rounded_numbers(array, dtype, given, reference):
+    """So that a device is not blamed for the rounding of its inputs."""
+    seen = []
+    see = lambda x: seen.append(x) or x
+    told(see, see, array, on=CPU, dtype=dtype)
+    theirs, ours = seen
+
+    assert ours.dtype == given
+    assert theirs.dtype.name == reference
+    rounded = torch.tensor(array).to(given).to(getattr(torch, reference))
+    assert np.array_equal(theirs, rounded.numpy())
+
+
+def test_whole_numbers_stay_whole():
     whole = np.array([[3, 1]])
     assert told(lambda x: x.cumsum(1), lambda x: np.cumsum(x, 1), whole, on=CPU) == "agrees"
 
@@ -80,23 +91,38 @@ def test_it_is_the_device_that_computes(monkeypatch):
     assert told(torch.exp, np.exp, REAL, on=here).startswith("DIFFERS: 12 of 12")
 
 
-def test_of_empty_arrays_the_shapes_are_compared():
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        pytest.param(lambda x: x.sort(dim=1).values, "agrees", id="alike"),
+        pytest.param(lambda x: x.T, "DIFFERS: shapes differ", id="turned"),
+    ],
+)
+def test_of_empty_arrays_the_shapes_are_compared(function, answer):
     nothing = np.zeros((2, 0))
-    assert told(lambda x: x.sort(dim=1).values, np.sort, nothing, on=CPU) == "agrees"
-    assert told(lambda x: x.T, np.sort, nothing, on=CPU).startswith("DIFFERS: shapes differ")
+    assert told(function, np.sort, nothing, on=CPU).startswith(answer)
 
 
-def test_refusals_are_reported_and_mistakes_raise():
-    def refuse(error):
-        def function(x):
-            raise error
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        pytest.param(NotImplementedError("no kernel\nmore"), "refused: no kernel", id="no kernel"),
+        pytest.param(TypeError("no float64 here"), "refused: no float64 here", id="no dtype"),
+        pytest.param(RuntimeError(), "refused: RuntimeError", id="no text"),
+    ],
+)
+def test_what_a_device_refuses_is_an_answer(error, answer):
+    def refuse(x):
+        raise error
 
-        return told(function, np.exp, REAL, on=CPU)
+    assert told(refuse, np.exp, REAL, on=CPU) == answer
 
-    assert refuse(NotImplementedError("no kernel\nlong text")) == "refused: no kernel"
-    assert refuse(TypeError("no float64 here")) == "refused: no float64 here"
-    assert refuse(RuntimeError()) == "refused: RuntimeError"
+
+def test_a_call_that_pytorch_does_not_have_raises():
     with pytest.raises(TypeError, match="invalid combination"):
         told(lambda x: x.sort(0, stable=True), np.sort, REAL, on=CPU)
+
+
+def test_a_mistake_in_the_reference_raises():
     with pytest.raises(ZeroDivisionError):
         told(torch.exp, lambda x: 1 / 0, REAL, on=CPU)

@@ -187,17 +187,10 @@ def test_a_notebook_outside_writes_beside_itself(own):
 def test_a_notebook_outside_that_nbconvert_executes_writes_beside_itself(own, tmp_path):
     (elsewhere := tmp_path / "elsewhere").mkdir()
     path = write_notebook(own, SAVES)
-    nbconvert = [
-        sys.executable,
-        "-m",
-        "nbconvert",
-        "--execute",
-        "--to",
-        "notebook",
-        "--output-dir",
-        elsewhere,
-    ]
-    run(*nbconvert, path, cwd=elsewhere)
+
+    nbconvert = [sys.executable, "-m", "nbconvert", "--execute", "--to", "notebook"]
+    run(*nbconvert, "--output-dir", elsewhere, path, cwd=elsewhere)
+
     assert_saved_in(own)
     assert written(elsewhere) == {"mine.ipynb"}
 
@@ -235,13 +228,8 @@ def test_a_run_started_outside_writes_there_and_git_does_not_see_it(own):
 
 def test_a_command_outside_writes_there(own):
     """As the script of this environment: it is asked for no model that there is, and has made the folder before."""
-    run(
-        Path(sys.executable).with_name("metallab"),
-        "doctor",
-        "no_such_module:example",
-        cwd=own,
-        code=2,
-    )
+    metallab = Path(sys.executable).with_name("metallab")
+    run(metallab, "doctor", "no_such_module:example", cwd=own, code=2)
     assert (own / "build" / "metallab" / "doctor").is_dir()
     assert changes(own) == ""
 

@@ -36,75 +36,80 @@ def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="C
 
 
 def comparison(ratio=None, withheld=None):
-    measured, ratios = (
-        {name: measurement(name) for name in ("base", "other")},
-        {"other": ratio} if ratio else {},
-    )
+    measured = {name: measurement(name) for name in ("base", "other")}
+    ratios = {"other": ratio} if ratio else {}
     return Comparison("softshrink", "latency", "base", measured, ratios, withheld or {}, "checked")
+
+
+def with_measurements(made, **changes):
+    """The comparison with the same changes of each of its measurements."""
+    changed = {n: dataclasses.replace(m, **changes) for n, m in made.measurements.items()}
+    return dataclasses.replace(made, measurements=changed)
 
 
 def texts(figure):
     return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
 
 
+def ratio(median, *, low, high, n=24):
+    return Ratio("other", "base", median, low, high, n)
+
+
+def drawn_intervals(figure):
+    """The two ends of each interval that a figure of speed-ups draws."""
+    lines = [line for bars in figure.axes[0].containers for line in bars[2]]
+    segments = [segment for line in lines for segment in line.get_segments()]
+    return [(start[0], end[0]) for start, end in segments]
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"),
+    ("median", "low", "high", "verdict"),
     [
-        (1.5, 2.5, "faster"),
-        (0.5, 0.9, "slower"),
-        (0.9, 2.5, "inconclusive"),
-        (0.995, 1.005, "same"),
-        (0, math.inf, "inconclusive"),
+        pytest.param(2.0, 1.5, 2.5, "faster", id="faster"),
+        pytest.param(0.7, 0.5, 0.9, "slower", id="slower"),
+        pytest.param(2.0, 0.9, 2.5, "inconclusive", id="inconclusive"),
+        pytest.param(1.0, 0.995, 1.005, "same", id="same"),
     ],
 )
-def test_speedups_draw_the_interval_and_say_the_verdict(low, high, verdict):
-    ratio = Ratio("other", "base", {"slower": 0.7, "same": 1.0}.get(verdict, 2.0), low, high, 24)
-    figure = plots.speedups([comparison(ratio)])
+def test_a_speed_up_is_drawn_with_its_interval_and_its_verdict(median, low, high, verdict):
+    figure = plots.speedups([comparison(ratio(median, low=low, high=high))])
+    assert drawn_intervals(figure) == [pytest.approx((low, high))]
     assert any(verdict in text for text in texts(figure))
-    drawn = [
-        segment
-        for bars in figure.axes[0].containers
-        for line in bars[2]
-        for segment in line.get_segments()
-    ]
-    if math.isfinite(high):
-        assert [tuple(point[0] for point in segment) for segment in drawn] == [
-            pytest.approx((low, high))
-        ]
-    else:
-        assert not drawn
+
+
+def test_a_speed_up_without_an_interval_has_none_drawn():
+    figure = plots.speedups([comparison(ratio(2.0, low=0, high=math.inf))])
+    assert drawn_intervals(figure) == []
+    assert any("inconclusive" in text for text in texts(figure))
 
 
 def test_too_few_pairs_are_not_given_a_verdict():
     few = Ratio("other", "base", 0.05, 0.0, math.inf, 3, (0.05, 0.04, 0.06))
-    assert "0.05, inconclusive: 3 pairs; an interval needs 6" in texts(
-        plots.speedups([comparison(few)])
-    )
+    shown = texts(plots.speedups([comparison(few)]))
+    assert "0.05, inconclusive: 3 pairs; an interval needs 6" in shown
 
 
-def test_what_is_in_doubt_is_not_drawn():
-    """Outputs that differ, a busy machine, a sentinel that drifted: the reason stands where the bar would."""
-    fine = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
-    busy = {name: dataclasses.replace(m, others=1.0) for name, m in fine.measurements.items()}
-    drifted = Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3)))
-    for doubtful, reason in (
-        (
-            comparison(withheld={"other": Withheld(Reason.OUTPUTS_DIFFER, "by 3")}),
-            Reason.OUTPUTS_DIFFER,
-        ),
-        (dataclasses.replace(fine, measurements=busy), Reason.BUSY_MACHINE),
-        (dataclasses.replace(fine, sentinels=(drifted,)), Reason.DRIFTED),
-    ):
-        figure = plots.speedups([doubtful])
-        assert Withheld(reason).label in texts(figure)
-        assert not figure.axes[0].containers
-        assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
+FASTER = comparison(ratio(2.0, low=1.5, high=2.5))
+WITHHELD = {
+    Reason.OUTPUTS_DIFFER: comparison(withheld={"other": Withheld(Reason.OUTPUTS_DIFFER, "by 3")}),
+    Reason.BUSY_MACHINE: with_measurements(FASTER, others=1.0),
+    Reason.DRIFTED: dataclasses.replace(
+        FASTER, sentinels=(Sentinel(measurement(), measurement(samples=(2e-3, 4e-3, 6e-3))),)
+    ),
+}
+"""A comparison for each reason to withhold its speed-up."""
+
+
+@pytest.mark.parametrize(("reason", "doubtful"), WITHHELD.items(), ids=WITHHELD)
+def test_where_a_speed_up_is_withheld_its_reason_stands_in_place_of_the_bar(reason, doubtful):
+    figure = plots.speedups([doubtful])
+    assert Withheld(reason).label in texts(figure)
+    assert not figure.axes[0].containers
+    assert "2.00" not in " ".join(texts(figure)) + figure.get_label()
 
 
 def test_where_no_speed_up_is_given_the_times_are_drawn_and_marked():
-    made = comparison(Ratio("other", "base", 2.0, 1.5, 2.5, 24))
-    busy = {name: dataclasses.replace(m, others=1.0) for name, m in made.measurements.items()}
-    figure = plots.speedups([dataclasses.replace(made, measurements=busy)])
+    figure = plots.speedups([with_measurements(FASTER, others=1.0)])
     assert texts(figure).count("2 ms") == 2, "the medians of both"
     assert Withheld(Reason.BUSY_MACHINE).label in texts(figure)
     assert "BUSY" in figure.get_suptitle()
@@ -112,27 +117,35 @@ def test_where_no_speed_up_is_given_the_times_are_drawn_and_marked():
 
 def test_simulated_times_are_not_drawn_where_no_speed_up_is_given():
     made = comparison(withheld={"other": SIMULATED})
-    imitated = {n: dataclasses.replace(m, simulated=True) for n, m in made.measurements.items()}
-    figure = plots.speedups([dataclasses.replace(made, measurements=imitated)])
+    figure = plots.speedups([with_measurements(made, simulated=True)])
     assert not any(axes.axison for axes in figure.axes)
     assert "2 ms" not in " ".join(texts(figure))
 
 
-def test_times_of_a_busy_machine_say_so_in_the_title():
-    busy = dataclasses.replace(measurement(), others=1.0)
-    made = [lambda all: plots.curves({"a": dict(enumerate(all, 1))}, xlabel="n", heading="product")]
-    for draw in [*made, lambda all: plots.stages({"p": {"infer": all[0], "total": all[0]}})]:
-        assert "BUSY MACHINE: other programs ran meanwhile" in draw([busy]).get_suptitle().replace(
-            "\n", " "
-        )
-        assert "BUSY" not in draw([measurement()]).get_suptitle()
+def draw_a_curve(measured):
+    return plots.curves({"a": {1: measured}}, xlabel="n", heading="product")
+
+
+def draw_stages(measured):
+    return plots.stages({"p": {"infer": measured, "total": measured}})
+
+
+@pytest.mark.parametrize("draw", [draw_a_curve, draw_stages])
+def test_times_of_a_busy_machine_say_so_in_the_title(draw):
+    title = draw(dataclasses.replace(measurement(), others=1.0)).get_suptitle()
+    assert "BUSY MACHINE" in title.replace("\n", " ")
+
+
+@pytest.mark.parametrize("draw", [draw_a_curve, draw_stages])
+def test_times_of_a_quiet_machine_have_no_warning_in_the_title(draw):
+    assert "BUSY" not in draw(measurement()).get_suptitle()
 
 
 def test_points_without_a_speed_up_are_hollow():
     at = {n: measurement() for n in (1, 2, 8)}
     lines = {"short": at, "whole": at | {4: measurement()}}
-    figure = plots.curves(lines, xlabel="n", heading="x", withheld=[4, 8])
-    (axes,) = figure.axes
+    (axes,) = plots.curves(lines, xlabel="n", heading="x", withheld=[4, 8]).axes
+
     assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 8], [1, 2, 4, 8]]
     (hollow,) = (each for each in axes.collections if isinstance(each, PathCollection))
     assert sorted(x for x, _ in hollow.get_offsets()) == [4, 8, 8]
@@ -219,19 +232,30 @@ def test_words_stay_words(notebook, words):
     assert "<script" not in data["text/html"]
 
 
-def test_a_figure_is_drawn_once_each_time_it_is_shown(notebook, monkeypatch):
+@pytest.fixture
+def drawings(monkeypatch) -> list[int]:
+    """A list that grows by one whenever a figure is drawn."""
     drawn = []
     draw = FigureCanvasBase.print_figure
     monkeypatch.setattr(
         FigureCanvasBase, "print_figure", lambda *a, **k: drawn.append(1) or draw(*a, **k)
     )
+    return drawn
+
+
+def test_a_figure_is_drawn_once_for_both_forms_in_which_it_is_shown(notebook, drawings):
+    notebook.display_formatter.format(small_figure())
+    assert len(drawings) == 1
+
+
+def test_a_figure_that_is_shown_again_shows_what_was_drawn_since(notebook, drawings):
     figure = small_figure()
     first, _ = notebook.display_formatter.format(figure)
-    assert len(drawn) == 1
     figure.axes[0].plot([2, 1])
     second, _ = notebook.display_formatter.format(figure)
-    assert len(drawn) == 2
-    assert first["image/png"] != second["image/png"], "it shows what was drawn since"
+
+    assert first["image/png"] != second["image/png"]
+    assert len(drawings) == 2
 
 
 def test_another_figure_is_shown_as_ever_after_one_with_words_is_gone(notebook):
@@ -253,8 +277,10 @@ def test_a_figure_keeps_its_size_on_a_sharp_screen(notebook):
     usual, _ = notebook.display_formatter.format(small_figure())
     select_figure_formats(notebook, {"retina"}, bbox_inches="tight")
     data, metadata = notebook.display_formatter.format(small_figure())
+
     assert width_of(data) > 1.9 * width_of(usual)
-    assert int(the_image(data)["width"]) == metadata["image/png"]["width"] == width_of(data) // 2
+    assert int(the_image(data)["width"]) == width_of(data) // 2
+    assert metadata["image/png"]["width"] == width_of(data) // 2
     assert metadata["image/png"]["alt"] == "a line"
 
 
@@ -263,8 +289,10 @@ def test_a_notebook_set_to_svg_shows_svg_with_words(notebook):
     data, metadata = notebook.display_formatter.format(small_figure())
     image = the_image(data)
     kind, _, encoded = image["src"].partition(";base64,")
-    assert (kind, image["alt"]) == ("data:image/svg+xml", "a line")
+
+    assert kind == "data:image/svg+xml"
     assert base64.b64decode(encoded).decode() == data["image/svg+xml"]
+    assert image["alt"] == "a line"
     assert metadata["image/svg+xml"]["alt"] == "a line"
 
 
@@ -283,22 +311,31 @@ def test_a_figure_with_words_goes_through_pickle():
     assert the_image(copy._repr_mimebundle_()[0])["alt"] == "a line"
 
 
-def test_multiples_are_one_picture_with_the_words_of_all():
-    def draw(scale):
-        return (
-            plots.losses({"a": [[scale, 1.0]]}, device="Chip X")
-            if scale
-            else plots.plt.subplots(figsize=(2, 1))[0]
-        )
+def draw_losses(scale):
+    """Losses, or a figure without words where the scale is 0."""
+    if scale == 0:
+        return plots.plt.subplots(figsize=(2, 1))[0]
+    return plots.losses({"a": [[scale, 1.0]]}, device="Chip X")
 
-    made = plots.multiples(draw, [8.0, 0, 1.0])
-    pixels = plots.plt.imread(io.BytesIO(made.data))
-    (height, width, _), ink = pixels.shape, pixels[..., :3].min(axis=2) < 0.9
+
+@pytest.fixture(scope="module")
+def three_multiples():
+    return plots.multiples(draw_losses, [8.0, 0, 1.0])
+
+
+def test_multiples_are_one_picture_in_rows_of_two(three_multiples):
+    pixels = plots.plt.imread(io.BytesIO(three_multiples.data))
+    height, width, _ = pixels.shape
+    ink = pixels[..., :3].min(axis=2) < 0.9
+
     assert ink[: height // 2, : width // 2].any()
     assert ink[height // 2 :, : width // 2].any()
     assert not ink[height // 2 :, width // 2 :].any(), "there is no fourth"
+
+
+def test_multiples_have_the_words_of_all_and_one_without_words_its_value(three_multiples):
     words = "median training loss at the end: a: 1"
-    first, second = made.words.split(" 0 ")  # one without a name is told by its value
+    first, second = three_multiples.words.split(" 0 ")
     assert first.endswith(words)
     assert second.endswith(words)
 
@@ -306,48 +343,84 @@ def test_multiples_are_one_picture_with_the_words_of_all():
 # --- what each shows ---
 
 
-def test_stages_are_pieces_of_a_bar_as_long_as_their_medians():
-    def parts(**seconds):
-        return {name: measurement(name, (value,)) for name, value in seconds.items()}
+def stages(**seconds):
+    """Stages that take so many seconds each."""
+    return {name: measurement(name, (value,)) for name, value in seconds.items()}
 
-    figure = plots.stages(
-        {"left": parts(load=1e-3, compute=3e-3, total=4e-3), "right": parts(load=2e-3, total=2e-3)}
-    )
-    axes = figure.axes[0]
-    pieces = {
-        bars.get_label(): [(bar.get_x(), bar.get_width()) for bar in bars]
-        for bars in axes.containers
-    }
-    assert pieces == {
-        "load": [(0, pytest.approx(1)), (0, pytest.approx(2))],
-        "compute": [(pytest.approx(1), pytest.approx(3)), (pytest.approx(2), 0)],
-    }
-    shown = " ".join(texts(figure))
+
+@pytest.fixture(scope="module")
+def two_bars():
+    left = stages(load=1e-3, compute=3e-3, total=4e-3)
+    right = stages(load=2e-3, total=2e-3)
+    return plots.stages({"left": left, "right": right})
+
+
+def place_and_length(bars):
+    return [(pytest.approx(bar.get_x()), pytest.approx(bar.get_width())) for bar in bars]
+
+
+def test_stages_are_pieces_of_a_bar_as_long_as_their_medians(two_bars):
+    load, compute = two_bars.axes[0].containers
+    assert load.get_label() == "load"
+    assert place_and_length(load) == [(0, 1), (0, 2)]
+    assert compute.get_label() == "compute"
+    assert place_and_length(compute) == [(1, 3), (2, 0)]
+
+
+def test_a_picture_of_stages_names_its_bars_its_unit_and_its_device(two_bars):
+    labels = two_bars.axes[0].get_yticklabels()
+    shown = " ".join(texts(two_bars))
+    assert [label.get_text() for label in labels] == ["left", "right"]
     assert "[ms]" in shown
     assert "Chip X" in shown
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["left", "right"]
-    assert "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms" in figure.get_label()
 
 
-def test_losses_are_a_line_and_a_band_over_seeds():
+def test_words_of_stages_have_their_times(two_bars):
+    words = "left: load 1 ms, compute 3 ms, total 4 ms; right: load 2 ms"
+    assert words in two_bars.get_label()
+
+
+@pytest.fixture(scope="module")
+def two_losses():
     runs = {"float32": [[2.0, 1.0], [4.0, 0.5], [3.0, 0.8]], "bf16": np.array([[3.0, 1.5]])}
-    figure = plots.losses(runs, device="Chip X")
-    axes = figure.axes[0]
+    return plots.losses(runs, device="Chip X")
+
+
+def test_losses_are_a_line_of_medians_and_a_band_over_seeds(two_losses):
+    (axes,) = two_losses.axes
     assert [list(line.get_ydata()) for line in axes.lines] == [[3.0, 0.8], [3.0, 1.5]]
     band = axes.collections[0].get_paths()[0].get_extents()
-    assert (band.ymin, band.ymax) == (0.5, 4.0)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["float32", "bf16"]
-    assert figure.get_label() == "median training loss at the end: float32: 0.8; bf16: 1.5"
-    assert "Chip X" in figure.get_suptitle()
+    assert band.ymin == 0.5
+    assert band.ymax == 4.0
 
 
-def test_a_picture_of_what_was_not_made_says_why():
-    missing = isolated.Skipped("no GPU")
-    words = "Nothing to show: no GPU."
-    assert plots.losses({"CPU": [missing], "GPU": [missing]}, device=missing).get_label() == words
-    late = [[2.0, 1.0], missing]  # the second seed alone
-    assert plots.losses({"GPU": late}, device="Chip X").get_label() == words
-    some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [missing]}, device="Chip X")
+def test_a_picture_of_losses_names_its_lines_and_its_device(two_losses):
+    legend = two_losses.axes[0].get_legend().get_texts()
+    assert [text.get_text() for text in legend] == ["float32", "bf16"]
+    assert "Chip X" in two_losses.get_suptitle()
+
+
+def test_words_of_losses_have_the_last_of_each_line(two_losses):
+    words = "median training loss at the end: float32: 0.8; bf16: 1.5"
+    assert two_losses.get_label() == words
+
+
+NO_GPU = isolated.Skipped("no GPU")
+
+
+@pytest.mark.parametrize(
+    ("runs", "device"),
+    [
+        pytest.param({"CPU": [NO_GPU], "GPU": [NO_GPU]}, NO_GPU, id="nothing"),
+        pytest.param({"GPU": [[2.0, 1.0], NO_GPU]}, "Chip X", id="not the second seed"),
+    ],
+)
+def test_a_picture_of_what_was_not_made_says_why(runs, device):
+    assert plots.losses(runs, device=device).get_label() == "Nothing to show: no GPU."
+
+
+def test_a_picture_of_losses_leaves_out_a_device_that_was_skipped():
+    some = plots.losses({"CPU": [[2.0, 1.0]], "GPU": [NO_GPU]}, device="Chip X")
     assert some.get_label() == "median training loss at the end: CPU: 1"
 
 
@@ -360,13 +433,13 @@ def test_no_point_is_lost_beside_a_logarithmic_axis(nowhere):
 
 
 def test_the_axis_names_small_speed_ups_as_fractions():
-    figure = plots.speedups([comparison(Ratio("other", "base", 1 / 70, 1 / 75, 1 / 66, 6))])
+    figure = plots.speedups([comparison(ratio(1 / 70, low=1 / 75, high=1 / 66, n=6))])
     figure.draw_without_rendering()
     assert "1/64" in texts(figure)
 
 
 def test_words_beside_a_speed_up_end_within_the_picture():
-    figure = plots.speedups([comparison(Ratio("other", "base", 400.0, 360.0, 440.0, 24))])
+    figure = plots.speedups([comparison(ratio(400.0, low=360.0, high=440.0))])
     figure.draw_without_rendering()
     (words,) = figure.axes[0].texts
     assert words.get_window_extent().x1 <= figure.bbox.x1

@@ -210,8 +210,10 @@ def test_it_waits_while_several_notebooks_may_be_it(tmp_path):
 
 
 def test_of_copies_the_one_with_the_shortest_name_is_taken(tmp_path):
-    for name in ("mine-Copy1", "mine", "mine.nbconvert"):
-        write_page(tmp_path / f"{name}.ipynb", SETUP)
+    write_page(tmp_path / "mine-Copy1.ipynb", SETUP)
+    write_page(tmp_path / "mine.ipynb", SETUP)
+    write_page(tmp_path / "mine.nbconvert.ipynb", SETUP)
+
     found = session.find_page(tmp_path, {}, {SETUP: None})
     assert found is not None
     assert found.name == "mine"

@@ -17,6 +17,7 @@ LIMIT = 1800  # seconds: the first run builds the device
 
 
 def ran(code: str, **environment: str) -> str:
+    """What a program prints, and how it ended if it failed."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"METALLAB_DEVICE": "sim"} | environment,
@@ -24,51 +25,80 @@ def ran(code: str, **environment: str) -> str:
         text=True,
         timeout=LIMIT,
     )
-    return (
-        done.stdout
-        if done.returncode == 0
-        else f"{done.stdout}\nENDED {done.returncode}: {done.stderr}"
-    )
+    if done.returncode == 0:
+        return done.stdout
+    return f"{done.stdout}\nENDED {done.returncode}: {done.stderr}"
 
 
-PROGRAM = """
+PAGE = """
 import metallab, importlib.util
 assert importlib.util.find_spec("torch")  # which arms nothing twice
 import torch
-assert torch.accelerator.current_accelerator().type == "mps"
 from metallab import device, memory, simulation, timing
 lab = device.pick()
 x = torch.arange(6.0, device=lab.torch_device)
-print(lab.kind, lab.simulated, lab.label.startswith("simulated Apple GPU (on "), x.device, (x @ x).item())
-print("SIMULATED" in str(lab.banner()), torch.cuda.is_available())
-got = timing.compare({"a": lambda: x + 1, "b": lambda: x + 1}, on=lab, baseline="a", parity=timing.Unchecked("same"))
-print(got.ratios, got.withheld["b"].reason, "simulated" in got["a"].flags)
-with memory.peak(on=lab) as peak:
-    y = torch.ones(1000, 1000, device="mps")
-print(peak.how, peak.bytes >= 4_000_000)
-try:
-    print(torch.nn.RReLU()(x).shape)
-except NotImplementedError as error:
-    print(str(error).split(" is not")[0])
-events = []
-simulation.install(on_event=events.append)
-x = torch.ones(4, 4).to("mps")
-y = (x @ x).cpu()
-print({event.kind for event in events} == {"copy", "op"}, [event.bytes for event in events if event.kind == "copy"])
+
+def compare():
+    unchecked = timing.Unchecked("same")
+    both = {"a": lambda: x + 1, "b": lambda: x + 1}
+    return timing.compare(both, on=lab, baseline="a", parity=unchecked)
+
+def find_peak():
+    with memory.peak(on=lab) as peak:
+        torch.ones(1000, 1000, device="mps")
+    return peak
+
+def refuse():
+    try:
+        torch.nn.RReLU()(x)
+    except NotImplementedError as error:
+        return str(error).split(" is not")[0]
+
+def listen():
+    events = []
+    simulation.install(on_event=events.append)
+    y = torch.ones(4, 4).to("mps")
+    (y @ y).cpu()
+    return tuple(events)
+
+compared, peak, events = compare(), find_peak(), listen()
 """
+"""The first lines of a page, and what it may do then."""
+
+SHOWN = {
+    "torch says mps": ("torch.accelerator.current_accelerator().type", "mps"),
+    "another GPU is hidden": ("torch.cuda.is_available()", "False"),
+    "its kind": ("lab.kind", "mps"),
+    "it is simulated": ("lab.simulated", "True"),
+    "its label": ("lab.label.startswith('simulated Apple GPU (on ')", "True"),
+    "its banner": ("'SIMULATED' in str(lab.banner())", "True"),
+    "a tensor's device": ("x.device", "mps:0"),
+    "a product": ("(x @ x).item()", "55.0"),
+    "no ratio": ("compared.ratios", "{}"),
+    "the reason for none": ("compared.withheld['b'].reason", "simulated"),
+    "a time is marked": ("'simulated' in compared['a'].flags", "True"),
+    "who counts its memory": ("peak.how", "allocator"),
+    "its memory": ("peak.bytes >= 4_000_000", "True"),
+    "a kernel that is missing": ("refuse()", "The operator 'aten::rrelu_with_noise'"),
+    "kinds of events": ("sorted({event.kind for event in events})", "['copy', 'op']"),
+    "bytes copied": ("[event.bytes for event in events if event.kind == 'copy']", "[64, 64]"),
+}
+"""Expressions on such a page, and what printing them shows."""
 
 
-def test_a_page_s_first_lines_give_a_simulated_apple_gpu():
-    """Its name, its products, no speed-up of it, memory, a kernel that is missing, and what a listener hears."""
-    printed = ran(PROGRAM)
-    assert printed.splitlines() == [
-        "mps True True mps:0 55.0",
-        "True False",
-        "{} simulated True",
-        "allocator True",
-        "The operator 'aten::rrelu_with_noise'",
-        "True [64, 64]",
-    ], printed
+@pytest.fixture(scope="module")
+def page() -> dict[str, str]:
+    """What a page shows for each of the expressions, or how it ended."""
+    expressions = [expression for expression, _ in SHOWN.values()]
+    printed = ran("\n".join([PAGE, *(f"print({each})" for each in expressions)]))
+    lines = printed.splitlines()
+    assert len(lines) == len(expressions), printed
+    return dict(zip(expressions, lines, strict=True))
+
+
+@pytest.mark.parametrize(("expression", "shown"), SHOWN.values(), ids=SHOWN)
+def test_a_page_s_first_lines_give_a_simulated_apple_gpu(page, expression, shown):
+    assert page[expression] == shown
 
 
 def test_installing_arms_by_itself_where_torch_is_not_there_yet():
@@ -81,27 +111,47 @@ print(torch.ones(1, device='mps'))
     assert "tensor([1.], device='mps:0')" in ran(code, METALLAB_DEVICE="cpu")
 
 
-def test_torch_works_without_it_and_the_reason_is_given():
-    printed = ran("""
+WITHOUT_ROOM = """
 import warnings
 import metallab
 import metalsim.device
+
 def fails(*_):
     raise metalsim.SimulationError("no room for the build: free some")
+
 metalsim.device._build = fails
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     import torch
-print(any("no room for the build" in str(w.message) for w in told), (torch.ones(2) + 1).tolist())
+print(any("no room for the build" in str(each.message) for each in told))
+print((torch.ones(2) + 1).tolist())
+
 from metallab import device
 try:
     device.pick()
 except device.DeviceUnavailable as error:
     print(error)
-""")
-    first, second = printed.splitlines()
-    assert first == "True [2.0, 2.0]"
-    assert second == "the simulated Apple GPU cannot be used: no room for the build: free some"
+"""
+
+
+@pytest.fixture(scope="module")
+def without_room() -> list[str]:
+    """What a program shows in which the simulated GPU cannot be built: of the warning, torch, and picking it."""
+    return ran(WITHOUT_ROOM).splitlines()
+
+
+"""A program in which the simulated GPU cannot be built."""
+
+
+def test_where_it_cannot_be_built_torch_works_and_warns_with_the_reason(without_room):
+    has_warned, computed, _ = without_room
+    assert has_warned == "True"
+    assert computed == "[2.0, 2.0]"
+
+
+def test_where_it_cannot_be_built_picking_it_is_an_error_with_the_reason(without_room):
+    reason = "no room for the build: free some"
+    assert without_room[-1] == f"the simulated Apple GPU cannot be used: {reason}"
 
 
 def test_too_late_is_told_with_what_to_do():
@@ -123,27 +173,22 @@ def test_mpsgraph_works_without_pytorchs_part():
         "y = graph.additionWithPrimaryTensor_secondaryTensor_name_(x, x, None)\n"
         "(y,) = mpsgraph.compile(graph, [x], [y])(np.array([2, 3], np.float32))"
     )
+
     outcome = isolated.run(code, results=["y"], device="mps", timeout=LIMIT)
+
     assert outcome.ok, outcome.detail
     assert outcome["y"].tolist() == [4, 6]
     assert "no device today" in outcome.detail  # as a warning
 
 
-@pytest.mark.parametrize(
-    ("operator", "has"),
-    [
-        *(
-            (f"aten::{name}", True)
-            for name in ("softshrink", "add.Tensor", "linear", "_linalg_svd.U")
-        ),
-        *(
-            (f"aten::{name}", False)
-            for name in ("rrelu_with_noise", "embedding_renorm_", "no_such_operator")
-        ),
-    ],
-)
-def test_which_operators_have_a_kernel(operator, has):
-    assert operators.has_kernel(operator) == has
+@pytest.mark.parametrize("name", ["softshrink", "add.Tensor", "linear", "_linalg_svd.U"])
+def test_these_operators_have_a_kernel(name):
+    assert operators.has_kernel(f"aten::{name}")
+
+
+@pytest.mark.parametrize("name", ["rrelu_with_noise", "embedding_renorm_", "no_such_operator"])
+def test_these_operators_have_no_kernel(name):
+    assert not operators.has_kernel(f"aten::{name}")
 
 
 PAGE_12 = """

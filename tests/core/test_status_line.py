@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,22 +85,20 @@ def test_in_a_file_there_is_no_line(monkeypatch):
 
 def test_in_a_notebook_one_output_is_changed(monkeypatch):
     IPython = pytest.importorskip("IPython")
-    shown = []
-
-    class Handle:
-        def update(self, output, raw):
-            shown.append(output["text/plain"])
+    done = []
+    update = lambda output, raw: done.append(f"changed: {output['text/plain']}")
 
     def display(output, raw, display_id):
-        shown.append(output["text/plain"])
-        return Handle()
+        done.append(f"new: {output['text/plain']}")
+        return SimpleNamespace(update=update)
 
     monkeypatch.setattr(status_line, "_is_in_notebook", lambda: True)
     monkeypatch.setattr(IPython.display, "display", display)
     write = status_line.choose_writer()
     write("at work")
     write("done")
-    assert shown == ["at work", "done"]
+
+    assert done == ["new: at work", "changed: done"]
 
 
 @pytest.fixture

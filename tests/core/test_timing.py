@@ -35,33 +35,35 @@ def test_samples_are_thinned_evenly():
     assert next(readings) - 2 * len(calls) < 100
 
 
-def test_bad_questions_and_baselines_say_what_to_do():
+def test_a_question_that_there_is_not_is_refused_with_those_that_there_are():
     with pytest.raises(ValueError, match="'latency' or 'throughput'"):
         timing.measure(lambda: None, on=timing.Host(), question="speed")
+
+
+UNCHECKED = timing.Unchecked("-")
+
+
+def test_a_baseline_that_is_no_variant_is_refused():
     with pytest.raises(KeyError, match="not among the variants"):
-        timing.compare(
-            {"a": lambda: 1}, on=timing.Host(), baseline="b", parity=timing.Unchecked("-")
-        )
+        timing.compare({"a": int}, on=timing.Host(), baseline="b", parity=UNCHECKED)
+
+
+def test_variants_without_a_check_of_their_outputs_are_named():
+    variants = dict.fromkeys("abcd", int)
     with pytest.raises(KeyError, match="no parity is given for b, c"):
-        timing.compare(
-            dict.fromkeys("abcd", lambda: 1), on=timing.Host(), baseline="a", parity={"d": print}
-        )
-    places = {"a": timing.Host()}
+        timing.compare(variants, on=timing.Host(), baseline="a", parity={"d": print})
+
+
+def test_a_variant_without_a_device_is_named():
+    variants = dict.fromkeys("ab", int)
     with pytest.raises(KeyError, match="no device is given for b"):
-        timing.compare(
-            dict.fromkeys("ab", int), on=places, baseline="a", parity=timing.Unchecked("-")
-        )
+        timing.compare(variants, on={"a": timing.Host()}, baseline="a", parity=UNCHECKED)
 
 
 def test_a_stopped_clock_is_noticed():
+    stopped = {"clock": lambda: 0, "budget": timing.FAST}
     with pytest.raises(RuntimeError, match="is the clock running"):
-        timing.measure(
-            lambda: None,
-            on=timing.Host(),
-            question="throughput",
-            clock=lambda: 0,
-            budget=timing.FAST,
-        )
+        timing.measure(lambda: None, on=timing.Host(), question="throughput", **stopped)
 
 
 def test_slower_is_said_in_times_as_long_with_its_interval():
@@ -69,49 +71,70 @@ def test_slower_is_said_in_times_as_long_with_its_interval():
     assert sentence == "a takes 2.00 times as long as b (95 % interval 1.25 to 2.50, 24 pairs)"
 
 
-def test_too_few_pairs_say_what_they_showed():
-    for pairs, words in (
-        (
-            (0.05, 0.055, 0.045, 0.05, 0.05),
-            "5 pairs, 0.045 to 0.055 times as fast: too few for a 95 % interval",
+FEW = {
+    "5 pairs, 0.045 to 0.055 times as fast": (0.05, 0.055, 0.045, 0.05, 0.05),
+    "2 pairs, 0.90 to 1.20 times as fast": (0.9, 1.2),
+    "1 pair, 4.00 times as fast": (4.0,),
+}
+
+
+@pytest.mark.parametrize(("words", "pairs"), FEW.items(), ids=["five", "two", "one"])
+def test_too_few_pairs_say_what_they_showed(words, pairs):
+    low, high = timing.median_interval(pairs)
+    ratio = timing.Ratio("a", "b", float(np.median(pairs)), low, high, len(pairs), pairs)
+    assert str(ratio).startswith(f"a against b: {words}: too few for a 95 % interval")
+
+
+@pytest.mark.parametrize("pairs", FEW.values(), ids=["five", "two", "one"])
+def test_too_few_pairs_have_an_endless_interval_and_no_verdict(pairs):
+    low, high = timing.median_interval(pairs)
+    ratio = timing.Ratio("a", "b", float(np.median(pairs)), low, high, len(pairs), pairs)
+    assert ratio.low == 0.0
+    assert ratio.high == math.inf
+    assert ratio.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "left"),
+    [
+        pytest.param(0.9, 1.2, "it may be slower or faster", id="both"),
+        pytest.param(1.0, 1.2, "it may be faster, or as fast within 1%", id="faster or same"),
+        pytest.param(0.8, 1.0, "it may be slower, or as fast within 1%", id="slower or same"),
+        pytest.param(1 / 1.01, 1.2, "it may be faster, or as fast within 1%", id="hardly slower"),
+    ],
+)
+def test_inconclusive_says_what_it_leaves_open(low, high, left):
+    ratio = timing.Ratio("a", "b", 1.0, low, high, 20)
+    assert f"inconclusive, {left} (1.00 times as fast, " in str(ratio)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        pytest.param(len, "outputs checked by len", id="a function"),
+        pytest.param(
+            functools.partial(len), "outputs checked by a function of yours", id="no name"
         ),
-        ((0.9, 1.2), "2 pairs, 0.90 to 1.20 times as fast: too few for a 95 % interval"),
-        ((4.0,), "1 pair, 4.00 times as fast: too few for a 95 % interval"),
-    ):
-        ratio = timing.Ratio(
-            "a", "b", float(np.median(pairs)), *timing.median_interval(pairs), len(pairs), pairs
-        )
-        assert str(ratio).startswith(f"a against b: {words}")
-        assert (ratio.low, ratio.high, ratio.verdict) == (0.0, math.inf, "inconclusive")
+    ],
+)
+def test_a_check_is_called_by_its_name_or_a_function_of_yours(check, words):
+    assert describe_check(check) == words
 
 
-def test_inconclusive_says_what_it_leaves_open():
-    for low, high, left in (
-        (0.9, 1.2, "it may be slower or faster"),
-        (1.0, 1.2, "it may be faster, or as fast within 1%"),
-        (0.8, 1.0, "it may be slower, or as fast within 1%"),
-        (1 / 1.01, 1.2, "it may be faster, or as fast within 1%"),
-    ):
-        assert f"inconclusive, {left} (1.00 times as fast, " in str(
-            timing.Ratio("a", "b", 1.0, low, high, 20)
-        )
-
-
-def test_a_check_without_a_name_is_a_function_of_yours():
-    assert describe_check(functools.partial(len)) == "outputs checked by a function of yours"
-    assert describe_check(len) == "outputs checked by len"
-
-
-def planted(name: str, *samples: float, **more) -> timing.Measurement:
-    made = {
-        "question": "latency",
-        "first_call": 1.0,
-        "block": 1,
-        "warmup_calls": 1,
-        "stop_reason": "quiet",
-    }
-    made |= {"mode": "full", "device": "x", "simulated": False}
-    return timing.Measurement(name, samples=samples, **made | more)
+def planted(name: str, *samples: float, others: float = 0.0, simulated: bool = False):
+    return timing.Measurement(
+        name,
+        question="latency",
+        samples=samples,
+        first_call=1.0,
+        block=1,
+        warmup_calls=1,
+        stop_reason="quiet",
+        mode="full",
+        device="x",
+        simulated=simulated,
+        others=others,
+    )
 
 
 def taken_elsewhere(a: timing.Measurement, b: timing.Measurement) -> timing.Comparison:
@@ -120,34 +143,58 @@ def taken_elsewhere(a: timing.Measurement, b: timing.Measurement) -> timing.Comp
     )
 
 
-def test_samples_taken_elsewhere_have_the_same_rule():
-    twos, ones = (2.0,) * 8, (1.0,) * 8
-    assert taken_elsewhere(planted("a", *twos), planted("b", *ones)).ratios["b"].verdict == "faster"
-    assert not taken_elsewhere(planted("a", *twos), planted("b", *ones, others=1.0)).ratios
-    assert not taken_elsewhere(planted("a", *twos, simulated=True), planted("b", *ones)).paired
+TWOS = planted("a", *[2.0] * 8)
+ONES = planted("b", *[1.0] * 8)
+
+
+def test_samples_taken_elsewhere_are_compared_by_the_same_rule():
+    assert taken_elsewhere(TWOS, ONES).ratios["b"].verdict == "faster"
+
+
+def test_samples_of_a_busy_machine_elsewhere_give_no_speed_up():
+    assert not taken_elsewhere(TWOS, dataclasses.replace(ONES, others=1.0)).ratios
+
+
+def test_samples_of_a_simulated_device_elsewhere_are_not_compared():
+    assert not taken_elsewhere(dataclasses.replace(TWOS, simulated=True), ONES).paired
+
+
+def test_samples_taken_elsewhere_must_be_as_many():
     with pytest.raises(ValueError, match="as many as a, 8"):
-        taken_elsewhere(planted("a", *twos), planted("b", 1.0))
+        taken_elsewhere(TWOS, planted("b", 1.0))
 
 
-def test_what_was_measured_cannot_be_changed():
-    made = taken_elsewhere(planted("a", *[2.0] * 8), planted("b", *[1.0] * 8))
-    about = made["a"], made.ratios["b"], made.answers["b"], timing.Size(1), timing.Unchecked("-")
-    for one in (made, *about, timing.FULL, timing.Host()):
-        with pytest.raises(AttributeError):
-            setattr(one, dataclasses.fields(one)[0].name, "another")
+MADE = taken_elsewhere(TWOS, ONES)
+RESULTS = [MADE, MADE["a"], MADE.ratios["b"], MADE.answers["b"]]
+SETTINGS = [timing.Size(1), UNCHECKED, timing.FULL, timing.Host()]
+
+
+@pytest.mark.parametrize("given", [*RESULTS, *SETTINGS], ids=lambda given: type(given).__name__)
+def test_what_was_measured_and_how_cannot_be_changed(given):
+    first_field, *_ = dataclasses.fields(given)
+    with pytest.raises(AttributeError):
+        setattr(given, first_field.name, "another")
+
+
+SWINGS = [1.0, 1.6, 1.1, 1.9, 1.0, 1.7, 1.2, 2.0]
+RESTLESS_A = planted("a", *(2 * time for time in SWINGS))
+RESTLESS_B = planted("b", *SWINGS)
 
 
 def test_a_sure_ratio_of_unreliable_times_is_explained():
-    swings = [1.0, 1.6, 1.1, 1.9, 1.0, 1.7, 1.2, 2.0]
-    a, b = planted("a", *(2 * time for time in swings)), planted("b", *swings)
-    restless = str(taken_elsewhere(a, b))
+    restless = str(taken_elsewhere(RESTLESS_A, RESTLESS_B))
     assert "unreliable" in restless
     assert "b is 2.00 times as fast as a (95 % interval 2.00 to 2.00, 8 pairs)" in restless
     assert "vary together" in restless
-    assert "vary together" not in str(taken_elsewhere(a, dataclasses.replace(b, others=1.0))), (
-        "nothing to explain"
-    )
-    assert "vary" not in str(taken_elsewhere(planted("a", *[2.0] * 8), planted("b", *[1.0] * 8)))
+
+
+def test_where_no_ratio_is_given_none_is_explained():
+    busy = dataclasses.replace(RESTLESS_B, others=1.0)
+    assert "vary together" not in str(taken_elsewhere(RESTLESS_A, busy))
+
+
+def test_a_ratio_of_steady_times_needs_no_explanation():
+    assert "vary" not in str(taken_elsewhere(TWOS, ONES))
 
 
 @pytest.mark.parametrize(

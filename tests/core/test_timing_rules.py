@@ -9,8 +9,9 @@ import gc
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -75,25 +76,28 @@ class SpyClock:
         return time.perf_counter_ns()
 
 
-def test_nothing_runs_when_the_clock_is_read() -> None:
-    """Latency and throughput: at both readings of every sample the device has finished all it was given."""
-    for question in ("latency", "throughput"):
-        with FakeDevice() as device:
-            for _ in range(3):
-                device.launch(0.002)  # left over from somebody else
-            clock = SpyClock(device)
-            budget = timing.Budget(**QUICK)
-            timing.measure(
-                lambda: device.launch(0.001),
-                on=device,
-                question=question,
-                budget=budget,
-                clock=clock,
-            )
-            assert clock.pending, "the clock was never read"
-            assert not any(clock.pending), (
-                f"{question}: the clock was read while {max(clock.pending)} kernels ran"
-            )
+def leave_kernels(device: FakeDevice, *, count: int) -> None:
+    """Launch kernels for which nobody waits."""
+    for _ in range(count):
+        device.launch(0.002)
+
+
+@pytest.mark.parametrize("question", ["latency", "throughput"])
+def test_nothing_runs_when_the_clock_is_read(question) -> None:
+    """At both readings of every sample the device has finished all it was given."""
+    with FakeDevice() as device:
+        leave_kernels(device, count=3)
+        clock = SpyClock(device)
+        timing.measure(
+            lambda: device.launch(0.001),
+            on=device,
+            question=question,
+            budget=timing.Budget(**QUICK),
+            clock=clock,
+        )
+
+    assert clock.pending, "the clock was never read"
+    assert max(clock.pending) == 0, "the clock was read while kernels ran"
 
 
 class LazyFakeDevice(FakeDevice):
@@ -110,47 +114,53 @@ class LazyFakeDevice(FakeDevice):
 
 def test_lazy_results_are_consumed() -> None:
     """Where only a result can be waited for, each one of a block is."""
+    calls = []
+    # a long block: a call that was held up on a busy machine must not fill it alone
+    budget = timing.Budget(**QUICK | {"block_seconds": 0.1})
+    call = lambda: calls.append(1) or [0.001]
+
     with LazyFakeDevice() as device:
-        calls = []
-        # a long block: a call that was held up on a busy machine must not fill it alone
-        budget = timing.Budget(**{**QUICK, "block_seconds": 0.1})
-        got = timing.measure(
-            lambda: calls.append(1) or [0.001], on=device, question="throughput", budget=budget
-        )
+        got = timing.measure(call, on=device, question="throughput", budget=budget)
         assert device.launched == len(calls), f"{len(calls)} results, {device.launched} computed"
-        assert min(got.samples) >= 0.001
+
+    assert min(got.samples) >= 0.001
 
 
-def test_kept_results_fit_into_memory() -> None:
-    """Where results are kept until they are waited for, a block keeps 256 MiB of them at most, however nested."""
-    kept = np.empty(2**24, dtype=np.uint8)  # never touched: it takes no memory
-    for result, most in (
-        ([{"a": kept}, (kept, 1)], 8),
-        (kept, 16),
-        (np.empty(0), 4096),
-        (None, 4096),
-    ):
-        clock, lazy = FakeClock(), timing.Host(waits_for_results=True)
-        fn = clock.returning(result, 1e-6)
-        got = timing.measure(
-            fn, on=lazy, question="throughput", budget=timing.Budget(**QUICK), clock=clock
-        )
-        assert got.block == most, f"{got.block} results of {most} were kept"
+MIB_16 = np.empty(2**24, dtype=np.uint8)  # never touched: it takes no memory
 
 
-def test_garbage_is_not_collected_meanwhile() -> None:
-    """The collector is off inside a sample and as it was afterwards."""
+@pytest.mark.parametrize(
+    ("result", "most"),
+    [
+        pytest.param([{"a": MIB_16}, (MIB_16, 1)], 8, id="nested"),
+        pytest.param(MIB_16, 16, id="an array"),
+        pytest.param(np.empty(0), 4096, id="empty"),
+        pytest.param(None, 4096, id="nothing"),
+    ],
+)
+def test_a_block_keeps_256_mib_of_results_at_most(result, most) -> None:
+    """Where results are kept until they are waited for."""
+    clock, lazy = FakeClock(), timing.Host(waits_for_results=True)
+    fn = clock.returning(result, 1e-6)
+    budget = timing.Budget(**QUICK)
+    got = timing.measure(fn, on=lazy, question="throughput", budget=budget, clock=clock)
+    assert got.block == most
+
+
+@pytest.fixture(params=[True, False], ids=["on", "off"])
+def collector_is_on(request) -> Iterator[bool]:
+    """Whether Python's garbage collector is on before the test; it is on again afterwards."""
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    gc.enable()
+
+
+def test_garbage_is_not_collected_meanwhile_and_the_collector_is_put_back(collector_is_on) -> None:
     seen = []
-    for was_on in (True, False):
-        (gc.enable if was_on else gc.disable)()
-        try:
-            timing.measure(
-                lambda: seen.append(gc.isenabled()), on=timing.Host(), budget=timing.Budget(**QUICK)
-            )
-            assert gc.isenabled() == was_on, "the collector was not put back"
-        finally:
-            gc.enable()
+    look = lambda: seen.append(gc.isenabled())
+    timing.measure(look, on=timing.Host(), budget=timing.Budget(**QUICK))
     assert not any(seen)
+    assert gc.isenabled() == collector_is_on
 
 
 def test_the_first_call_is_kept_apart() -> None:
@@ -162,65 +172,77 @@ def test_the_first_call_is_kept_apart() -> None:
     assert max(got.samples) == 0.010
 
 
+@pytest.mark.parametrize(
+    ("seconds", "least"),
+    [pytest.param(0.020, 3, id="three calls"), pytest.param(0.001, 25, id="25 ms")],
+)
+def test_a_warm_up_has_three_calls_and_25_ms_at_least(seconds, least) -> None:
+    assert measured(FakeClock(), lambda: seconds).warmup_calls >= least
+
+
 def test_a_slow_start_is_warmed_away() -> None:
-    """At least 3 calls and 25 ms, and on until both halves agree; 40 slow calls leave no trace."""
-    for seconds, least in ((0.020, 3), (0.001, 25)):
-        got = measured(FakeClock(), lambda seconds=seconds: seconds)
-        assert got.warmup_calls >= least, f"{got.warmup_calls} warm-up calls of {seconds} s"
+    """Calls are left out until both halves of them agree: here 40."""
     slow_start = iter(0.005 * 0.9**i for i in range(40))
     got = measured(FakeClock(), lambda: 0.001 + next(slow_start, 0.0))
-    assert max(got.samples) < 0.0012, f"a sample of {max(got.samples)} s is from the slow start"
+    assert max(got.samples) < 0.0012
 
 
-def test_blocks_fill_their_time() -> None:
-    """Throughput doubles the block until it lasts 20 ms; latency is one call."""
-    for question, block in (("throughput", 32), ("latency", 1)):
-        got = measured(FakeClock(), lambda: 0.001, question=question)
-        assert got.block == block, f"{question}: a block of {got.block}"
-        assert got.median == 0.001, "the median is not per call"
-        assert got.n * got.block * got.median < 0.7, (
-            f"{question}: half a second became {got.n * got.block * 0.001} s"
-        )
+@pytest.mark.parametrize(
+    ("question", "block"),
+    [pytest.param("throughput", 32, id="throughput"), pytest.param("latency", 1, id="latency")],
+)
+def test_a_block_of_throughput_lasts_20_ms_and_latency_is_one_call(question, block) -> None:
+    got = measured(FakeClock(), lambda: 0.001, question=question)
+    assert got.block == block
+    assert got.median == 0.001, "the median is not per call"
+    assert got.n * got.block * got.median < 0.7, "half a second was the budget"
 
 
-def test_slow_calls_stand_in_a_row_too() -> None:
-    """Where a device runs on after a call, throughput takes 8 calls in a row, but no block of more than 0.4 s."""
-    ahead, within = timing.Host(kind="mps"), timing.Host()
-    handed_over = timing.Host(waits_for_results=True)
-    for on, seconds, block in (
-        (ahead, 0.040, 8),
-        (ahead, 0.090, 4),
-        (ahead, 0.300, 1),
-        (handed_over, 0.040, 8),
-        (within, 0.020, 1),
-    ):
-        got = measured(FakeClock(), lambda s=seconds: s, on=on, question="throughput")
-        assert got.block == block, f"{seconds} s a call on {on}: a block of {got.block}"
-        assert got.median == seconds, "the median is not per call"
+AHEAD = timing.Host(kind="mps")
+HANDED_OVER = timing.Host(waits_for_results=True)
 
 
-def test_measuring_stops_when_enough_is_known() -> None:
-    """Quiet samples stop at half a second, restless ones once their noise is known or at 4 s; the reason is kept."""
+@pytest.mark.parametrize(
+    ("on", "seconds", "block"),
+    [
+        pytest.param(AHEAD, 0.040, 8, id="eight"),
+        pytest.param(AHEAD, 0.090, 4, id="0.4 s at most"),
+        pytest.param(AHEAD, 0.300, 1, id="one"),
+        pytest.param(HANDED_OVER, 0.040, 8, id="results that are waited for"),
+        pytest.param(timing.Host(), 0.020, 1, id="a CPU, which runs within the call"),
+    ],
+)
+def test_slow_calls_stand_in_a_row_where_a_device_runs_on_after_a_call(on, seconds, block) -> None:
+    got = measured(FakeClock(), lambda: seconds, on=on, question="throughput")
+    assert got.block == block
+    assert got.median == seconds, "the median is not per call"
+
+
+def test_quiet_samples_end_after_half_a_second() -> None:
+    got = measured(FakeClock(), lambda: 0.010)
+    assert got.stop_reason == "quiet"
+    assert got.n >= 10
+    assert sum(got.samples) >= 0.5 - 1e-9
+
+
+def test_restless_samples_end_when_their_noise_is_known() -> None:
     rng = random.Random(2)
-    cases = {
-        "quiet": lambda: 0.010,
-        "noise is stable": lambda: 0.050 * rng.lognormvariate(0, 0.3),
-        "time limit": lambda: 4.0,
-    }
-    for reason, durations in cases.items():
-        got = measured(FakeClock(), durations)
-        assert got.stop_reason == reason, f"{got.stop_reason} instead of {reason}"
-        if reason == "quiet":
-            assert sum(got.samples) >= 0.5 - 1e-9, f"{sum(got.samples)} s of samples"
-            assert got.n >= 10
-        if reason == "noise is stable":
-            assert 20 <= got.n < 30
-        if reason == "time limit":
-            assert sum(got.samples) < 20
+    got = measured(FakeClock(), lambda: 0.050 * rng.lognormvariate(0, 0.3))
+    assert got.stop_reason == "noise is stable"
+    assert 20 <= got.n < 30
+
+
+def test_long_samples_end_at_a_limit_of_time() -> None:
+    got = measured(FakeClock(), lambda: 4.0)
+    assert got.stop_reason == "time limit"
+    assert sum(got.samples) < 20
+
+
+def test_blocks_that_grow_ever_longer_end_at_a_limit_of_time() -> None:
     clock = FakeClock()
     got = measured(clock, lambda: 0.001 * (1 + clock.now / 1e9), question="throughput")
     assert got.stop_reason == "time limit"
-    assert clock.now < 12e9, f"{clock.now / 1e9:.1f} s, where 8 s of work are the limit"
+    assert clock.now < 12e9, "8 s of work are the limit"
 
 
 def test_waiting_between_samples_is_limited_too() -> None:
@@ -238,189 +260,291 @@ def test_waiting_between_samples_is_limited_too() -> None:
     assert got.stop_reason == "time limit"
 
 
-def test_slow_variants_get_the_pairs_that_an_interval_needs() -> None:
-    """Functions of about a second get six pairs, also in a page's short budget; of many seconds they do not."""
+SHORT = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=1.0)
 
-    def race(slow: float, budget=None):
-        clock = FakeClock()
-        made = compared(
-            clock, clock.taking(lambda: slow), clock.taking(lambda: slow / 2), budget=budget
-        )
-        return made.paired["b"], clock.now / 1e9
 
-    short = timing.Budget(min_samples=20, min_seconds=0.2, max_seconds=1.0)
-    for slow, budget, most in (
-        (1.0, None, 20),
-        (1.5, None, 30),
-        (0.8, short, 20),
-        (1.2, short, 20),
-    ):
-        ratio, seconds = race(slow, budget)
-        assert ratio.n >= 6, f"{slow} s: {ratio.n} pairs"
-        assert ratio.verdict == "faster"
-        assert seconds < most, f"{slow} s: {seconds:.0f} s for a comparison"
+def race(slow: float, budget: timing.Budget | None = None) -> tuple[timing.Ratio, float]:
+    """Compare a function of so many seconds with one of half of them: the ratio, and the seconds that it took."""
+    clock = FakeClock()
+    made = compared(
+        clock, clock.taking(lambda: slow), clock.taking(lambda: slow / 2), budget=budget
+    )
+    return made.paired["b"], clock.now / 1e9
+
+
+@pytest.mark.parametrize(
+    ("slow", "budget", "most"),
+    [
+        pytest.param(1.0, None, 20, id="1 s"),
+        pytest.param(1.5, None, 30, id="1.5 s"),
+        pytest.param(0.8, SHORT, 20, id="0.8 s, a page's short budget"),
+        pytest.param(1.2, SHORT, 20, id="1.2 s, a page's short budget"),
+    ],
+)
+def test_slow_variants_get_the_pairs_that_an_interval_needs(slow, budget, most) -> None:
+    ratio, seconds = race(slow, budget)
+    assert ratio.n >= 6
+    assert ratio.verdict == "faster"
+    assert seconds < most
+
+
+def test_variants_of_many_seconds_do_not_get_them() -> None:
     ratio, seconds = race(16.0)
     assert ratio.n < 6
     assert seconds < 150, "minutes for a comparison"
 
 
-def test_samples_are_described_without_a_mean() -> None:
-    """Median, quartiles and percentiles against NumPy; noise flags at 10 and 25 %."""
-    base = {
-        "question": "latency",
-        "first_call": 1.0,
-        "block": 1,
-        "warmup_calls": 3,
-        "stop_reason": "quiet",
-    }
-    base |= {"mode": "full", "device": "x", "simulated": False, "name": "x"}
-    samples = tuple(np.random.default_rng(0).lognormal(size=101))
-    got = timing.Measurement(samples=samples, **base)
-    assert got.median == np.median(samples)
-    assert got.median != np.mean(samples)
-    assert got.quartiles == (np.percentile(samples, 25), np.percentile(samples, 75))
-    for spread, flags in ((0.04, ()), (0.15, ("noisy",)), (0.40, ("unreliable",))):
-        samples = tuple(
-            1 + spread * (i / 10 - 0.5) * 2 for i in range(11)
-        )  # IQR/median is `spread`
-        assert timing.Measurement(samples=samples, **base).flags == flags, f"{spread}"
-    assert "few samples" in timing.Measurement(samples=(1.0, 1.0), **base).flags
-
-
-def test_what_ran_and_where_stands_in_fields() -> None:
-    """Nobody has to read it out of a name: kind and threads of the place, number format, size, series and roles."""
-    same, clock = timing.Unchecked("the same twice"), FakeClock()
-    work = clock.taking(lambda: 0.001)
-    short = {"budget": timing.FAST, "clock": clock}
-    gpu = timing.Host("a GPU", kind="xpu")
-    cpu = SimpleNamespace(
-        kind="cpu", label="a CPU", simulated=False, waits_for_results=False, threads=7
+def describe_samples(samples: Iterable[float]) -> timing.Measurement:
+    """Return a measurement with these samples."""
+    return timing.Measurement(
+        name="x",
+        question="latency",
+        samples=tuple(samples),
+        first_call=1.0,
+        block=1,
+        warmup_calls=3,
+        stop_reason="quiet",
+        mode="full",
+        device="x",
+        simulated=False,
     )
-    cpu.synchronize, cpu.active = (lambda *results: None), contextlib.nullcontext
+
+
+def test_samples_are_described_by_their_median_and_quartiles() -> None:
+    """Against NumPy; a mean follows a single slow sample."""
+    samples = np.random.default_rng(0).lognormal(size=101)
+    got = describe_samples(samples)
+    assert got.median == np.median(samples)
+    assert got.quartiles == (np.percentile(samples, 25), np.percentile(samples, 75))
+
+
+@pytest.mark.parametrize(
+    ("spread", "flags"),
+    [
+        pytest.param(0.04, (), id="quiet"),
+        pytest.param(0.15, ("noisy",), id="above 10 %"),
+        pytest.param(0.40, ("unreliable",), id="above 25 %"),
+    ],
+)
+def test_the_interquartile_range_by_the_median_is_the_noise(spread, flags) -> None:
+    samples = [1 + spread * (i / 10 - 0.5) * 2 for i in range(11)]
+    assert describe_samples(samples).flags == flags
+
+
+def test_two_samples_are_few() -> None:
+    assert "few samples" in describe_samples([1.0, 1.0]).flags
+
+
+GPU = timing.Host("a GPU", kind="xpu")
+SAME = timing.Unchecked("the same twice")
+
+
+class SevenThreads(timing.Host):
+    """A CPU that says how many threads it has."""
+
+    threads = 7
+
+
+SEVEN_THREADS = SevenThreads("a CPU")
+SIDES = {"a": SEVEN_THREADS, "b": GPU}
+
+
+class DtypeOfPyTorch:
+    """A dtype that has its name as a text, as PyTorch's have."""
+
+    def __str__(self) -> str:
+        return "torch.bfloat16"
+
+
+def measure_shortly(**about) -> timing.Measurement:
+    clock = FakeClock()
+    work = clock.taking(lambda: 0.001)
+    return timing.measure(work, budget=timing.FAST, clock=clock, **about)
+
+
+def compare_shortly(**about) -> timing.Comparison:
+    """Compare a function with itself, on the CPU and on the GPU."""
+    clock = FakeClock()
+    work = clock.taking(lambda: 0.001)
+    return compared(clock, work, work, on=SIDES, parity=SAME, budget=timing.FAST, **about)
+
+
+@pytest.mark.parametrize(
+    ("on", "kind", "label", "threads"),
+    [
+        pytest.param(GPU, "xpu", "a GPU", None, id="a GPU"),
+        pytest.param(SEVEN_THREADS, "cpu", "a CPU", 7, id="a CPU"),
+    ],
+)
+def test_where_a_measurement_ran_stands_in_fields(on, kind, label, threads) -> None:
+    got = measure_shortly(on=on)
+    assert got.kind == kind
+    assert got.device == label
+    assert got.threads == threads
+
+
+def test_the_dtype_and_size_of_a_measurement_stand_in_fields() -> None:
     half = SimpleNamespace(name="float16")  # as NumPy's dtypes have their names
-    got = timing.measure(work, on=gpu, dtype=half, size=64, **short)
-    assert (got.kind, got.threads, got.device) == ("xpu", None, "a GPU")
-    assert (got.dtype, got.size) == ("float16", timing.Size(64))
-    plain = timing.measure(work, on=timing.Host(), **short)
-    assert (plain.kind, plain.dtype, plain.size) == ("cpu", None, None)
-    on_cpu = timing.measure(work, on=cpu, **short)
-    assert (on_cpu.kind, on_cpu.threads, on_cpu.device) == ("cpu", 7, "a CPU")
+    got = measure_shortly(on=GPU, dtype=half, size=64)
+    assert got.dtype == "float16"
+    assert got.size == timing.Size(64)
 
-    class Format:
-        def __str__(self):
-            return "torch.bfloat16"  # as PyTorch's have
 
-    about = {
-        "dtype": {"a": "float32", "b": Format()},
-        "size": timing.Size(8, "rows"),
-        "roles": {"b": "GPU"},
-    }
-    sides = {"on": {"a": cpu, "b": gpu}, "baseline": "a", "parity": same}
-    made = timing.compare({"a": work, "b": work}, series="product, n", **sides, **about, **short)
-    assert (made.name, made.series, made.roles) == ("product, n = 8", "product, n", {"b": "GPU"})
+def test_a_measurement_of_which_nothing_is_said_has_no_dtype_and_no_size() -> None:
+    got = measure_shortly(on=timing.Host())
+    assert got.dtype is None
+    assert got.size is None
+
+
+def test_a_comparison_of_a_series_is_named_by_its_size() -> None:
+    made = compare_shortly(series="product, n", size=timing.Size(8, "rows"))
+    assert made.name == "product, n = 8"
+    assert made.series == "product, n"
+    assert [made[key].size for key in "ab"] == [timing.Size(8, "rows")] * 2
+
+
+def test_a_comparison_of_a_series_may_have_a_name_of_its_own() -> None:
+    assert compare_shortly(series="n x n", name="8 x 8", size=8).name == "8 x 8"
+
+
+def test_each_side_of_a_comparison_has_its_dtype_and_its_threads() -> None:
+    made = compare_shortly(dtype={"a": "float32", "b": DtypeOfPyTorch()}, roles={"b": "GPU"})
     assert [made[key].dtype for key in "ab"] == ["float32", "bfloat16"]
     assert [made[key].threads for key in "ab"] == [7, None]
-    assert {made[key].size for key in "ab"} == {timing.Size(8, "rows")}
-    named = timing.compare(
-        {"a": work, "b": work}, series="n x n", name="8 x 8", size=8, **sides, **short
-    )
-    assert (named.name, named["b"].dtype) == ("8 x 8", None)
+    assert made.roles == {"b": "GPU"}
 
+
+def test_an_unknown_dtype_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match=r"^dtype is 'half'; name one of float64, float32"):
-        timing.measure(work, on=gpu, dtype="half", **short)
+        measure_shortly(on=GPU, dtype="half")
+
+
+def test_a_size_without_a_series_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a size is one of a series"):
-        timing.compare({"a": work, "b": work}, size=8, **sides, **short)
+        compare_shortly(size=8)
 
 
-def test_a_busy_machine_is_flagged(monkeypatch) -> None:
-    """Cores that other programs keep busy are counted: three of them, and none; this process's own work is not."""
-    for cores, flagged in ((3.0, True), (0.0, False)):
-        clock = FakeClock()
-        now = lambda clock=clock: clock.now / 1e9
-        with monkeypatch.context() as planted:
-            planted.setattr(
-                load, "_count_busy_seconds", lambda cores=cores, now=now: (1 + cores) * now()
-            )
-            planted.setattr(load, "time", SimpleNamespace(monotonic=now, process_time=now))
-            got = measured(clock, lambda: 0.01)
-        assert ("busy machine" in got.flags) == flagged, f"{got.others} cores"
-        assert got.others == pytest.approx(cores, abs=1e-6)
-    before = load._count_busy_seconds()
-    until = time.process_time() + 0.2
+@pytest.mark.parametrize(
+    ("cores", "is_flagged"),
+    [pytest.param(3.0, True, id="three cores"), pytest.param(0.0, False, id="its own work alone")],
+)
+def test_cores_that_other_programs_keep_busy_are_counted(monkeypatch, cores, is_flagged) -> None:
+    clock = FakeClock()
+    now = lambda: clock.now / 1e9
+    monkeypatch.setattr(load, "_count_busy_seconds", lambda: (1 + cores) * now())
+    monkeypatch.setattr(load, "time", SimpleNamespace(monotonic=now, process_time=now))
+
+    got = measured(clock, lambda: 0.01)
+    assert got.others == pytest.approx(cores, abs=1e-6)
+    assert ("busy machine" in got.flags) == is_flagged
+
+
+def work_for(seconds: float) -> None:
+    """Keep a core busy for some seconds of this process."""
+    until = time.process_time() + seconds
     while time.process_time() < until:
         sum(range(10_000))
-    assert load._count_busy_seconds() - before > 0.1, (
-        "the system's count of busy time does not move"
-    )
-    kinds = {
-        "user": 1,
-        "nice": 2,
-        "system": 4,
-        "irq": 8,
-        "softirq": 16,
-        "steal": 32,
-        "idle": 1000,
-        "iowait": 5000,
-    }
-    monkeypatch.setattr(load.psutil, "cpu_times", lambda: SimpleNamespace(**kinds))
-    assert load._count_busy_seconds() == 63, "all that is work, and nothing else"
 
 
-def test_a_measurement_waits_for_its_turn(monkeypatch) -> None:
-    """A measurement or comparison is one turn, and waiting for it is no part of a time or of other programs' work."""
-    clock, log, busy = FakeClock(), [], [0.0]
+def test_the_system_s_count_of_busy_time_moves() -> None:
+    before = load._count_busy_seconds()
+    work_for(0.2)
+    assert load._count_busy_seconds() - before > 0.1
+
+
+def test_idle_cores_and_waiting_for_a_disk_are_no_work(monkeypatch) -> None:
+    work = {"user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32}
+    times = SimpleNamespace(**work, idle=1000, iowait=5000)
+    monkeypatch.setattr(load.psutil, "cpu_times", lambda: times)
+    assert load._count_busy_seconds() == sum(work.values())
+
+
+class Turns:
+    """A fake machine that is in use for 1000 s before a turn begins; it keeps what happened."""
+
+    def __init__(self) -> None:
+        self.clock, self.busy, self.log = FakeClock(), 0.0, []
 
     @contextlib.contextmanager
-    def hold():
-        clock.now += 1000 * 10**9
-        busy[0] += 1000  # somebody else has measured, on one core
-        log.append("begins")
+    def hold(self) -> Iterator[None]:
+        self.clock.now += 1000 * 10**9
+        self.busy += 1000  # somebody else has measured, on one core
+        self.log.append("begins")
         yield
-        log.append("ends")
+        self.log.append("ends")
 
-    def call():
-        log.append("call")
-        clock.now += 100_000_000
+    def call(self) -> None:
+        self.log.append("call")
+        self.clock.now += 100_000_000
 
-    given = {"on": timing.Host(), "budget": timing.Budget(**QUICK), "clock": clock}
-    ways = (
-        lambda: timing.measure(call, **given),
-        lambda: timing.compare(
-            {"a": call, "b": call}, baseline="a", parity=timing.Unchecked("fake"), **given
-        )["b"],
-    )
-    monkeypatch.setattr(load, "measuring_lock", SimpleNamespace(hold=hold))
-    monkeypatch.setattr(load, "_count_busy_seconds", lambda: busy[0])
-    clocks = SimpleNamespace(monotonic=lambda: clock.now / 1e9, process_time=lambda: 0.0)
+    def measure(self) -> timing.Measurement:
+        budget = timing.Budget(**QUICK)
+        return timing.measure(self.call, on=timing.Host(), budget=budget, clock=self.clock)
+
+    def compare(self) -> timing.Measurement:
+        return compared(self.clock, self.call, self.call, budget=timing.Budget(**QUICK))["b"]
+
+
+@pytest.fixture
+def turns(monkeypatch) -> Turns:
+    made = Turns()
+    clocks = SimpleNamespace(monotonic=lambda: made.clock.now / 1e9, process_time=lambda: 0.0)
+    monkeypatch.setattr(load, "measuring_lock", made)
+    monkeypatch.setattr(load, "_count_busy_seconds", lambda: made.busy)
     monkeypatch.setattr(load, "time", clocks)
-    for measure in ways:
-        log.clear()
-        got = measure()
-        assert (log[0], log[-1]) == ("begins", "ends"), "something was called outside of the turn"
-        assert set(log[1:-1]) == {"call"}, "the turn was given away in between"
-        assert {got.first_call, *got.samples} == {0.1}
-        assert got.others == 0, "the work of those who were waited for is counted"
+    return made
 
 
-def test_fast_mode_takes_three_marked_samples(monkeypatch) -> None:
-    """Fast mode: three samples, and the record says so; three pairs never make a verdict."""
+@pytest.mark.parametrize("way", ["measure", "compare"])
+def test_all_calls_of_a_measurement_or_comparison_are_in_one_turn(turns, way) -> None:
+    getattr(turns, way)()
+    begins, *calls, ends = turns.log
+    assert begins == "begins"
+    assert set(calls) == {"call"}, "the turn was given away in between"
+    assert ends == "ends"
+
+
+@pytest.mark.parametrize("way", ["measure", "compare"])
+def test_waiting_for_a_turn_is_no_part_of_a_time_or_of_other_programs_work(turns, way) -> None:
+    got = getattr(turns, way)()
+    assert {got.first_call, *got.samples} == {0.1}
+    assert got.others == 0
+
+
+@pytest.fixture
+def fast_mode(monkeypatch) -> None:
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    clock = FakeClock()
-    got = measured(clock, lambda: 0.010)
-    pair = compared(clock, clock.taking(lambda: 0.010), clock.taking(lambda: 0.001))
-    assert (got.n, got.warmup_calls) == (3, 1)
-    assert measured(clock, lambda: 0.001, question="throughput").block == 2
-    with timing.sentinel(clock.taking(lambda: 0.010), on=timing.Host(), clock=clock) as watch:
-        assert watch.before.n == 3
+
+
+def test_fast_mode_takes_three_samples_and_says_so(fast_mode) -> None:
+    got = measured(FakeClock(), lambda: 0.010)
+    assert got.n == 3
+    assert got.warmup_calls == 1
     assert got.mode == "fast"
     assert "fast mode" in got.flags
+
+
+def test_a_block_of_fast_mode_is_short(fast_mode) -> None:
+    assert measured(FakeClock(), lambda: 0.001, question="throughput").block == 2
+
+
+def test_a_sentinel_of_fast_mode_is_short(fast_mode) -> None:
+    clock = FakeClock()
+    with timing.sentinel(clock.taking(lambda: 0.010), on=timing.Host(), clock=clock) as watch:
+        assert watch.before.n == 3
+
+
+def test_fast_mode_gives_no_verdict_and_no_speed_up(fast_mode) -> None:
+    clock = FakeClock()
+    pair = compared(clock, clock.taking(lambda: 0.010), clock.taking(lambda: 0.001))
     assert pair.paired["b"].verdict == "inconclusive"
     assert not pair.ratios
     assert pair.withheld["b"].reason is timing.Reason.FAST_MODE
 
 
-def test_variants_are_interleaved_at_random() -> None:
-    """A machine that slows down all the while, or in step with the rounds, blames no variant."""
+@pytest.fixture(scope="module")
+def slowing_down() -> SimpleNamespace:
+    """A comparison of two alike on a machine that slows down all the while, and the order of the calls."""
     clock = FakeClock()
     order = []
 
@@ -431,15 +555,21 @@ def test_variants_are_interleaved_at_random() -> None:
 
         return work
 
-    got = compared(clock, variant("a"), variant("b"))
-    assert got.paired["b"].verdict in ("same", "inconclusive"), str(got.paired["b"])
-    assert abs(got.paired["b"].median - 1) < 0.01
-    samples = order[1::2]  # each sample comes after a call that counts for nothing
+    made = compared(clock, variant("a"), variant("b"))
+    return SimpleNamespace(compared=made, order=order)
+
+
+def test_a_machine_that_slows_down_blames_no_variant(slowing_down) -> None:
+    ratio = slowing_down.compared.paired["b"]
+    assert ratio.verdict in ("same", "inconclusive")
+    assert abs(ratio.median - 1) < 0.01
+
+
+def test_a_round_is_one_sample_of_each_variant_in_random_order(slowing_down) -> None:
+    samples = slowing_down.order[1::2]  # each sample comes after a call that counts for nothing
     rounds = list(zip(samples[-80::2], samples[-79::2], strict=True))
-    assert all(set(pair) == {"a", "b"} for pair in rounds), "a round is one sample of each"
-    assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35, (
-        "the order within a round is not random"
-    )
+    assert all(set(pair) == {"a", "b"} for pair in rounds)
+    assert 5 < sum(pair == ("a", "b") for pair in rounds) < 35
 
 
 def test_a_switch_is_not_paid_by_the_sample() -> None:
@@ -457,25 +587,22 @@ def test_a_switch_is_not_paid_by_the_sample() -> None:
     assert max(got["a"].samples) == max(got["b"].samples) == 0.010
 
 
+DRAWS = {
+    "normal": lambda rng, n: max(0.5, rng.gauss(1, 0.05)),
+    "skewed": lambda rng, n: 0.95 + rng.expovariate(1 / 0.05),
+    "bimodal": lambda rng, n: rng.choice((1.0, 1.1)) + rng.gauss(0, 0.01),
+    "drifting": lambda rng, n: (1 + 0.004 * n) * rng.gauss(1, 0.03),
+    "outliers": lambda rng, n: (
+        rng.gauss(1, 0.03) * (rng.uniform(2, 10) if rng.random() < 0.05 else 1)
+    ),
+}
+"""Noise of about 5 %, of the five kinds that machines make: a factor for the nth call."""
+
+
 def noise(kind: str, rng: random.Random) -> Callable[[], float]:
-    """Durations around 10 ms with about 5 % of noise, of the five kinds that machines make."""
-    state = {"n": 0}
-
-    def draw() -> float:
-        state["n"] += 1
-        if kind == "normal":
-            return 0.010 * max(0.5, rng.gauss(1, 0.05))
-        if kind == "skewed":
-            return 0.010 * (0.95 + rng.expovariate(1 / 0.05))
-        if kind == "bimodal":
-            return 0.010 * (rng.choice((1.0, 1.1)) + rng.gauss(0, 0.01))
-        if kind == "drifting":
-            return 0.010 * (1 + 0.004 * state["n"]) * rng.gauss(1, 0.03)
-        return (
-            0.010 * rng.gauss(1, 0.03) * (rng.uniform(2, 10) if rng.random() < 0.05 else 1)
-        )  # outliers
-
-    return draw
+    """Durations around 10 ms with noise of a kind."""
+    calls = itertools.count(1)
+    return lambda: 0.010 * DRAWS[kind](rng, next(calls))
 
 
 def trials(kind: str, ratio: float, count: int, samples: int) -> list:
@@ -494,44 +621,53 @@ def trials(kind: str, ratio: float, count: int, samples: int) -> list:
     return results
 
 
-def test_intervals_cover_the_truth() -> None:
-    """On five kinds of noise the interval holds the true ratio in at least 93 % of the trials."""
-    for kind in ("normal", "skewed", "bimodal", "drifting", "outliers"):
-        covered = sum(r.low <= 1.3 <= r.high for r in trials(kind, 1.3, 500, samples=24))
-        assert covered >= 0.93 * 500, f"{kind}: covered in {covered} of {500}"
+@pytest.mark.parametrize("kind", DRAWS)
+def test_an_interval_covers_the_truth_in_93_percent_of_the_trials_at_least(kind) -> None:
+    covered = sum(r.low <= 1.3 <= r.high for r in trials(kind, 1.3, 500, samples=24))
+    assert covered >= 0.93 * 500
 
 
-def test_ten_percent_is_found() -> None:
-    """A true 1.10 at 5 % noise is called in at least 95 % of the trials with 20 samples, in the right direction."""
-    for ratio, verdict in ((1.10, "faster"), (1 / 1.10, "slower")):
-        hits = sum(r.verdict == verdict for r in trials("normal", ratio, 500, samples=20))
-        assert hits >= 0.95 * 500, f"{verdict}: found in {hits} of {500}"
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [pytest.param(1.10, "faster", id="faster"), pytest.param(1 / 1.10, "slower", id="slower")],
+)
+def test_ten_percent_at_5_percent_noise_is_found_in_95_percent_of_the_trials(
+    ratio, verdict
+) -> None:
+    """With 20 samples, and in the right direction."""
+    hits = sum(r.verdict == verdict for r in trials("normal", ratio, 500, samples=20))
+    assert hits >= 0.95 * 500
 
 
-def test_a_difference_that_matters_to_nobody_is_no_verdict() -> None:
-    """Half a per cent, however sure, is neither faster nor slower; two per cent is."""
-    for percent, verdicts in ((0.5, ("same", "same")), (2.0, ("faster", "slower"))):
-        for other, verdict in zip(
-            (0.1 / (1 + percent / 100), 0.1 * (1 + percent / 100)), verdicts, strict=True
-        ):
-            clock = FakeClock()
-            got = compared(
-                clock, clock.taking(lambda: 0.1), clock.taking(lambda other=other: other)
-            )
-            assert got.paired["b"].verdict == verdict, str(got.paired["b"])
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        pytest.param(0.1 / 1.005, "same", id="half a percent faster"),
+        pytest.param(0.1 * 1.005, "same", id="half a percent slower"),
+        pytest.param(0.1 / 1.02, "faster", id="2 percent faster"),
+        pytest.param(0.1 * 1.02, "slower", id="2 percent slower"),
+    ],
+)
+def test_a_difference_that_matters_to_nobody_is_neither_faster_nor_slower(other, verdict) -> None:
+    """However sure it is."""
+    clock = FakeClock()
+    got = compared(clock, clock.taking(lambda: 0.1), clock.taking(lambda: other))
+    assert got.paired["b"].verdict == verdict
+
+
+def check_within(most: float) -> Callable[[float, float], None]:
+    """Make a check that allows such an error."""
+
+    def near(reference, result):
+        assert abs(reference - result) <= most, f"more than {most}"
+
+    near.__name__ = f"within {most}"
+    return near
 
 
 def test_each_variant_is_judged_by_its_own_parity() -> None:
     """One of half precision is allowed more than another of single precision."""
     clock = FakeClock()
-
-    def within(most):
-        def near(reference, result):
-            assert abs(reference - result) <= most, f"more than {most}"
-
-        near.__name__ = f"within {most}"
-        return near
-
     got = timing.compare(
         {
             "base": clock.returning(1.0),
@@ -540,86 +676,155 @@ def test_each_variant_is_judged_by_its_own_parity() -> None:
         },
         on=timing.Host(),
         baseline="base",
-        parity={"half": within(0.1), "single": within(0.01)},
+        parity={"half": check_within(0.1), "single": check_within(0.01)},
         clock=clock,
     )
+
     assert set(got.paired) == {"half"}
     assert "more than 0.01" in got.withheld["single"].detail
     assert got.parity == "outputs checked by within 0.1; outputs checked by within 0.01"
 
 
-def test_a_crossover_holds_at_every_larger_size() -> None:
-    """One lucky size does not count; that there is none is said where the largest is lost."""
-    assert timing.crossover({1: False, 2: True, 4: False, 8: True, 16: True}) == 8
-    assert timing.crossover({16: True, 8: True}) == 8
-    assert timing.crossover({1: True, 2: False}) is None
-    assert timing.crossover({}) is None
-    assert timing.crossover({1: False, 2: True, 4: None, 8: True, 16: None}) == 2, (
-        "what may not be said is no loss"
-    )
-    assert timing.crossover({1: None, 2: True}) == 2
+@pytest.mark.parametrize(
+    ("wins", "size"),
+    [
+        pytest.param({1: False, 2: True, 4: False, 8: True, 16: True}, 8, id="a lucky size"),
+        pytest.param({16: True, 8: True}, 8, id="in any order"),
+        pytest.param({1: True, 2: False}, None, id="the largest is lost"),
+        pytest.param({}, None, id="no size"),
+        pytest.param({1: False, 2: True, 4: None, 8: True, 16: None}, 2, id="some are withheld"),
+        pytest.param({1: None, 2: True}, 2, id="the first is withheld"),
+    ],
+)
+def test_a_crossover_is_where_every_larger_size_is_won_or_withheld(wins, size) -> None:
+    assert timing.crossover(wins) == size
+
+
+def test_sizes_that_are_withheld_are_named() -> None:
     assert timing.not_counted({2: True, 4: None, 8: False, 16.0: None}).endswith(" n = 4, 16)")
+
+
+def test_where_no_size_is_withheld_none_is_named() -> None:
     assert timing.not_counted({2: True, 4: False}) == ""
 
 
-def test_what_is_in_doubt_gets_no_speed_up() -> None:
-    """Busy, drifted, simulated or fast, of the variant or of its baseline: no ratio is given, and it is said why."""
+def compare_on_a_quiet_machine(clock: FakeClock) -> timing.Comparison:
+    """Compare a function with one that takes half as long, whatever else this machine does."""
+    made = compared(clock, clock.taking(lambda: 0.020), clock.taking(lambda: 0.010))
+    alone = {name: dataclasses.replace(m, others=0.0) for name, m in made.measurements.items()}
+    return dataclasses.replace(made, measurements=alone)
+
+
+@pytest.fixture(scope="module")
+def quiet() -> timing.Comparison:
+    return compare_on_a_quiet_machine(FakeClock())
+
+
+def test_what_nothing_speaks_against_has_a_speed_up_with_its_interval(quiet) -> None:
+    ratio = quiet.ratios["b"]
+    assert quiet.withheld == {}
+    assert quiet.answers["b"].outcome == "faster"
+    assert quiet.sentences == [str(ratio)]
+    assert ratio.ends == "2.00 to 2.00"
+
+
+@pytest.fixture(params=["a", "b"], ids=["of the baseline", "of the variant"])
+def doubt(quiet, request) -> Callable[..., timing.Comparison]:
+    """A function that changes one of the two measurements."""
+
+    def change(**fields) -> timing.Comparison:
+        changed = dataclasses.replace(quiet[request.param], **fields)
+        measurements = {**quiet.measurements, request.param: changed}
+        return dataclasses.replace(quiet, measurements=measurements)
+
+    return change
+
+
+DOUBTS = [
+    pytest.param({"others": 0.3}, timing.Reason.BUSY_MACHINE, id="busy"),
+    pytest.param({"mode": "fast"}, timing.Reason.FAST_MODE, id="fast"),
+    pytest.param({"simulated": True}, timing.Reason.SIMULATED, id="simulated"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
+def test_what_is_in_doubt_gets_a_reason_and_no_speed_up(doubt, fields, reason) -> None:
+    answer = doubt(**fields).answers["b"]
+    assert answer.outcome == "withheld"
+    assert answer.reason == reason
+    assert answer.ratio is None
+
+
+@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
+def test_what_is_in_doubt_is_told_by_its_reason_without_a_speed_up(doubt, fields, reason) -> None:
+    got = doubt(**fields)
+    assert "times as fast" not in str(got)
+    assert got.sentences == [f"b: {got.withheld['b'].sentence}"]
+    assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
+
+
+@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
+def test_a_busy_machine_alone_is_a_doubt_that_may_pass(doubt, fields, reason) -> None:
+    is_busy = reason is timing.Reason.BUSY_MACHINE
+    assert doubt(**fields).withheld["b"].is_transient == is_busy
+
+
+def compare_while_drifting(factor: float) -> tuple[timing.Comparison, timing.Sentinel]:
+    """Compare inside of a sentinel whose work takes another time afterwards."""
     clock, speed = FakeClock(), [1.0]
     fixed = clock.taking(lambda: 0.010 * speed[0])
-
-    def on_a_quiet_machine():
-        made = compared(clock, clock.taking(lambda: 0.020), clock.taking(lambda: 0.010))
-        alone = {name: dataclasses.replace(m, others=0.0) for name, m in made.measurements.items()}
-        return dataclasses.replace(made, measurements=alone)  # whatever else this machine does
-
-    quiet = on_a_quiet_machine()
-    assert (set(quiet.ratios), quiet.withheld) == ({"b"}, {})
-    assert quiet.answers["b"].outcome == "faster"
-    assert (quiet.sentences, quiet.ratios["b"].ends) == ([str(quiet.ratios["b"])], "2.00 to 2.00")
-    doubts = {
-        "busy machine": {"others": 0.3},
-        "fast mode": {"mode": "fast"},
-        "simulated": {"simulated": True},
-    }
-    for (kind, change), which in itertools.product(doubts.items(), "ab"):
-        measured = {**quiet.measurements, which: dataclasses.replace(quiet[which], **change)}
-        got = dataclasses.replace(quiet, measurements=measured)
-        assert got.answers["b"].reason == kind, f"{kind} of {which}: {got.withheld}"
-        assert not got.ratios
-        assert "times as fast" not in str(got)
-        assert (got.answers["b"].outcome, got.answers["b"].ratio) == ("withheld", None)
-        assert got.sentences == [f"b: {got.withheld['b'].sentence}"]
-        assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
-        assert got.withheld["b"].is_transient == (kind == "busy machine")
-    for factor, kind in ((1.3, "drifted"), (0.7, "drifted"), (1.05, None)):
-        speed[0] = 1.0
-        with timing.sentinel(fixed, on=timing.Host(), clock=clock) as watch:
-            inside = on_a_quiet_machine()
-            with pytest.raises(RuntimeError, match="`with` block ends"):
-                raise AssertionError(f"a ratio before the drift is known: {inside.ratios}")
-            speed[0] = factor
-        assert [withheld.reason for withheld in inside.withheld.values()] == (
-            [kind] if kind else []
-        )
-        assert set(inside.ratios) == (set() if kind else {"b"})
-        assert inside.drift == watch.drift
-        assert on_a_quiet_machine().ratios, "what comes after a sentinel is none of its business"
+    with timing.sentinel(fixed, on=timing.Host(), clock=clock) as watch:
+        inside = compare_on_a_quiet_machine(clock)
+        speed[0] = factor
+    return inside, watch
 
 
-def test_only_none_and_true_mean_that_outputs_agree() -> None:
-    """A text, a pair or an error's size is true to Python, and says that outputs differ."""
+@pytest.mark.parametrize("factor", [1.3, 0.7], ids=["slower", "faster"])
+def test_a_machine_that_drifted_gets_no_speed_up(factor) -> None:
+    inside, watch = compare_while_drifting(factor)
+    assert inside.ratios == {}
+    assert inside.withheld["b"].reason is timing.Reason.DRIFTED
+    assert inside.drift == watch.drift
+
+
+def test_a_small_drift_withholds_nothing() -> None:
+    inside, watch = compare_while_drifting(1.05)
+    assert set(inside.ratios) == {"b"}
+    assert inside.withheld == {}
+    assert inside.drift == watch.drift
+
+
+def test_before_the_drift_is_known_there_is_no_speed_up() -> None:
     clock = FakeClock()
+    with timing.sentinel(clock.taking(lambda: 0.010), on=timing.Host(), clock=clock):
+        inside = compare_on_a_quiet_machine(clock)
+        with pytest.raises(RuntimeError, match="`with` block ends"):
+            inside.ratios  # noqa: B018
 
-    def judged(parity):
-        return compared(
-            clock, clock.returning(np.ones(3)), clock.returning(np.zeros(3)), parity=parity
-        )
 
-    for agrees in (None, True, np.True_, 1):
-        assert set(judged(lambda a, b, agrees=agrees: agrees).paired) == {"b"}, (
-            f"{agrees!r} means: they agree"
-        )
-    for differs in (
+def test_what_comes_after_a_sentinel_is_none_of_its_business() -> None:
+    clock, speed = FakeClock(), [1.0]
+    fixed = clock.taking(lambda: 0.010 * speed[0])
+    with timing.sentinel(fixed, on=timing.Host(), clock=clock):
+        speed[0] = 1.3
+    assert compare_on_a_quiet_machine(clock).ratios
+
+
+def judge(parity: Callable) -> timing.Comparison:
+    """Compare a function that returns ones with one that returns zeros, by a check."""
+    clock = FakeClock()
+    ones, zeros = clock.returning(np.ones(3)), clock.returning(np.zeros(3))
+    return compared(clock, ones, zeros, parity=parity)
+
+
+@pytest.mark.parametrize("agrees", [None, True, np.True_, 1], ids=repr)
+def test_none_and_true_mean_that_outputs_agree(agrees) -> None:
+    assert set(judge(lambda a, b: agrees).paired) == {"b"}
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
         False,
         np.False_,
         0,
@@ -628,138 +833,213 @@ def test_only_none_and_true_mean_that_outputs_agree() -> None:
         (False, "why"),
         {"agree": False},
         3.7,
-    ):
-        got = judged(lambda a, b, differs=differs: differs)
-        assert not got.paired
-        assert str(got.withheld["b"]) == f"outputs differ: the check returned {differs!r}"
-    assert judged(np.allclose).answers["b"].reason is timing.Reason.OUTPUTS_DIFFER
+    ],
+    ids=repr,
+)
+def test_anything_else_means_that_outputs_differ(differs) -> None:
+    """A text, a pair or an error's size is true to Python."""
+    got = judge(lambda a, b: differs)
+    assert not got.paired
+    assert str(got.withheld["b"]) == f"outputs differ: the check returned {differs!r}"
+
+
+def fail_silently(reference, result):
+    raise AssertionError
+
+
+@pytest.mark.parametrize("check", [np.allclose, fail_silently])
+def test_a_check_that_finds_a_difference_withholds_the_speed_up(check) -> None:
+    assert judge(check).answers["b"].reason is timing.Reason.OUTPUTS_DIFFER
+
+
+def test_a_check_that_returns_an_array_is_no_check() -> None:
     with pytest.raises(ValueError, match="truth value of an array"):
-        judged(np.isclose)
-
-    def silent(reference, result):
-        raise AssertionError
-
-    assert judged(silent).answers["b"].reason is timing.Reason.OUTPUTS_DIFFER
-    lines = judged(np.testing.assert_allclose).withheld["b"].detail
-    assert lines.startswith("Not equal to tolerance")
-    assert "\n" not in lines
+        judge(np.isclose)
 
 
-def test_what_cannot_be_called_is_refused() -> None:
-    """A result, or nothing, in a function's place."""
-    place = {"on": timing.Host(), "budget": timing.FAST}
+def test_what_a_check_says_in_several_lines_is_told_in_one() -> None:
+    detail = judge(np.testing.assert_allclose).withheld["b"].detail
+    assert detail.startswith("Not equal to tolerance")
+    assert "\n" not in detail
+
+
+def test_a_result_in_a_function_s_place_is_refused() -> None:
     with pytest.raises(TypeError, match=r"^ndarray cannot be called"):
-        timing.measure(np.ones(3), **place)
-    for parity in (None, {"b": None}):
-        with pytest.raises(TypeError, match=r"^None is given as a parity"):
-            timing.compare({"a": int, "b": int}, baseline="a", parity=parity, **place)
+        timing.measure(np.ones(3), on=timing.Host(), budget=timing.FAST)
 
 
-def test_last_outputs_are_compared_too() -> None:
-    """Right at first is not enough: of the variant, of the baseline, and of what a variant does to an input of both."""
+@pytest.mark.parametrize("parity", [None, {"b": None}], ids=["for all", "for one"])
+def test_nothing_in_a_check_s_place_is_refused(parity) -> None:
+    with pytest.raises(TypeError, match=r"^None is given as a parity"):
+        compared(FakeClock(), int, int, parity=parity, budget=timing.FAST)
+
+
+def judge_outputs(
+    base: Callable, other: Callable, *, parity=np.array_equal, budget: timing.Budget | None = None
+) -> timing.Comparison:
+    """Compare two functions of 10 ms by their outputs."""
     clock = FakeClock()
+    work = clock.taking(lambda: 0.010)
+    return compared(
+        clock,
+        lambda: (work(), base())[1],
+        lambda: (work(), other())[1],
+        parity=parity,
+        budget=budget,
+    )
 
-    def judged(base, other, parity=np.array_equal, budget=None):
-        work = clock.taking(lambda: 0.010)
-        a, b = (lambda fn=fn: (work(), fn())[1] for fn in (base, other))
-        return compared(clock, a, b, parity=parity, budget=budget)
 
-    def counting(after, step=1.0):
-        calls = itertools.count()
-        return lambda: np.ones(3) + step * (next(calls) > after)
+def return_ones() -> np.ndarray:
+    return np.ones(3)
 
-    steady = lambda: np.ones(3)
-    assert set(judged(steady, steady).paired) == {"b"}
-    for after in (0, 5, 25):
-        got = judged(steady, counting(after))
-        assert not got.paired
-        assert str(got.withheld.get("b")).startswith("outputs differ: it returns")
-        itself = "outputs differ: 'a' itself"
-        assert str(judged(counting(after), steady).withheld.get("b")).startswith(itself)
-        assert str(judged(counting(after), counting(after)).withheld.get("b")).startswith(itself), (
-            "alike, and wrong alike"
-        )
-        assert judged(steady, counting(after), timing.Unchecked("random")).paired
+
+def change_after(calls: int) -> Callable[[], np.ndarray]:
+    """Make a function that returns ones, and after so many calls something else."""
+    counted = itertools.count()
+    return lambda: np.ones(3) + (next(counted) > calls)
+
+
+def test_outputs_that_stay_the_same_agree() -> None:
+    assert set(judge_outputs(return_ones, return_ones).paired) == {"b"}
+
+
+LATE = pytest.mark.parametrize("calls", [0, 5, 25], ids=["at once", "soon", "late"])
+
+
+@LATE
+def test_a_variant_that_is_right_at_first_alone_differs(calls) -> None:
+    got = judge_outputs(return_ones, change_after(calls))
+    assert not got.paired
+    assert str(got.withheld["b"]).startswith("outputs differ: it returns")
+
+
+@LATE
+def test_a_baseline_that_is_right_at_first_alone_is_blamed_itself(calls) -> None:
+    got = judge_outputs(change_after(calls), return_ones)
+    assert str(got.withheld["b"]).startswith("outputs differ: 'a' itself")
+
+
+@LATE
+def test_two_that_change_alike_are_wrong_alike(calls) -> None:
+    got = judge_outputs(change_after(calls), change_after(calls))
+    assert str(got.withheld["b"]).startswith("outputs differ: 'a' itself")
+
+
+@LATE
+def test_outputs_that_are_not_to_be_checked_may_change(calls) -> None:
+    unchecked = timing.Unchecked("random")
+    assert judge_outputs(return_ones, change_after(calls), parity=unchecked).paired
+
+
+def test_a_variant_that_changes_an_input_of_both_differs() -> None:
+    """Though both go on agreeing."""
     x = np.ones(3)
-    got = judged(lambda: 2 * x, lambda: np.multiply(x, 2, out=x).copy())
-    assert not got.paired, "an input of both was changed by one, so that both went on agreeing"
+    got = judge_outputs(lambda: 2 * x, lambda: np.multiply(x, 2, out=x).copy())
+    assert not got.paired
+
+
+def test_results_in_the_same_place_are_no_change() -> None:
     buffers = np.empty(3), np.empty(3)
     reusing = [functools.partial(np.multiply, np.arange(3.0), 2, out=out) for out in buffers]
-    assert judged(*reusing).paired, "the same place for each result is no change"
+    assert judge_outputs(*reusing).paired
 
+
+def test_of_a_result_that_the_next_call_overwrites_a_copy_is_kept() -> None:
     summing = lambda total: lambda: {"total": [total.__iadd__(1)]}
-    same = lambda a, b: a["total"][0][0] == b["total"][0][0]
-    got = judged(
+    got = judge_outputs(
         summing(np.zeros(1)),
         summing(np.zeros(1)),
-        same,
-        timing.Budget(min_samples=6, max_samples=6),
+        parity=lambda a, b: a["total"][0][0] == b["total"][0][0],
+        budget=timing.Budget(min_samples=6, max_samples=6),
     )
-    assert "'a' itself" in str(got.withheld.get("b")), (
-        "the first result was overwritten by the last: no copy was kept"
-    )
+    assert "'a' itself" in str(got.withheld["b"])
 
 
-def test_a_tensor_with_a_gradient_is_copied() -> None:
-    """Also in a dict, and beside what cannot be copied."""
+def test_tensors_with_a_gradient_are_copied_beside_arrays_in_a_dict() -> None:
     import torch
 
     weight = torch.ones(2, requires_grad=True)
     result = {"loss": weight * 2, "all": (weight + 1, np.zeros(2))}
+
     copied = inspections.copy_result(result)
     with torch.no_grad():
         result["loss"].zero_()
         result["all"][0].zero_()
     result["all"][1][:] = 5
+
     assert copied["loss"].tolist() == [2, 2]
-    assert [copied["all"][0].tolist(), copied["all"][1].tolist()] == [[2, 2], [0, 0]]
+    assert [each.tolist() for each in copied["all"]] == [[2, 2], [0, 0]]
+
+
+def test_what_cannot_be_copied_stays_what_it_is() -> None:
     generator = (number for number in range(3))
     assert inspections.copy_result(generator) is generator
 
 
-def test_settings_hold_for_their_variant_only() -> None:
-    """What `DeviceLike.active` sets holds for every call of its variant and for no call of another."""
-    active, seen = [], {"a": set(), "b": set()}
+class WithSettings(timing.Host):
+    """A device whose settings are its label in a list of those that are active."""
 
-    class Settings(timing.Host):
-        def active(self):
-            @contextlib.contextmanager
-            def settings():
-                active.append(self.label)
-                yield
-                active.remove(self.label)
+    active_labels: ClassVar[list[str]] = []
 
-            return settings()
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        self.active_labels.append(self.label)
+        yield
+        self.active_labels.remove(self.label)
+
+
+def test_settings_hold_for_every_call_of_their_variant_and_for_no_other() -> None:
+    seen = {"a": set(), "b": set()}
+    look = lambda key: seen[key].add(tuple(WithSettings.active_labels))
 
     timing.compare(
-        {key: lambda key=key: seen[key].add(tuple(active)) for key in seen},
-        on={key: Settings(key) for key in seen},
+        {key: functools.partial(look, key) for key in seen},
+        on={key: WithSettings(key) for key in seen},
         baseline="a",
         parity=timing.Unchecked("nothing"),
         budget=timing.Budget(**QUICK),
     )
+
     assert seen == {"a": {("a",)}, "b": {("b",)}}
-    assert not active
+    assert not WithSettings.active_labels
 
 
-def test_the_sentinel_sees_drift() -> None:
-    """A machine that is 20 % slower afterwards is reported, one that is as before is not."""
-    for factor, throttled in ((1.2, True), (0.8, True), (1.05, False)):
-        clock, speed = FakeClock(), [1.0]
-        with timing.sentinel(
-            clock.taking(lambda s=speed: 0.010 * s[0]), on=timing.Host(), clock=clock
-        ) as watch:
-            speed[0] = factor
-        assert watch.throttled == throttled, f"{factor}: drift {watch.drift}"
-        assert abs(watch.drift - (factor - 1)) < 0.001
-        assert ("drifted" in str(watch)) == throttled
-        assert sum(watch.before.samples) < 0.3
-    slow = clock.taking(lambda: 1.2)
-    with timing.sentinel(slow, on=timing.Host(), clock=clock) as long:
-        assert sum(long.before.samples) < 3, "two seconds for a sentinel's first half"
-    fast = timing.Sentinel(
-        *(dataclasses.replace(m, mode="fast") for m in (watch.before, watch.before))
-    )
-    fast.after = dataclasses.replace(fast.after, samples=(9.0, 9.0, 9.0))
-    assert not fast.throttled
-    assert "fast mode" in str(fast)
+def watch_machine(factor: float) -> timing.Sentinel:
+    """Watch a machine on which everything takes so many times as long afterwards."""
+    clock, speed = FakeClock(), [1.0]
+    work = clock.taking(lambda: 0.010 * speed[0])
+    with timing.sentinel(work, on=timing.Host(), clock=clock) as watch:
+        speed[0] = factor
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("factor", "has_drifted"),
+    [
+        pytest.param(1.2, True, id="slower"),
+        pytest.param(0.8, True, id="faster"),
+        pytest.param(1.05, False, id="hardly slower"),
+    ],
+)
+def test_a_sentinel_reports_a_machine_that_is_not_as_before(factor, has_drifted) -> None:
+    watch = watch_machine(factor)
+    assert abs(watch.drift - (factor - 1)) < 0.001
+    assert watch.throttled == has_drifted
+    assert ("drifted" in str(watch)) == has_drifted
+
+
+def test_the_first_half_of_a_sentinel_takes_less_than_a_third_of_a_second() -> None:
+    assert sum(watch_machine(1.0).before.samples) < 0.3
+
+
+def test_a_sentinel_of_long_work_takes_a_few_samples() -> None:
+    clock = FakeClock()
+    with timing.sentinel(clock.taking(lambda: 1.2), on=timing.Host(), clock=clock) as watch:
+        assert sum(watch.before.samples) < 3
+
+
+def test_a_sentinel_of_fast_mode_reports_nothing() -> None:
+    before = dataclasses.replace(watch_machine(1.0).before, mode="fast")
+    watch = timing.Sentinel(before, dataclasses.replace(before, samples=(9.0, 9.0, 9.0)))
+    assert not watch.throttled
+    assert "fast mode" in str(watch)

@@ -51,7 +51,9 @@ from metallab.doctor import (  # noqa: E402
 from metallab.doctor.answer import Answer  # noqa: E402
 from metallab.doctor.limits import Limits  # noqa: E402
 from metallab.doctor.questions import (  # noqa: E402
+    CORRECTNESS,
     FORMATS,
+    PROFILE,
     QUESTIONS,
     SPEED,
     SUPPORT,
@@ -251,24 +253,35 @@ UNUSUAL = {
 # ---------------------------------------------------------------- 1, 2, 4: on the simulated GPU
 
 
-@on_simulated
-def test_sound_models_are_not_accused():
-    for each in (sound(), subject_of(Attending(), torch.randn(2, 4, 8))):
-        answers = [worker.answer(QUESTIONS[number - 1], each, LIMITS) for number in (1, 2, 4)]
-        assert [answer.status for answer in answers] == ["passed"] * 3, answers
-        assert "Copies and fallbacks" not in {evidence.title for evidence in answers[2].evidence}
-        assert_loss(each)
+def ask_three(subject):
+    """Answers to what is asked of an Apple GPU: whether it runs, whether it is right, and what leaves the GPU."""
+    return [worker.answer(each, subject, LIMITS) for each in (SUPPORT, CORRECTNESS, PROFILE)]
 
 
-@on_simulated
-def test_models_that_are_hard_to_copy_run():
+def attending():
+    return subject_of(Attending(), torch.randn(2, 4, 8))
+
+
+@on_simulated.cases({"convolution": sound, "attention": attending})
+def test_a_sound_model_is_not_accused(make):
+    each = make()
+    answers = ask_three(each)
+    assert [answer.status for answer in answers] == ["passed"] * 3, answers
+    assert "Copies and fallbacks" not in {evidence.title for evidence in answers[2].evidence}
+    assert_loss(each)
+
+
+@on_simulated.cases(UNUSUAL)
+def test_a_model_that_is_hard_to_copy_runs(make):
     with warnings.catch_warnings(action="ignore"):  # some are deprecated
-        unusual = {name: examined(make) for name, make in UNUSUAL.items()}
-    for name, each in unusual.items():
-        answer = support.answer(each, LIMITS)
-        assert answer.status == "passed", (name, answer)
-        step = each.training_step()
-        assert step().isfinite() & step().isfinite(), name
+        each = examined(make)
+
+    answer = support.answer(each, LIMITS)
+    assert answer.status == "passed", answer
+
+    step = each.training_step()
+    assert step().isfinite()
+    assert step().isfinite()
 
 
 def blinded(x):
@@ -279,13 +292,11 @@ def blinded(x):
 
 
 @on_simulated
-def test_a_nan_that_the_cpu_has_as_well_is_no_fault():
-    answer = correctness.answer(
-        subject_of(layers(scores=blinded, head=nn.Linear(4, 2)), torch.randn(4, 4)), LIMITS
-    )
-    assert (answer.status, "aten::_softmax in scores" in answer.sentence) == ("incomplete", True), (
-        answer
-    )
+def test_a_nan_that_the_cpu_has_as_well_is_named_and_no_fault():
+    model = layers(scores=blinded, head=nn.Linear(4, 2))
+    answer = correctness.answer(subject_of(model, torch.randn(4, 4)), LIMITS)
+    assert answer.status == "incomplete", answer
+    assert "aten::_softmax in scores" in answer.sentence
 
 
 @dataclasses.dataclass(slots=True)
@@ -297,13 +308,29 @@ class Named(dict):
     """A subclass, which PyTorch does not look into."""
 
 
+def nest_tensors(*numbers):
+    """Three tensors of a number each, in a list, in an object, and in a partial function."""
+    one, two, three = (torch.full((1,), float(number)) for number in numbers)
+    return Named(a=Slotted([one]), b=functools.partial(torch.add, two, other=three))
+
+
 def test_tensors_are_found_however_deep_they_lie():
-    one, two, three = (torch.full((1,), float(n)) for n in range(3))
-    value = Named(a=Slotted([one]), b=functools.partial(torch.add, two, other=three))
-    moved = copies.map_tensors(lambda t: t + 10, value)
-    assert type(moved) is Named
-    assert (moved["a"].inner[0].item(), moved["b"]().item()) == (10, 23)
-    assert (one.item(), len(copies.tensors_in(value))) == (0, 3)
+    found = copies.tensors_in(nest_tensors(0, 1, 2))
+    assert sorted(tensor.item() for tensor in found) == [0, 1, 2]
+
+
+def test_tensors_are_changed_however_deep_they_lie():
+    changed = copies.map_tensors(lambda tensor: tensor + 10, nest_tensors(0, 1, 2))
+    assert type(changed) is Named
+    assert changed["a"].inner[0].item() == 10
+    assert changed["b"]().item() == 11 + 12
+
+
+def test_what_tensors_are_changed_in_stays_as_it_was():
+    value = nest_tensors(0, 1, 2)
+    copies.map_tensors(lambda tensor: tensor + 10, value)
+    assert value["a"].inner[0].item() == 0
+    assert value["b"]().item() == 1 + 2
 
 
 class Distance:
@@ -316,64 +343,83 @@ class Distance:
         return (output - self.target).square().mean()
 
 
-def test_tensors_of_a_loss_move_with_the_model():
-    target = torch.zeros(2, 3)
-    around = lambda output: (output - target).square().mean()
-    for loss in (
-        around,
-        Distance(target),
-        functools.partial(nn.functional.mse_loss, target=target),
-    ):
-        each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
-        assert (each.to("meta").value().device.type, each.value().device.type) == ("meta", "cpu"), (
-            loss
-        )
-    target = target.double()
-    answer = support.answer(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=around), LIMITS)
-    assert (answer.status, "the loss" in answer.sentence, "input" in answer.sentence) == (
-        "failed",
-        True,
-        False,
-    )
+def loss_around(target):
+    """A loss that is a function, which holds its target as a variable around it."""
+    return lambda output: (output - target).square().mean()
+
+
+TARGET = torch.zeros(2, 3)
+LOSSES = {
+    "a function": loss_around(TARGET),
+    "an object": Distance(TARGET),
+    "a partial function": functools.partial(nn.functional.mse_loss, target=TARGET),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_tensors_of_a_loss_move_with_the_model(loss):
+    each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
+    assert each.to("meta").value().device.type == "meta"
+    assert each.value().device.type == "cpu", "the first stays where it is"
+
+
+def test_a_loss_in_float64_is_named_where_it_does_not_run():
+    loss = loss_around(TARGET.double())
+    answer = support.answer(subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss), LIMITS)
+    assert answer.status == "failed"
+    assert "the loss" in answer.sentence
+    assert "input" not in answer.sentence
 
 
 def test_a_loss_in_float64_is_narrowed_with_its_model():
     weighted = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
     model, x = nn.Linear(2, 3).double(), torch.ones(2, 2, dtype=torch.float64)
     each = subject_of(model, x, loss=lambda output: weighted(output, torch.tensor([0, 1])))
-    assert (each.value().dtype, each.without_float64().value().dtype) == (
-        torch.float64,
-        torch.float32,
-    )
+    assert each.without_float64().value().dtype == torch.float32
+    assert each.value().dtype == torch.float64, "the first stays as it is"
 
 
 @on_simulated
 def test_a_model_keeps_the_mode_of_its_factory():
-    each = subject_of(Evaluated().eval(), torch.ones(2, 4))
-    answers = [
-        question(each, LIMITS) for question in (support.answer, correctness.answer, profile.answer)
-    ]
+    answers = ask_three(subject_of(Evaluated().eval(), torch.ones(2, 4)))
     assert [answer.status for answer in answers] == ["passed"] * 3, answers
     asked = answers[1].evidence[0].table
     assert not any("training" in row[0] for row in asked.rows)
     assert "in training mode" in asked.note
 
 
-@on_simulated
-def test_a_missing_operator_is_named_with_module_and_line():
+@functools.cache
+def answers_of_a_missing_operator():
     model = layers(conv=nn.Conv3d(1, 2, 3), pool=lambda x: nn.functional.adaptive_avg_pool3d(x, 2))
-    volumes = subject_of(model, torch.randn(1, 1, 6, 6, 6))
-    answer, compared, traced = (
-        worker.answer(QUESTIONS[number - 1], volumes, LIMITS) for number in (1, 2, 4)
-    )
-    ((operator, how, module, line, way_out),) = (
-        row for row in answer.evidence[0].table.rows if "pool3d." in row[0]
-    )
-    assert (operator, how, module) == ("aten::_adaptive_avg_pool3d.default", "missing", "pool")
+    return ask_three(subject_of(model, torch.randn(1, 1, 6, 6, 6)))
+
+
+@on_simulated
+def test_a_missing_operator_is_named_with_module_line_and_what_to_write():
+    answer, *_ = answers_of_a_missing_operator()
+    rows = answer.evidence[0].table.rows
+    ((operator, how, module, line, way_out),) = (row for row in rows if "pool3d." in row[0])
+
+    assert operator == "aten::_adaptive_avg_pool3d.default"
+    assert how == "missing"
+    assert module == "pool"
     assert line == row_of("pool=lambda x: nn.functional.adaptive_avg_pool3d")
     assert "PYTORCH_ENABLE_MPS_FALLBACK" in way_out
-    assert f"in pool, at {line}" in answer.sentence, "the trial"
-    assert (answer.status, compared.status, compared.ended) == ("failed", "skipped", "raised")
+
+
+@on_simulated
+def test_the_trial_fails_where_an_operator_is_missing():
+    answer, *_ = answers_of_a_missing_operator()
+    line = row_of("pool=lambda x: nn.functional.adaptive_avg_pool3d")
+    assert answer.status == "failed"
+    assert f"in pool, at {line}" in answer.sentence
+
+
+@on_simulated
+def test_where_an_operator_is_missing_the_other_answers_are_open():
+    _, compared, traced = answers_of_a_missing_operator()
+    assert compared.status == "skipped"
+    assert compared.ended == "raised"
     assert traced.status == "incomplete"
 
 
@@ -394,18 +440,18 @@ class Unforeseen(nn.Module):
 
 @on_simulated
 def test_a_detour_by_the_cpu_runs():
-    answer = support.answer(
-        subject_of(layers(a=nn.Linear(4, 4), eig=Detour()), torch.randn(4, 4)), LIMITS
-    )
-    assert (answer.status, answer.trouble) == ("passed", None), answer
+    model = layers(a=nn.Linear(4, 4), eig=Detour())
+    answer = support.answer(subject_of(model, torch.randn(4, 4)), LIMITS)
+    assert answer.status == "passed", answer
+    assert answer.trouble is None
 
 
 @on_simulated
 def test_what_ran_is_not_said_to_fail():
-    answer = support.answer(
-        subject_of(layers(a=nn.Linear(4, 4), b=Unforeseen()), torch.randn(4, 4)), LIMITS
-    )
-    assert (answer.status, answer.trouble) == ("incomplete", Trouble.CONTRADICTED), answer
+    model = layers(a=nn.Linear(4, 4), b=Unforeseen())
+    answer = support.answer(subject_of(model, torch.randn(4, 4)), LIMITS)
+    assert answer.status == "incomplete", answer
+    assert answer.trouble == Trouble.CONTRADICTED
 
 
 class Drawing(nn.Module):
@@ -433,7 +479,8 @@ class DrawingInTraining(Drawing):
 def test_a_model_that_cannot_be_followed_is_not_said_to_run(make, status, trouble, monkeypatch):
     monkeypatch.setattr(support, "apple_gpu", lambda: None)
     answer = support.answer(subject_of(make(), torch.ones(2, 4)), LIMITS)
-    assert (answer.status, answer.trouble) == (status, trouble)
+    assert answer.status == status
+    assert answer.trouble == trouble
     assert "Not known: " in answer.sentence
 
 
@@ -472,9 +519,12 @@ class Packing(nn.Module):
 @on_simulated
 def test_lengths_on_the_gpu_are_named_with_what_to_write():
     answer = support.answer(subject_of(Packing(), torch.ones(2, 3, 4)), LIMITS)
-    assert (answer.status, answer.trouble) == ("failed", None)
-    row = answer.evidence[0].table.rows[0]
-    assert (row[0], row[-1]) == ("aten::_pack_padded_sequence", "give it lengths.cpu()")
+    assert answer.status == "failed"
+    assert answer.trouble is None
+
+    operator, *_, way_out = answer.evidence[0].table.rows[0]
+    assert operator == "aten::_pack_padded_sequence"
+    assert way_out == "give it lengths.cpu()"
 
 
 class Padded(nn.TransformerEncoder):
@@ -496,143 +546,180 @@ def test_an_error_of_evaluation_alone_is_found():
     assert "nested" in answer.sentence
 
 
-@on_simulated
-def test_a_tensor_on_the_cpu_is_named_with_module_and_line():
-    lines = {
-        True: row_of("return x + torch.linspace(0, 1, 8)"),
-        False: row_of("return x * self.scales[0]"),
-    }
-    for adds, line in lines.items():
-        model = layers(enter=nn.Linear(8, 8), positions=Positions(adds), head=nn.Linear(8, 2))
-        each = subject_of(model, torch.randn(3, 8))
-        tried, compared, traced = (
-            worker.answer(QUESTIONS[number - 1], each, LIMITS) for number in (1, 2, 4)
-        )
-        ((operator, _, module, at, way_out),) = tried.evidence[0].table.rows
-        assert (operator, module, at) == (
-            "aten::add.Tensor" if adds else "aten::mul.Tensor",
-            "positions",
-            line,
-        )
-        assert "register_buffer" in way_out
-        assert (tried.status, compared.ended, traced.status) == ("failed", "raised", "incomplete")
-        assert all("see answer 1" in other.sentence for other in (compared, traced))
+@functools.cache
+def answers_of_positions(adds):
+    model = layers(enter=nn.Linear(8, 8), positions=Positions(adds), head=nn.Linear(8, 2))
+    return ask_three(subject_of(model, torch.randn(3, 8)))
+
+
+LEFT_ON_THE_CPU = {
+    "made there": (True, "aten::add.Tensor", "return x + torch.linspace(0, 1, 8)"),
+    "kept there": (False, "aten::mul.Tensor", "return x * self.scales[0]"),
+}
+
+
+@on_simulated.cases(LEFT_ON_THE_CPU)
+def test_a_tensor_on_the_cpu_is_named_with_module_line_and_what_to_write(case):
+    adds, operator, words = case
+    tried, *_ = answers_of_positions(adds)
+    ((named, _, module, line, way_out),) = tried.evidence[0].table.rows
+
+    assert tried.status == "failed"
+    assert named == operator
+    assert module == "positions"
+    assert line == row_of(words)
+    assert "register_buffer" in way_out
+
+
+@on_simulated.cases({"made there": True, "kept there": False})
+def test_where_a_tensor_is_on_the_cpu_the_other_answers_send_to_the_first(adds):
+    _, compared, traced = answers_of_positions(adds)
+    assert compared.ended == "raised"
+    assert traced.status == "incomplete"
+    assert "see answer 1" in compared.sentence
+    assert "see answer 1" in traced.sentence
+
+
+def cut(x):
+    for row in x:
+        x = x * row.max().item()
+    return x
+
+
+@functools.cache
+def answer_of_copies():
+    return profile.answer(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
 
 
 @on_simulated
-def test_copies_are_named_as_people_write_them():
-    def cut(x):
-        for row in x:
-            x = x * row.max().item()
-        return x
+def test_a_copy_is_named_as_people_write_it_with_its_line_and_its_calls():
+    ((operator, _, module, line, calls, *_),) = answer_of_copies().evidence[-1].table.rows
+    assert operator == ".item()"
+    assert module == "cut"
+    assert line == row_of("x = x * row.max().item()")
+    assert calls == "3"
 
-    answer = profile.answer(subject_of(layers(cut=cut), torch.randn(3, 8)), LIMITS)
-    named = {layer for each in answer.result.operators for layer in each.layers}
-    assert named == {Layer("cut", "Function")}
-    ((operator, _, module, line, calls, *_),) = answer.evidence[-1].table.rows
-    assert (operator, module, line, calls) == (
-        ".item()",
-        "cut",
-        row_of("x = x * row.max().item()"),
-        "3",
-    )
-    answer = profile.answer(examined(doctor_models.hidden_copy), LIMITS)
-    ((operator, way, module, _, calls, size, time),) = answer.evidence[-1].table.rows
-    assert (answer.status, operator, way, module, calls) == (
-        "incomplete",
-        "_to_copy",
-        "to host",
-        "1",
-        "1",
-    )
-    assert (size, time) == ("4 B", "not known here"), "no simulated time"
+
+@on_simulated
+def test_operators_beside_a_copy_belong_to_the_layer_that_calls_them():
+    operators = answer_of_copies().result.operators
+    assert {layer for each in operators for layer in each.layers} == {Layer("cut", "Function")}
+
+
+@functools.cache
+def answer_of_a_hidden_copy():
+    return profile.answer(examined(doctor_models.hidden_copy), LIMITS)
+
+
+@on_simulated
+def test_a_copy_that_a_module_hides_is_named_with_its_way_and_its_size():
+    answer = answer_of_a_hidden_copy()
+    ((operator, way, module, _, calls, size, _),) = answer.evidence[-1].table.rows
+    assert answer.status == "incomplete"
+    assert operator == "_to_copy"
+    assert way == "to host"
+    assert module == "1"
+    assert calls == "1"
+    assert size == "4 B"
+
+
+@on_simulated
+def test_a_copy_has_no_simulated_time():
+    answer = answer_of_a_hidden_copy()
+    ((*_, time),) = answer.evidence[-1].table.rows
+    assert time == "not known here"
     assert answer.on.startswith(device.cpu().label)
 
 
-@on_simulated
-def test_a_kernel_that_is_wrong_in_another_layout_is_named():
-    conv, norm = ("conv2d, non-contiguous input", "BatchNorm2d's gradient, channels last")
-    for fault, operator, way in (
-        (conv, "convolution in conv", "swapped"),
-        (norm, "backward in norm", "channels last"),
-    ):
-        with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
-            answer = correctness.answer(sound(), LIMITS)
-        evidence = {each.title: each for each in answer.evidence}
-        assert (answer.status, operator in evidence["The first wrong operator"].text) == (
-            "failed",
-            True,
-        )
-        assert way in evidence["Compared"].table.rows[-1][0]
-        assert "torch.testing.assert_close" in evidence["A program that shows it"].text
+WRONG_IN_A_LAYOUT = {
+    "convolution": ("conv2d, non-contiguous input", "convolution in conv", "swapped"),
+    "norm": ("BatchNorm2d's gradient, channels last", "backward in norm", "channels last"),
+}
+
+
+@on_simulated.cases(WRONG_IN_A_LAYOUT)
+def test_a_kernel_that_is_wrong_in_another_layout_is_named_with_a_program(case):
+    fault, operator, way = case
+    with warnings.catch_warnings(action="ignore"), metalsim.plant(fault):
+        answer = correctness.answer(sound(), LIMITS)
+    evidence = {each.title: each for each in answer.evidence}
+
+    assert answer.status == "failed"
+    assert operator in evidence["The first wrong operator"].text
+    assert way in evidence["Compared"].table.rows[-1][0]
+    assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
 
 @on_simulated
 def test_what_there_was_no_time_to_compare_is_not_right():
     answer = correctness.answer(sound(), Limits(1e-9))
-    assert (answer.status, answer.ended) == ("skipped", "timeout")
+    assert answer.status == "skipped"
+    assert answer.ended == "timeout"
 
 
 @on_simulated
 def test_weights_without_a_gradient_are_named():
     answer = correctness.answer(rated(), LIMITS)
-    assert (answer.status, "unused.weight, unused.bias" in answer.sentence) == ("incomplete", True)
+    assert answer.status == "incomplete"
+    assert "unused.weight, unused.bias" in answer.sentence
 
 
 @on_simulated
 def test_float64_on_the_way_is_named_once_with_its_line():
-    lines = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
-    answer = support.answer(
-        subject_of(layers(enter=nn.Linear(8, 8), waves=Waves()), torch.randn(3, 8)), LIMITS
-    )
-    assert (answer.status, lines[0] in answer.sentence) == ("failed", True)
-    assert [tuple(row) for row in answer.evidence[0].table.rows] == [
-        (
-            "aten::arange",
-            "raises: makes float64",
-            "waves",
-            lines[0],
-            "write torch.arange(..., dtype=torch.float32)",
-        ),
-        (
-            "aten::_to_copy",
-            "raises: makes complex128",
-            "waves",
-            lines[1],
-            "write .to(torch.complex64)",
-        ),
-    ]
+    made, turned = row_of("steps = torch.arange(8"), row_of("turned = torch.view_as_complex")
+    model = layers(enter=nn.Linear(8, 8), waves=Waves())
+    answer = support.answer(subject_of(model, torch.randn(3, 8)), LIMITS)
+    first, second = map(list, answer.evidence[0].table.rows)
+
+    assert answer.status == "failed"
+    assert made in answer.sentence
+    write = "write torch.arange(..., dtype=torch.float32)"
+    assert first == ["aten::arange", "raises: makes float64", "waves", made, write]
+    write = "write .to(torch.complex64)"
+    assert second == ["aten::_to_copy", "raises: makes complex128", "waves", turned, write]
 
 
 @on_simulated
-def test_the_rest_is_asked_without_float64():
+def test_weights_in_float64_fail_and_the_rest_is_asked_without_them():
     each = examined(doctor_models.double)
-    tried, compared, traced = (
-        question(each, LIMITS) for question in (support.answer, correctness.answer, profile.answer)
-    )
-    assert (tried.status, compared.status, traced.status) == ("failed", "passed", "passed")
+    tried, compared, traced = ask_three(each)
+
+    assert tried.status == "failed"
     assert "scale" in tried.sentence
+    assert compared.status == "passed"
     assert wording.PHRASES["narrowed"] in compared.sentence
-    assert each.model.scale.dtype == torch.float64
-    target = torch.zeros(2, 3, dtype=torch.float64)
-    regression = subject_of(
-        nn.Linear(4, 3), torch.ones(2, 4), loss=lambda y: (y - target).square().mean()
-    )
+    assert traced.status == "passed"
+    assert each.model.scale.dtype == torch.float64, "the model stays as it is"
+
+
+@on_simulated
+def test_a_target_in_float64_is_compared_without_it():
+    loss = loss_around(TARGET.double())
+    regression = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss)
     assert correctness.answer(regression, LIMITS).status == "passed"
 
 
-@on_simulated
-def test_copies_of_an_installed_package_are_no_fault():
-    from torchvision.ops import batched_nms  # takes a number to the GPU in each call
+def keep_boxes():
+    """Choose boxes with a function of torchvision, which takes a number to the GPU in each call."""
+    from torchvision.ops import batched_nms
 
-    kept = lambda boxes, scores: boxes[
-        batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)
-    ]
+    def keep(boxes, scores):
+        return boxes[batched_nms(boxes, scores, torch.zeros_like(scores).long(), 0.5)]
+
     boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [3.0, 3.0, 4.0, 4.0]])
-    each = subject_of(Function(kept), boxes, torch.ones(2))
-    answer = profile.answer(each, LIMITS)
-    assert (answer.status, "torchvision" in answer.sentence) == ("passed", True)
-    each.package = "torchvision"  # the user may change it
+    return subject_of(Function(keep), boxes, torch.ones(2))
+
+
+@on_simulated
+def test_copies_of_an_installed_package_are_named_and_no_fault():
+    answer = profile.answer(keep_boxes(), LIMITS)
+    assert answer.status == "passed"
+    assert "torchvision" in answer.sentence
+
+
+@on_simulated
+def test_copies_of_the_user_s_own_package_are_a_fault():
+    each = dataclasses.replace(keep_boxes(), package="torchvision")
     assert profile.answer(each, LIMITS).status == "incomplete"
 
 
@@ -640,10 +727,14 @@ def test_copies_of_an_installed_package_are_no_fault():
 
 
 def test_without_an_apple_gpu_the_tables_alone_are_asked():
-    each = subject_of(Evaluated(), torch.ones(2, 4))
-    tried, compared = support.answer(each, LIMITS), correctness.answer(each, LIMITS)
-    assert (tried.status, compared.status) == ("incomplete", "skipped")  # training is not known
-    assert "in training mode (at " in tried.sentence, "of the model itself"
+    answer = support.answer(subject_of(Evaluated(), torch.ones(2, 4)), LIMITS)
+    assert answer.status == "incomplete", "training is not known"
+    assert "in training mode (at " in answer.sentence, "of the model itself"
+
+
+def test_without_an_apple_gpu_nothing_is_compared_with_it():
+    answer = correctness.answer(subject_of(Evaluated(), torch.ones(2, 4)), LIMITS)
+    assert answer.status == "skipped"
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
@@ -658,16 +749,15 @@ def test_times_come_without_a_conclusion_in_a_fast_run(monkeypatch):
     monkeypatch.setattr(speed, "time_second_call", lambda run: 1e-4)
     answer = speed.answer(sound(), LIMITS)
     titles = [each.title for each in answer.evidence]
-    assert (answer.status, titles) == (
-        "incomplete",
-        ["Measured, inference", "Over batches", "Measured, training step"],
-    )
+    assert answer.status == "incomplete"
+    assert titles == ["Measured, inference", "Over batches", "Measured, training step"]
+
+
+@pytest.mark.parametrize(("task", "is_random"), [("inference", False), ("training", True)])
+def test_dropout_makes_training_random_and_inference_not(task, is_random):
     torch.manual_seed(0)
     dropping = subject_of(nn.Sequential(nn.Linear(4, 64), nn.Dropout()), torch.ones(8, 4))
-    assert [formats.is_random(dropping, task) for task in ("inference", "training")] == [
-        False,
-        True,
-    ]
+    assert formats.is_random(dropping, task) is is_random
 
 
 def test_memory_is_counted():
@@ -693,173 +783,258 @@ def test_the_largest_batch_fits(usable, batch, most):
 
 def test_float32_is_computed_in_full_on_nvidia_too():
     seen = []
-    each = subject_of(
-        Function(lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]), torch.ones(2)
-    )
+    look = lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]
     assert torch.backends.cudnn.allow_tf32
-    worker.answer(FORMATS, each, Limits(5))
+    worker.answer(FORMATS, subject_of(Function(look), torch.ones(2)), Limits(5))
     assert set(seen) == {False}
 
 
-def test_what_does_not_fit_is_said_and_is_not_run(monkeypatch):
-    each = subject_of(
-        nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10)), torch.randn(512, 1000)
-    )
-    answer, roomy = (
-        footprint.answer(each, Limits(machine_bytes=target)) for target in (10**7, 16 * 2**30)
-    )
-    assert (answer.status, roomy.status) == ("failed", "passed")
+@pytest.fixture(scope="module")
+def two_layers():
+    """A model that needs some megabytes."""
+    model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    return subject_of(model, torch.randn(512, 1000))
+
+
+def test_what_does_not_fit_is_said_and_is_not_run(two_layers):
+    answer = footprint.answer(two_layers, Limits(machine_bytes=10**7))
+    assert answer.status == "failed"
     assert "DOES NOT FIT into the 6.36 MiB" in answer.sentence, "on macOS 15"
     assert "No peak" in answer.evidence[0].table.note
-    assert roomy.evidence[0].table.rows[-1][0].startswith("peak of a step")
+
+
+def test_of_what_fits_the_peak_of_a_step_is_told(two_layers):
+    answer = footprint.answer(two_layers, Limits(machine_bytes=16 * 2**30))
+    assert answer.status == "passed"
+    assert answer.evidence[0].table.rows[-1][0].startswith("peak of a step")
+
+
+def test_whether_it_fits_is_open_while_other_programs_hold_the_memory(two_layers, monkeypatch):
     monkeypatch.setattr(footprint, "read_memory", lambda on: (2**30, 2**10))
-    assert footprint.answer(each, LIMITS).status == "incomplete", "other programs hold it"
+    assert footprint.answer(two_layers, LIMITS).status == "incomplete"
 
 
-def test_the_peak_has_every_tensor_that_lives_at_a_time():
-    model = nn.Sequential(
-        nn.Linear(100, 1000, bias=False), nn.ReLU(), nn.Linear(1000, 100, bias=False)
-    )
-    each = subject_of(model, torch.randn(512, 100))
-    inference, step = map(
-        footprint.measure_allocated_peak, (each.inference(), each.training_step())
-    )
-    hidden, weights = 4 * 512 * 1000, 4 * 2 * 100 * 1000
-    assert 2 * hidden <= inference < 3 * hidden, "what the first layer gives, and ReLU"
-    assert step >= weights + 2 * hidden
+HIDDEN_BYTES = 4 * 512 * 1000
+"""Of what lies between the layers of `one_hidden_layer`."""
+
+
+@pytest.fixture(scope="module")
+def one_hidden_layer():
+    first, last = nn.Linear(100, 1000, bias=False), nn.Linear(1000, 100, bias=False)
+    return subject_of(nn.Sequential(first, nn.ReLU(), last), torch.randn(512, 100))
+
+
+def test_the_peak_of_inference_has_what_a_layer_reads_and_writes(one_hidden_layer):
+    peak = footprint.measure_allocated_peak(one_hidden_layer.inference())
+    assert 2 * HIDDEN_BYTES <= peak < 3 * HIDDEN_BYTES, "what the first layer gives, and ReLU"
+
+
+def test_the_peak_of_a_step_has_the_gradients_as_well(one_hidden_layer):
+    peak = footprint.measure_allocated_peak(one_hidden_layer.training_step())
+    assert peak >= 4 * 2 * 100 * 1000 + 2 * HIDDEN_BYTES
 
 
 def in_formats(model, *inputs):
-    """The outcome of question 6, and the cell of each format."""
-    answer = formats.answer(subject_of(model, *inputs), Limits(2))
-    return answer.status, {row[0]: row[1] for row in answer.evidence[0].table.rows}
+    """The answer to question 6."""
+    return formats.answer(subject_of(model, *inputs), Limits(2))
+
+
+def cells_of(answer):
+    """What stands beside each format."""
+    return {row[0]: row[1] for row in answer.evidence[0].table.rows}
 
 
 @pytest.mark.parametrize(
-    ("function", "outcome"),
+    ("function", "status"),
     [
-        (lambda x: x * torch.nan, "incomplete"),
-        (lambda x: x + torch.randn_like(x), "passed"),
-        (lambda x: x.argmax(-1), "passed"),
+        pytest.param(lambda x: x * torch.nan, "incomplete", id="NaN"),
+        pytest.param(lambda x: x + torch.randn_like(x), "passed", id="random"),
+        pytest.param(lambda x: x.argmax(-1), "passed", id="whole numbers"),
     ],
 )
-def test_outputs_that_have_no_error_are_not_compared(function, outcome):
-    found, cells = in_formats(layers(last=function), torch.ones(2, 4))
-    assert (found, set(cells.values())) == (outcome, {"not compared"})
+def test_outputs_that_have_no_error_are_not_compared(function, status):
+    answer = in_formats(layers(last=function), torch.ones(2, 4))
+    assert answer.status == status
+    assert set(cells_of(answer).values()) == {"not compared"}
 
 
-def test_an_overflow_is_named_with_the_module_where_it_begins():
-    answer = formats.answer(examined(doctor_models.overflow), Limits(2))
-    cells = {row[0]: row[1] for row in answer.evidence[0].table.rows}
-    assert answer.status == "incomplete"
-    assert all("first in 1, " in cells[name] for name in ("float16, autocast", "float16, cast"))
+@pytest.fixture(scope="module")
+def overflowing():
+    """The answer for a model whose second layer overflows in float16."""
+    return formats.answer(examined(doctor_models.overflow), Limits(2))
+
+
+@pytest.mark.parametrize("name", ["float16, autocast", "float16, cast"])
+def test_an_overflow_is_named_with_the_module_where_it_begins(overflowing, name):
+    assert overflowing.status == "incomplete"
+    assert "first in 1, " in cells_of(overflowing)[name]
+
+
+def test_formats_that_do_not_overflow_have_their_errors(overflowing):
+    cells = cells_of(overflowing)
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, autocast"]) < 0.1
-    assert (
-        "the model itself, mul"
-        in in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))[1]["float16, cast"]
-    )
-    model = layers(
-        enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3)
-    )  # ends in finite numbers
+
+
+def test_an_overflow_of_the_model_itself_is_named_with_its_operator():
+    answer = in_formats(Function(lambda x: x * 1e6), torch.ones(2, 8))
+    assert "the model itself, mul" in cells_of(answer)["float16, cast"]
+
+
+def test_an_overflow_is_named_that_ends_in_finite_numbers():
+    model = layers(enter=nn.Linear(4, 4), energy=energies, head=nn.Linear(1, 3))
+    cells = cells_of(in_formats(model, torch.randn(2, 4) + 20))
+
     expected = f"OVERFLOWS, first in energy, pow at {row_of('return (x * 40)')}"
-    cells = in_formats(model, torch.randn(2, 4) + 20)[1]
-    assert {cells[name] for name in ("float16, autocast", "float16, cast")} == {expected}
+    assert cells["float16, autocast"] == expected
+    assert cells["float16, cast"] == expected
+
+
+def test_a_nan_is_named_with_its_operator():
     nothing = subject_of(Function(lambda x: (x - x) / (x.new_ones(1) * 1e-8)), torch.ones(2, 2))
-    assert (
-        "float16, cast MAKES NaN, first in the model itself, div"
-        in formats.answer(nothing, LIMITS).sentence
-    )
+    words = "float16, cast MAKES NaN, first in the model itself, div"
+    assert words in formats.answer(nothing, LIMITS).sentence
+
+
+def test_a_weight_that_is_infinite_once_it_is_cast_is_an_overflow_of_its_layer():
     large = layers(up=nn.Linear(2, 2))
-    nn.init.constant_(large.up.weight, 1e6)  # not infinite before it is cast
-    assert "first in up, " in in_formats(large, torch.ones(1, 2))[1]["float16, cast"]
+    nn.init.constant_(large.up.weight, 1e6)
+    cells = cells_of(in_formats(large, torch.ones(1, 2)))
+    assert "first in up, " in cells["float16, cast"]
 
 
-def test_a_constant_infinity_is_no_overflow():
-    bounds = layers(
+def clamp_and_fill():
+    """Clamps at minus infinity, and fills with it."""
+    return layers(
         least=lambda x: x.clamp(min=-torch.inf),
         fill=lambda x: torch.full_like(x, -torch.inf).exp() + x,
     )
-    assert in_formats(bounds, torch.ones(2, 4))[0] == "passed"
-    assert in_formats(Attending(), torch.randn(2, 4, 8))[0] == "passed"
-    assert in_formats(Function(around_nothing), torch.randn(2, 4))[0] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        pytest.param(clamp_and_fill, (2, 4), id="a constant"),
+        pytest.param(Attending, (2, 4, 8), id="a mask"),
+        pytest.param(lambda: Function(around_nothing), (2, 4), id="memory that nobody wrote"),
+    ],
+)
+def test_an_infinity_that_no_operator_made_is_no_overflow(make, shape):
+    assert in_formats(make(), torch.randn(shape)).status == "passed"
 
 
 def test_a_model_without_float64_is_compared_with_itself():
     insisting = Function(lambda x: x @ torch.ones(4, 2, dtype=torch.float32))
-    outcome, cells = in_formats(insisting, torch.randn(4, 4))
-    assert (outcome, cells["float32"]) == ("passed", "0.0e+00"), "there is autocast as well"
-    assert torch.get_default_dtype() == torch.float32
+    answer = in_formats(insisting, torch.randn(4, 4))
+    cells = cells_of(answer)
+
+    assert answer.status == "passed", "there is autocast as well"
+    assert cells["float32"] == "0.0e+00"
     assert cells["bfloat16, cast"].startswith("raises: ")
     assert row_of("insisting = Function(") in cells["bfloat16, cast"]
-    cells = in_formats(nn.Linear(8, 4).bfloat16(), torch.ones(2, 8).bfloat16())[1]
+    assert torch.get_default_dtype() == torch.float32, "it was put back"
+
+
+def test_a_model_in_bfloat16_is_compared_with_more_precise_formats():
+    cells = cells_of(in_formats(nn.Linear(8, 4).bfloat16(), torch.ones(2, 8).bfloat16()))
     assert float(cells["float32"]) < 1e-5 < float(cells["bfloat16, cast"])
 
 
-def test_a_model_of_whole_numbers_has_nothing_to_train():
+def test_of_a_model_of_whole_numbers_no_training_is_told():
     each = examined(doctor_models.classes)
-    assert "Training" not in support.answer(each, LIMITS).sentence
     assert each.value() == 0
-    timed = speed.answer(each, Limits(1e-9))
-    assert (timed.status, [each.title for each in timed.evidence]) == (
-        "incomplete",
-        ["Measured, inference"],
-    )
-    nothing = profile.answer(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
-    assert (nothing.status, nothing.evidence[0].table.rows) == ("passed", [])
+    assert "Training" not in support.answer(each, LIMITS).sentence
 
 
-def test_other_batches_are_left_to_models_that_take_them():
-    stack = lambda pictures: torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
-    add = lambda x, rows: x.index_add(
-        0, rows, x[rows]
-    )  # rows that are named by number, of which there must be so many
-    every = (
-        subject_of(Function(stack), [torch.ones(3, 4, 4)]),
-        subject_of(nn.Conv2d(3, 2, 1), torch.ones(3, 4, 4)),
-        subject_of(nn.ReLU(), torch.ones(3, 4)),
-        subject_of(Function(add), torch.ones(3, 4), torch.tensor([0, 2])),
-        subject_of(
-            Function(lambda x: x.squeeze()), torch.ones(3, 4)
-        ),  # of a batch of one comes something else
-    )
-    assert [(each.batch, each.can_change_batch) for each in every] == [
-        (0, False),
-        (3, False),
-        (3, True),
-        (3, False),
-        (3, False),
-    ]
+def test_of_a_model_of_whole_numbers_inference_alone_is_timed():
+    timed = speed.answer(examined(doctor_models.classes), Limits(1e-9))
+    assert timed.status == "incomplete"
+    assert [each.title for each in timed.evidence] == ["Measured, inference"]
 
 
-def test_operators_belong_to_modules_of_the_model():
-    each = rated()
-    events = profile.record(each, device.cpu())[0].events
-    modules = lambda name: {event.module for event in events if event.short == name}
-    assert modules("embedding_dense_backward") == {"user", "item"}
-    assert modules("mm") == {"score"}
-    assert modules("nll_loss_forward") == modules("add_") == {""}
-    pool = subject_of(
-        layers(model=layers(pool=nn.AdaptiveAvgPool3d(2))),
-        torch.ones(1, 1, 4, 4, 4, requires_grad=True),
-    )
-    rows = (
-        support.answer(pool, LIMITS).evidence[0].table.rows
-    )  # of the forward and of the backward pass
+def test_a_model_that_computes_nothing_has_no_operators():
+    answer = profile.answer(subject_of(nn.Identity(), torch.ones(2, 4)), LIMITS)
+    assert answer.status == "passed"
+    assert answer.evidence[0].table.rows == []
+
+
+def stack(pictures):
+    return torch.stack([picture - torch.zeros(3, 1, 1) for picture in pictures])
+
+
+def add_rows(x, rows):
+    """Rows that are named by number, of which there must be so many."""
+    return x.index_add(0, rows, x[rows])
+
+
+BATCHES = {
+    "elementwise": (nn.ReLU(), [torch.ones(3, 4)], 3, True),
+    "a list of pictures": (Function(stack), [[torch.ones(3, 4, 4)]], 0, False),
+    "one picture": (nn.Conv2d(3, 2, 1), [torch.ones(3, 4, 4)], 3, False),
+    "rows by number": (Function(add_rows), [torch.ones(3, 4), torch.tensor([0, 2])], 3, False),
+    "another shape for one": (Function(torch.squeeze), [torch.ones(3, 4)], 3, False),
+}
+
+
+@pytest.mark.parametrize(("model", "inputs", "batch", "can_change"), BATCHES.values(), ids=BATCHES)
+def test_other_batches_are_left_to_models_that_take_them(model, inputs, batch, can_change):
+    each = subject_of(model, *inputs)
+    assert each.batch == batch
+    assert each.can_change_batch == can_change
+
+
+@pytest.fixture(scope="module")
+def modules_of():
+    """The modules to which each operator of a step belongs, by its name."""
+    found = {}
+    for event in profile.record(rated(), device.cpu())[0].events:
+        found.setdefault(event.short, set()).add(event.module)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("operator", "modules"),
+    [
+        pytest.param("embedding_dense_backward", {"user", "item"}, id="backward"),
+        pytest.param("mm", {"score"}, id="both ways"),
+        pytest.param("nll_loss_forward", {""}, id="the loss"),
+        pytest.param("add_", {""}, id="the optimizer"),
+    ],
+)
+def test_operators_belong_to_modules_of_the_model(modules_of, operator, modules):
+    assert modules_of[operator] == modules
+
+
+def test_a_missing_operator_of_both_passes_belongs_to_its_module():
+    model = layers(model=layers(pool=nn.AdaptiveAvgPool3d(2)))
+    pool = subject_of(model, torch.ones(1, 1, 4, 4, 4, requires_grad=True))
+    rows = support.answer(pool, LIMITS).evidence[0].table.rows
     assert [row[2] for row in rows] == ["model.pool"] * 2
 
 
-def test_a_failure_on_the_cpu_has_its_module_and_line(monkeypatch):
-    each = subject_of(layers(words=Words()), torch.ones(2))
-    told = f"KeyError: 'words' (in words, at {row_of('return {')})"
-    monkeypatch.setattr(worker, "load_model", lambda factory: each)
-    monkeypatch.setattr(
-        worker, "exit_above_memory_limit", lambda most: None
-    )  # its thread would outlive this test
-    with pytest.raises(doctor.NotAModel, match=re.escape(told)):
+FAILURE = f"KeyError: 'words' (in words, at {row_of('return {')})"
+"""What is told of `Words`."""
+
+
+@pytest.fixture
+def failing():
+    return subject_of(layers(words=Words()), torch.ones(2))
+
+
+def test_a_model_that_fails_on_the_cpu_is_refused_with_module_and_line(failing, monkeypatch):
+    monkeypatch.setattr(worker, "load_model", lambda factory: failing)
+    # the thread that watches the memory would outlive this test
+    monkeypatch.setattr(worker, "exit_above_memory_limit", lambda most: None)
+    with pytest.raises(doctor.NotAModel, match=re.escape(FAILURE)):
         worker.inspect_model("tests:example", 2**40)
-    assert told in worker.answer(SPEED, each, LIMITS).sentence
-    with pytest.raises(coverage.TraceFailed, match=re.escape(told)):
-        coverage.mps_coverage(each.model, *each.inputs)
+
+
+def test_an_answer_about_what_fails_on_the_cpu_has_module_and_line(failing):
+    assert FAILURE in worker.answer(SPEED, failing, LIMITS).sentence
+
+
+def test_coverage_of_what_fails_on_the_cpu_has_module_and_line(failing):
+    with pytest.raises(coverage.TraceFailed, match=re.escape(FAILURE)):
+        coverage.mps_coverage(failing.model, *failing.inputs)
 
 
 # ---------------------------------------------------------------- what is not a model
@@ -877,14 +1052,14 @@ ends = lambda: sys.exit(3)
 @pytest.mark.parametrize(
     ("factory", "word"),
     [
-        ("nothing", "nothing:NAME"),
-        ("no_such_module_here:example", "ModuleNotFoundError"),
-        ("rv/wrong.py:none", "rv.wrong:none"),
-        ("test_doctor:nobody", "nobody"),
-        ("test_doctor:raising", "weights.pt"),
-        ("test_doctor:a_tensor", "Tensor"),
-        ("test_doctor:no_tensors", "no tensor"),
-        ("test_doctor:ends", "SystemExit: 3"),
+        pytest.param("nothing", "nothing:NAME", id="no function"),
+        pytest.param("no_such_module_here:example", "ModuleNotFoundError", id="no module"),
+        pytest.param("rv/wrong.py:none", "rv.wrong:none", id="a path"),
+        pytest.param("test_doctor:nobody", "nobody", id="no such function"),
+        pytest.param("test_doctor:raising", "weights.pt", id="it raises"),
+        pytest.param("test_doctor:a_tensor", "Tensor", id="a tensor"),
+        pytest.param("test_doctor:no_tensors", "no tensor", id="no tensors"),
+        pytest.param("test_doctor:ends", "SystemExit: 3", id="it ends"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(factory, word):
@@ -911,10 +1086,10 @@ def test_a_loss_that_fails_or_trains_nothing_is_refused(loss, word):
 
 
 def test_named_inputs_may_be_any_mapping():
-    each = as_model(
-        (Function(lambda x: 2 * x), UserDict(x=torch.ones(3, 4))), "tests:example"
-    )  # a tokenizer's
-    assert (each.batch, each.to("meta").outputs().device.type) == (3, "meta")
+    named = UserDict(x=torch.ones(3, 4))  # as a tokenizer's
+    each = as_model((Function(lambda x: 2 * x), named), "tests:example")
+    assert each.batch == 3
+    assert each.to("meta").outputs().device.type == "meta"
 
 
 # ---------------------------------------------------------------- real processes
@@ -922,15 +1097,15 @@ def test_named_inputs_may_be_any_mapping():
 
 def test_the_example_of_the_docs_is_one(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "your_own_code.md").read_text()
-    (code,) = (
-        block.partition("```")[0]
-        for block in text.split("```py\n")
-        if block.startswith("# my_model.py")
-    )
+    blocks = [block.partition("```")[0] for block in text.split("```py\n")]
+    (code,) = (block for block in blocks if block.startswith("# my_model.py"))
     (tmp_path / "my_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
+
     each = load_model("my_model:example")
-    assert (each.value().requires_grad, each.batch, each.can_change_batch) == (True, 8, True)
+    assert each.value().requires_grad
+    assert each.batch == 8
+    assert each.can_change_batch
 
 
 CRASHING = """
@@ -958,15 +1133,22 @@ def test_a_later_limit_of_memory_takes_the_place_of_an_earlier_one():
     assert isolated.run(TWO_LIMITS).ended == "ok"
 
 
-def test_real_processes_bring_answers_back_or_the_reason(tmp_path, monkeypatch):
-    (tmp_path / "aborting_model.py").write_text(CRASHING.format(act="x.is_mps and os.abort()"))
-    (tmp_path / "greedy_model.py").write_text(
-        CRASHING.format(act="held = bytearray(1 << 30); threading.Event().wait()")
-    )
+def test_a_model_that_aborts_is_an_answer_with_the_signal(tmp_path, monkeypatch):
+    code = CRASHING.format(act="x.is_mps and os.abort()")
+    (tmp_path / "aborting_model.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
+
     aborting = examination._Subject("aborting_model:example", 2**40, None)
     crashed = examination._ask(SUPPORT, aborting, 1800, True)
-    assert (crashed.status, "SIGABRT" in crashed.sentence) == ("skipped", True)
+    assert crashed.status == "skipped"
+    assert "SIGABRT" in crashed.sentence
+
+
+def test_a_model_that_takes_too_much_memory_is_refused_with_the_option(tmp_path, monkeypatch):
+    code = CRASHING.format(act="held = bytearray(1 << 30); threading.Event().wait()")
+    (tmp_path / "greedy_model.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+
     greedy = examination._Subject("greedy_model:example", 1 << 30, None)
     with pytest.raises(doctor.NotAModel, match=r"1 GiB that it may have; --process-memory"):
         examination._inspect_model(greedy, 1800)

@@ -159,7 +159,8 @@ def test_one_process_answers_all_questions(monkeypatch):
     done = result((MODEL, answers))
     monkeypatch.setattr(isolated, "run_again", lambda *_, **__: done)
     report = doctor.examine("mine:example", together=True, progress=str)
-    assert (report.model, report.answers) == (MODEL, tuple(answers.values()))
+    assert report.model == MODEL
+    assert report.answers == tuple(answers.values())
 
 
 def test_what_one_process_leaves_open_is_asked_apart(monkeypatch):
@@ -276,9 +277,9 @@ def test_a_notebook_shows_a_part_of_a_page(tmp_path):
 @pytest.mark.parametrize(
     ("statuses", "numbers"),
     [
-        ({5: "failed"}, "5"),
-        ({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6"),
-        ({4: "skipped"}, "4"),
+        pytest.param({5: "failed"}, "5", id="one"),
+        pytest.param({6: "incomplete", 2: "failed", 3: "skipped"}, "2, 3, 6", id="three"),
+        pytest.param({4: "skipped"}, "4", id="none is bad"),
     ],
 )
 def test_the_headline_names_the_worst_first(statuses, numbers):
@@ -365,23 +366,35 @@ def test_another_machine_is_asked_about(monkeypatch, tmp_path):
     assert any(f", {16 * 2**30})" in source for source, _ in calls)
 
 
-@pytest.mark.parametrize("count", [2, 0])
-def test_ctrl_c_keeps_the_answers_that_there_are(count, monkeypatch, tmp_path):
+@pytest.fixture
+def interrupt_after(monkeypatch):
+    """A function: so many questions are answered, and then somebody presses Ctrl-C."""
     pretend(monkeypatch)
     ask = examination._ask
 
-    def interrupt(question, *rest):
-        if in_asking_order().index(question) >= count:
-            raise KeyboardInterrupt
-        return ask(question, *rest)
+    def interrupt_after(count):
+        def interrupt(question, *rest):
+            if in_asking_order().index(question) >= count:
+                raise KeyboardInterrupt
+            return ask(question, *rest)
 
-    monkeypatch.setattr(examination, "_ask", interrupt)
+        monkeypatch.setattr(examination, "_ask", interrupt)
+
+    return interrupt_after
+
+
+def test_ctrl_c_keeps_the_answers_that_there_are(interrupt_after, tmp_path):
+    interrupt_after(2)
     assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 130
-    assert (tmp_path / "doctor.json").exists() == bool(count)
-    if count:
-        report = load_report(tmp_path / "doctor.json")
-        assert report.interrupted
-        assert [answer.question for answer in report.answers] == [SUPPORT, FOOTPRINT]
+    report = load_report(tmp_path / "doctor.json")
+    assert report.interrupted
+    assert [answer.question for answer in report.answers] == [SUPPORT, FOOTPRINT]
+
+
+def test_ctrl_c_before_the_first_answer_leaves_no_report(interrupt_after, tmp_path):
+    interrupt_after(0)
+    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 130
+    assert not (tmp_path / "doctor.json").exists()
 
 
 def test_a_folder_that_takes_no_files_is_refused_first(monkeypatch, tmp_path, capsys):
@@ -448,13 +461,15 @@ def make_audits():
 def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     """So a phrase that nothing uses is found, and each is taken from here whenever it is shown."""
     monkeypatch.setitem(wording.PHRASES, phrase, "REWORDED")
+    pretend(monkeypatch)
+
     shown = list(map(str, all_answers()))
     shown += [report_of(answer_to(SUPPORT, "failed")).headline, report_of()._repr_html_()]
-    two = replace(report_of(answer_to(SUPPORT, "failed"), answer_to(SPEED, "skipped")))
+    two = report_of(answer_to(SUPPORT, "failed"), answer_to(SPEED, "skipped"))
     shown += [two.headline, replace(two, interrupted=True).headline, report_of().headline]
-    pretend(monkeypatch)
-    doctor.examine("mine:example", progress=shown.append)
     shown += [line for audit in make_audits() for line in wording.audit_lines(audit)]
+    doctor.examine("mine:example", progress=shown.append)
+
     assert "REWORDED" in "\n".join(shown)
 
 

@@ -73,22 +73,23 @@ def ask(model):
 
 def test_it_is_answered():
     answer = ask(nn.Identity())
-    assert (answer.status, answer.result) == ("passed", RepeatResult(4, 4))
+    assert answer.status == "passed"
+    assert answer.result == RepeatResult(4, 4)
     assert answer.lines == ["4 of 4 calls are equal."]
 
 
-def test_its_problem_is_the_headline():
-    failed = ask(nn.Dropout().train())
-    failed = dataclasses.replace(failed, status="failed")
-    headline = report_of(failed).headline
-    assert "it does not repeat itself" in headline
-    assert "see answer 7" in headline
-    assert exit_code(report_of(failed)) == 1
+def test_its_problem_is_the_headline_and_sets_the_exit_code():
+    failed = dataclasses.replace(ask(nn.Dropout().train()), status="failed")
+    report = report_of(failed)
+    assert "it does not repeat itself" in report.headline
+    assert "see answer 7" in report.headline
+    assert exit_code(report) == 1
 
 
 def test_its_error_is_its_answer():
     answer = ask(nn.Linear(4, 4))
-    assert (answer.status, answer.ended) == ("skipped", "raised")
+    assert answer.status == "skipped"
+    assert answer.ended == "raised"
 
 
 def test_it_is_asked_in_its_turn(monkeypatch):

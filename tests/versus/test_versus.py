@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import math
 import os
@@ -15,9 +16,11 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from metallab import checks, measuring_lock, paths, records, timing
@@ -115,18 +118,34 @@ def parts():
 """
 
 
+@contextlib.contextmanager
+def keep_this_process() -> Iterator[None]:
+    """No clock that stands (the file of cases is loaded in this process to be listed), and no folder to import from."""
+    path, clock = sys.path.copy(), time.perf_counter_ns
+    try:
+        yield
+    finally:
+        sys.path[:], time.perf_counter_ns = path, clock
+
+
 @pytest.fixture(autouse=True)
 def nothing_stays_behind(monkeypatch):
-    """No clock that stands (the file of cases is loaded in this process to be listed), folder to import from or job."""
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr(time, "perf_counter_ns", time.perf_counter_ns)
+    """Neither a clock that stands, nor a folder to import from, nor a job's summary."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    with keep_this_process():
+        yield
+
+
+def write_cases(folder: Path, more: str = "") -> Path:
+    """Write the file of cases, with more at its end."""
+    path = folder / "cases.py"
+    path.write_text(CASES + more)
+    return path
 
 
 @pytest.fixture
 def file(tmp_path):
-    (tmp_path / "cases.py").write_text(CASES)
-    return tmp_path / "cases.py"
+    return write_cases(tmp_path)
 
 
 def versus(arguments: list[str]) -> int:
@@ -151,35 +170,51 @@ def outcome(file: Path, name: str, a: Command, b: Command) -> lockstep.Outcome:
     return one
 
 
-def test_ratios_are_those_of_the_sides(file):
-    compared = outcome(file, "steady[n=3]", side(), side(TAKES="2000000"))
-    assert compared.answer == "UNSURE"
-    assert compared.speed_up.ratio.median == pytest.approx(0.5)
-    assert not compared.speed_up.ratio.has_interval
-    (pair,) = compared.pairs
+@pytest.fixture(scope="module")
+def twice_as_long(tmp_path_factory) -> lockstep.Outcome:
+    """The outcome of a case that takes 1 ms on side A and 2 ms on side B."""
+    folder = tmp_path_factory.mktemp("steady")
+    with keep_this_process():
+        return outcome(write_cases(folder), "steady[n=3]", side(), side(TAKES="2000000"))
+
+
+def test_a_ratio_is_that_of_the_sides(twice_as_long):
+    assert twice_as_long.answer == "UNSURE"
+    assert twice_as_long.speed_up.ratio.median == pytest.approx(0.5)
+    assert not twice_as_long.speed_up.ratio.has_interval
+
+
+def test_a_pair_has_the_seconds_of_a_call_on_each_side(twice_as_long):
+    (pair,) = twice_as_long.pairs
     assert set(pair.a) == {0.001}
     assert set(pair.b) == {0.002}
     assert pair.calls == 3
-    assert str(compared.speed_up.ratio) in report.sentence(compared)
+
+
+def test_a_sentence_has_the_ratio(twice_as_long):
+    assert str(twice_as_long.speed_up.ratio) in report.sentence(twice_as_long)
+
+
+NOT_COMPARED = [
+    ("by_side", "2000000", "DIFFERS", "2000000"),
+    ("shapes", "2000000", "DIFFERS", "shapes differ"),
+    ("dtype", "2000000", "DIFFERS", "float64 of A and float32 of B"),
+    ("parts", "2000000", "DIFFERS", "only in the reference result['result.two']"),
+    ("nothing", "1000000", "NEITHER", "the case returns nothing"),
+    ("lazy", "1000000", "NEITHER", "TypeError: result.parts.1 is a generator"),
+    ("no_function", "1000000", "NEITHER", "TypeError: "),
+    ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
+    ("exits", "1000000", "NEITHER", "SystemExit: 0 (cases.py,"),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "takes", "answer", "reason"),
-    [
-        ("by_side", "2000000", "DIFFERS", "2000000"),
-        ("shapes", "2000000", "DIFFERS", "shapes differ"),
-        ("dtype", "2000000", "DIFFERS", "float64 of A and float32 of B"),
-        ("parts", "2000000", "DIFFERS", "only in the reference result['result.two']"),
-        ("nothing", "1000000", "NEITHER", "the case returns nothing"),
-        ("lazy", "1000000", "NEITHER", "TypeError: result.parts.1 is a generator"),
-        ("no_function", "1000000", "NEITHER", "TypeError: "),
-        ("crashes", "2000000", "LOST", "B: its process was killed by SIGKILL"),
-        ("exits", "1000000", "NEITHER", "SystemExit: 0 (cases.py,"),
-    ],
+    ("name", "takes", "answer", "reason"), NOT_COMPARED, ids=[name for name, *_ in NOT_COMPARED]
 )
 def test_what_cannot_be_compared_gets_no_ratio(file, name, takes, answer, reason):
     compared = outcome(file, name, side(), side(TAKES=takes))
-    assert (compared.answer, compared.speed_up.ratio) == (answer, None)
+    assert compared.answer == answer
+    assert compared.speed_up.ratio is None
     assert reason in compared.reason
 
 
@@ -228,21 +263,31 @@ def test_what_may_not_be_computed_is_refused(given):
         worker.assert_concrete(given)
 
 
-def test_an_output_is_read_as_it_was_written(tmp_path):
-    import numpy as np
+NUMBERS = np.arange(6.0).reshape(2, 3)
+OUTPUTS = {
+    "turned": NUMBERS.T, "swapped": NUMBERS.astype(">f8"), "none": np.zeros((0, 4)), "yes": True, "i": 1j,
+    "single": np.float32(0.1), "half": np.ones((2, 1), np.float16), "a number": 98,
+}  # fmt: skip
 
-    numbers = np.arange(6.0).reshape(2, 3)
-    given = {
-        "turned": numbers.T, "swapped": numbers.astype(">f8"), "none": np.zeros((0, 4)), "yes": True, "i": 1j,
-        "single": np.float32(0.1), "half": np.ones((2, 1), np.float16), **{f"n{n}": n for n in range(99)},
-    }  # fmt: skip
+
+@pytest.mark.parametrize("given", OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_is_read_as_it_was_written(tmp_path, given):
     worker.save_output(given, tmp_path / "output.npz")
-    arrays = worker.load_output(tmp_path / "output.npz")
-    assert list(arrays) == [f"result.{name}" for name in given]
-    for name, value in given.items():
-        np.testing.assert_array_equal(arrays[f"result.{name}"], value)
-        assert arrays[f"result.{name}"].shape == np.shape(value)
-        assert arrays[f"result.{name}"].dtype == np.asarray(value).dtype
+    (read,) = worker.load_output(tmp_path / "output.npz").values()
+    np.testing.assert_array_equal(read, given)
+    assert read.shape == np.shape(given)
+    assert read.dtype == np.asarray(given).dtype
+
+
+def test_parts_of_an_output_keep_their_names_and_their_order(tmp_path):
+    given = {f"n{number}": number for number in range(99)}
+    worker.save_output(given, tmp_path / "output.npz")
+    read = worker.load_output(tmp_path / "output.npz")
+    assert read == {f"result.{name}": number for name, number in given.items()}
+    assert list(read) == [f"result.{name}" for name in given]
+
+
+def test_a_tensor_that_is_conjugated_lazily_is_read_by_its_value():
     assert worker.to_numpy(pytest.importorskip("torch").tensor([1j]).conj()) == -1j
 
 
@@ -252,52 +297,88 @@ def test_a_folder_of_pythonpath_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(b"\1" + bytes(9), b"\1"), ([2**70, 1], [2**70, 2]), ("a\0", "a")]
+    ("one", "other"),
+    [
+        pytest.param(b"\1" + bytes(9), b"\1", id="zeros at the end of bytes"),
+        pytest.param([2**70, 1], [2**70, 2], id="numbers beyond 64 bits"),
+        pytest.param("a\0", "a", id="a zero at the end of a text"),
+    ],
 )
 def test_what_numpy_would_cut_is_compared_whole(one, other, tmp_path):
-    for name, given in (("one", one), ("other", other)):
-        worker.save_output(given, tmp_path / f"{name}.npz")
+    worker.save_output(one, tmp_path / "one.npz")
+    worker.save_output(other, tmp_path / "other.npz")
+    outputs = [worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")]
     with pytest.raises(checks.Mismatch):
-        checks.assert_close(
-            *(worker.load_output(tmp_path / f"{name}.npz") for name in ("one", "other")), "float32"
-        )
+        checks.assert_close(*outputs, "float32")
 
 
-def test_what_one_side_lacks_is_new_or_lost(file, tmp_path):
+@pytest.fixture
+def newer(tmp_path) -> Command:
+    """A side that has a module which the other lacks."""
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "of_the_new_side.py").touch()
-    newer = side(PYTHONPATH=str(tmp_path / "newer"))
+    return side(PYTHONPATH=str(tmp_path / "newer"))
+
+
+def test_what_side_a_lacks_is_new_and_the_line_is_named(file, newer):
     compared = outcome(file, "new", side(), newer)
+    reason = "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line "
     assert compared.answer == "NEW"
-    assert (
-        "A: ModuleNotFoundError: No module named 'of_the_new_side' (cases.py, line "
-        in compared.reason
-    )
+    assert reason in compared.reason
+
+
+def test_what_side_b_lacks_is_lost_and_fails(file, newer):
     compared = outcome(file, "new", newer, side())
     assert compared.answer == "LOST"
     assert report.exit_code([compared]) == 1
 
 
-def test_processes_keep_their_threads_and_end(file, monkeypatch):
-    started, real = [], subprocess.Popen
-    monkeypatch.setattr(
-        lockstep.subprocess,
-        "Popen",
-        lambda *a, **k: started.append((real(*a, **k), a[0], k)) or started[-1][0],
-    )
-    monkeypatch.setenv("METALLAB_DEVICE", "sim")
-    for _ in range(2):
+@dataclasses.dataclass
+class Started:
+    """A process of a side, and what it was given."""
+
+    process: subprocess.Popen
+    told: dict
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def two_pairs(tmp_path_factory) -> list[Started]:
+    """The processes of two pairs, started where somebody has asked for the simulated GPU."""
+    started, popen = [], subprocess.Popen
+
+    def start(arguments, **options):
+        process = popen(arguments, **options)
+        started.append(Started(process, json.loads(arguments[-1]), options["env"]))
+        return process
+
+    file = write_cases(tmp_path_factory.mktemp("pairs"))
+    with pytest.MonkeyPatch.context() as patch, keep_this_process():
+        patch.setattr(lockstep.subprocess, "Popen", start)
+        patch.setenv("METALLAB_DEVICE", "sim")
         outcome(file, "by_side", side(), side())
-    assert all(process.poll() is not None for process, *_ in started)
-    told = [json.loads(arguments[-1]) for _, arguments, _ in started]
-    assert len({each["seed"] for each in told}) == 4
-    assert [len(each["cores"]) for each in told] == [
-        1 if hasattr(os, "sched_setaffinity") else 0
-    ] * 4
-    assert told[0]["cores"] == told[1]["cores"]
-    environments = [options["env"] for *_, options in started]
-    assert {each["OMP_NUM_THREADS"] for each in environments} == {"1"}
-    assert not any("METALLAB_DEVICE" in each for each in environments)
+        outcome(file, "by_side", side(), side())
+    return started
+
+
+def test_processes_of_a_pair_end_with_it(two_pairs):
+    assert len(two_pairs) == 4
+    assert all(each.process.poll() is not None for each in two_pairs)
+
+
+def test_each_process_has_a_seed_of_its_own(two_pairs):
+    assert len({each.told["seed"] for each in two_pairs}) == 4
+
+
+def test_both_processes_of_a_pair_run_on_the_same_core(two_pairs):
+    count = 1 if hasattr(os, "sched_setaffinity") else 0
+    assert [len(each.told["cores"]) for each in two_pairs] == [count] * 4
+    assert two_pairs[0].told["cores"] == two_pairs[1].told["cores"]
+
+
+def test_a_process_has_one_thread_and_no_device_that_somebody_asked_for(two_pairs):
+    assert {each.environment["OMP_NUM_THREADS"] for each in two_pairs} == {"1"}
+    assert not any("METALLAB_DEVICE" in each.environment for each in two_pairs)
 
 
 class InOrder(lockstep.random.Random):
@@ -307,69 +388,105 @@ class InOrder(lockstep.random.Random):
         return list(population)[:k]
 
 
-def test_cases_share_processes_and_outlive_one_that_ends_them(file, monkeypatch):
-    """What a case ends is started again for those that are left."""
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
+@dataclasses.dataclass
+class Shared:
+    """What came of cases that share processes, and how many processes were started."""
+
+    outcomes: dict[str, lockstep.Outcome]
+    started: int
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Shared:
+    """Four cases, of which one ends its process of side B."""
     started, real = [], lockstep._Side
-    monkeypatch.setattr(lockstep, "_Side", lambda *given: started.append(given) or real(*given))
-    every = cases.load(file)
-    given = [every[name] for name in ("steady[n=2]", "crashes", "steady[n=3]", "no_function")]
-    compared = lockstep.compare(
-        given, [side(), side(TAKES="2000000")], Settings(file, seconds=ENDLESS), InOrder()
-    )
-    got = {outcome.case.name: outcome for outcome in compared}
-    assert {name: outcome.answer for name, outcome in got.items()} == {
+    file = write_cases(tmp_path_factory.mktemp("shared"))
+
+    with pytest.MonkeyPatch.context() as patch, keep_this_process():
+        patch.setattr(lockstep, "MOST_ROUNDS", 1)
+        patch.setattr(lockstep, "_Side", lambda *given: started.append(given) or real(*given))
+        every = cases.load(file)
+        given = [every[name] for name in ("steady[n=2]", "crashes", "steady[n=3]", "no_function")]
+        sides_of = [side(), side(TAKES="2000000")]
+        compared = lockstep.compare(given, sides_of, Settings(file, seconds=ENDLESS), InOrder())
+        return Shared({each.case.name: each for each in compared}, len(started))
+
+
+def test_cases_outlive_one_that_ends_their_process(shared):
+    assert {name: each.answer for name, each in shared.outcomes.items()} == {
         "steady[n=2]": "SLOWER", "steady[n=3]": "SLOWER", "crashes": "LOST", "no_function": "NEITHER",
     }  # fmt: skip
-    assert len(got["steady[n=2]"].pairs) == len(got["steady[n=3]"].pairs) == 8
-    assert len(started) == 2 * (2 + 8)  # what has ended is tried once more
-    assert got["crashes"].reason.startswith(
-        "B: its process was killed by SIGKILL"
-    )  # without what another case has printed
+    assert len(shared.outcomes["steady[n=2]"].pairs) == 8
+    assert len(shared.outcomes["steady[n=3]"].pairs) == 8
 
 
-KILLED = lockstep._NoRatioError("B: its process was killed by SIGKILL", "B")
-ALIKE = lockstep.Pair((1.0,), (1.0,), 1, (1.0, 1.0))
-ONCE_FASTER = [
-    lockstep.Pair((1.0,), (0.98,), 1, (1.0, 1.0)),
-    *[lockstep.Pair((1.0,), (1.6,), 1, (1.0, 1.0))] * 9,
-]
+def test_cases_share_processes(shared):
+    pairs = 8
+    assert shared.started == 2 * (2 + pairs), "what has ended is tried once more"
+
+
+def test_a_process_that_ended_is_told_without_what_another_case_printed(shared):
+    reason = shared.outcomes["crashes"].reason
+    assert reason.startswith("B: its process was killed by SIGKILL")
+
+
+def pair_of(a: float, b: float) -> lockstep.Pair:
+    """A pair of processes with one sample each."""
+    return lockstep.Pair((a,), (b,), 1, (1.0, 1.0))
+
+
+BY_SIGKILL = "B: its process was killed by SIGKILL"
+KILLED = lockstep._NoRatioError(BY_SIGKILL, "B")
+ALIKE = pair_of(1.0, 1.0)
+ONCE_FASTER = [pair_of(1.0, 0.98), *[pair_of(1.0, 1.6)] * 9]
+FURTHER = f"a further pair of processes failed: {BY_SIGKILL}"
+
+
+@pytest.fixture
+def compare_planted(file, monkeypatch):
+    """A function that compares a case with these pairs, or ends of a process, instead of real ones."""
+
+    def compare(came, *, is_gone) -> tuple[lockstep.Outcome, int]:
+        """Return the outcome, and how many of them were left."""
+        left = list(came)
+
+        def pair(*_, **__):
+            if isinstance(one := left.pop(0), Exception):
+                raise one
+            return one
+
+        live = contextlib.nullcontext({"B": types.SimpleNamespace(is_gone=is_gone)})
+        monkeypatch.setattr(lockstep, "_pair", pair)
+        monkeypatch.setattr(lockstep, "_live_pair", lambda *_: live)
+        case = cases.load(file)["by_side"]
+        (got,) = lockstep.compare([case], [], Settings(file, seconds=ENDLESS))
+        return got, len(left)
+
+    return compare
 
 
 @pytest.mark.parametrize(
     ("came", "is_gone", "answer", "pairs", "reason"),
     [
-        ([KILLED, *[ALIKE] * 8], True, "SAME", 8, ""),
-        ([KILLED, KILLED], True, "LOST", 0, "B: its process was killed by SIGKILL"),
-        ([KILLED], False, "LOST", 0, "B: its process was killed by SIGKILL"),
-        (
-            [ALIKE, KILLED, KILLED],
-            True,
-            "UNSURE",
-            1,
-            "a further pair of processes failed: B: its process was killed",
+        pytest.param([KILLED, *[ALIKE] * 8], True, "SAME", 8, "", id="once"),
+        pytest.param([KILLED, KILLED], True, "LOST", 0, BY_SIGKILL, id="twice"),
+        pytest.param([KILLED], False, "LOST", 0, BY_SIGKILL, id="its process is there"),
+        pytest.param([ALIKE, KILLED, KILLED], True, "UNSURE", 1, FURTHER, id="after one pair"),
+        pytest.param(
+            [*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, FURTHER, id="after ten pairs"
         ),
-        ([*ONCE_FASTER, KILLED, KILLED], True, "SLOWER", 10, "a further pair of processes failed"),
     ],
 )
-def test_a_pair_that_fails_is_tried_once_more(
-    file, monkeypatch, came, is_gone, answer, pairs, reason
+def test_a_pair_whose_process_is_gone_is_tried_once_more(
+    compare_planted, came, is_gone, answer, pairs, reason
 ):
     """A process may be killed where memory is short, and B has done what it is said to lose then."""
-    left = iter(came)
-
-    def pair(*_, **__):
-        if isinstance(one := next(left), Exception):
-            raise one
-        return one
-
-    side = types.SimpleNamespace(is_gone=is_gone)
-    monkeypatch.setattr(lockstep, "_pair", pair)
-    monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({"B": side}))
-    (got,) = lockstep.compare([cases.load(file)["by_side"]], [], Settings(file, seconds=ENDLESS))
-    assert (got.answer, len(got.pairs), next(left, None)) == (answer, pairs, None)
+    got, left = compare_planted(came, is_gone=is_gone)
+    assert got.answer == answer
+    assert len(got.pairs) == pairs
     assert got.reason.startswith(reason)
     assert bool(got.reason) == bool(reason)
+    assert left == 0
 
 
 def test_a_side_that_hangs_is_told(file, monkeypatch):
@@ -380,20 +497,32 @@ def test_a_side_that_hangs_is_told(file, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = 1", "mark functions with @case"),
-        ("import of_no_package", "import what a case needs inside of its function"),
-        ("from metallab.versus import case\n@case\ndef one(): ...\ntwo = one", "two cases"),
-        (
+        pytest.param("x = 1", "mark functions with @case", id="no case"),
+        pytest.param(
+            "import of_no_package",
+            "import what a case needs inside of its function",
+            id="a package that is missing",
+        ),
+        pytest.param(
+            "from metallab.versus import case\n@case\ndef one(): ...\ntwo = one",
+            "two cases",
+            id="one twice",
+        ),
+        pytest.param(
             "from metallab.versus import case\n@case(sizes={'n': 5})\ndef one(): ...",
             r"one: .* write {'n': \(1, 2\)}",
+            id="sizes that are no tuple",
         ),
-        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        pytest.param("import sys; sys.exit(3)", "SystemExit: 3", id="it ends"),
     ],
 )
 def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
     (tmp_path / "cases.py").write_text(text)
     with pytest.raises(cases.CaseError, match=words):
         cases.load(tmp_path / "cases.py")
+
+
+def test_a_file_of_cases_that_is_not_there_is_named(tmp_path):
     with pytest.raises(cases.CaseError, match="there is no such file"):
         cases.load(tmp_path / "none.py")
 
@@ -401,32 +530,33 @@ def test_a_file_of_cases_that_cannot_be_used_says_why(tmp_path, text, words):
 # --- sides ---
 
 
+NOBODY = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org"]
+
+
 def git(folder: Path, *arguments: str) -> str:
-    named = [
-        "-c",
-        "user.name=nobody",
-        "-c",
-        "user.email=nobody@example.org",
-        "-c",
-        "commit.gpgsign=false",
-    ]
-    done = subprocess.run(
-        ["git", "-C", folder, *named, *arguments], capture_output=True, text=True, check=True
-    )
+    """Call git as nobody; what it prints."""
+    command = ["git", "-C", folder, *NOBODY, "-c", "commit.gpgsign=false", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
+@contextlib.contextmanager
+def own_project(folder: Path) -> Iterator[Path]:
+    """Somebody's own project as the current folder: a repository without a commit."""
+    root = folder / "project"
+    git(folder, "init", "--quiet", str(root))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        # what imports write is no change of a worktree
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield root
+
+
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    """Somebody's own project, the current folder: a repository without a commit."""
-    root = tmp_path / "project"
-    git(tmp_path, "init", "--quiet", str(root))
-    monkeypatch.chdir(root)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(
-        "PYTHONDONTWRITEBYTECODE", raising=False
-    )  # what imports write is no change of a worktree
-    return root
+def root(tmp_path):
+    with own_project(tmp_path) as root:
+        yield root
 
 
 def commit(root: Path) -> None:
@@ -435,14 +565,7 @@ def commit(root: Path) -> None:
     git(root, "commit", "--quiet", "-m", "a state")
 
 
-@pytest.fixture
-def repository(root):
-    """The project in two states: the second takes twice the time, and cannot do what the first can."""
-    package = root / "src" / "theirs"
-    package.mkdir(parents=True)
-    (root / "cases.py").write_text(
-        CASES
-        + """
+THEIR_CASES = """
 @case
 def theirs():
     import theirs
@@ -454,133 +577,245 @@ def lost():
     import theirs
     return work(theirs.OLD)
 """
-    )
+
+
+def commit_two_states(root: Path) -> None:
+    """Commit the project twice: the second takes twice the time, and cannot do what the first can."""
+    package = root / "src" / "theirs"
+    package.mkdir(parents=True)
+    write_cases(root, THEIR_CASES)
     (package / "__init__.py").write_text("CALLS, OLD = 1, 1\n")
     commit(root)
     (package / "__init__.py").write_text("CALLS = 2\n")
     commit(root)
+
+
+@pytest.fixture
+def repository(root):
+    """The project in two states."""
+    commit_two_states(root)
     return root
 
 
-def test_two_revisions_of_somebody_s_project(repository, tmp_path, capsys, monkeypatch):
-    """All of it: the worktree, what differs, the verdict, the results, the exit code."""
-    monkeypatch.setattr(lockstep, "MOST_ROUNDS", 3)
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
-    out = tmp_path / "out"
-    given = [
-        "HEAD~1",
-        "HEAD",
-        "cases.py",
-        "--only",
-        "theirs",
-        "--only",
-        "lost",
-        "--device",
-        "cpu",
-        "--out",
-        str(out),
-    ]
-    assert versus([*given, "--seconds", "86399"]) == 1
-    told = capsys.readouterr().out
-    old = sides.parse("HEAD~1", repository).checkout
-    assert old.is_relative_to(tmp_path / "cache" / "metallab")
-    assert (old / "src" / "theirs" / "__pycache__").is_dir()
-    assert f"SLOWER  theirs: {lockstep.intervals.interval([math.log(0.5)] * 8)}; " in told
-    lost = timing.Withheld(
-        timing.Reason.ONLY_A, "B: AttributeError: module 'theirs' has no attribute 'OLD'"
-    )
-    assert f"LOST    lost: {lost.sentence}" in told
-    assert {"SLOWER", "LOST"} <= set((tmp_path / "job.md").read_text().split())
-    kept = records.by_name(records.load(out / "versus.json"))
-    assert {name: len(runs) for name, runs in kept.items()} == {
-        "versus/theirs/A": 8,
-        "versus/theirs/B": 8,
-    }
-    a, b = (kept[f"versus/theirs/{name}"][0] for name in "AB")
-    assert (a.measurement.median, b.measurement.median) == (0.001, 0.002)
-    revisions = [git(repository, "rev-parse", "HEAD~1"), git(repository, "rev-parse", "HEAD")]
-    assert [run.machine.git_revision for run in (a, b)] == revisions
-    assert (out / "versus.png").read_bytes().startswith(b"\x89PNG")
-    answers = json.loads((out / "answers.json").read_text())
-    assert [answers["sides"][name]["git_revision"] for name in "AB"] == revisions
-    theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
-    assert (theirs["answer"], theirs["low"], theirs["high"]) == (
-        "SLOWER",
-        pytest.approx(0.5),
-        pytest.approx(0.5),
-    )
+@dataclasses.dataclass
+class Told:
+    """What `metallab versus` left of a comparison of two revisions."""
+
+    code: int
+    printed: str
+    job: str
+    out: Path
+    cache: Path
+    checkout: Path
+    revisions: list[str]
+
+
+THEIRS = ["cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> Told:
+    """Compare two revisions of a project, in one of which a case is slower and another is lost."""
+    folder = tmp_path_factory.mktemp("told")
+    out, job = folder / "out", folder / "job.md"
+    with own_project(folder) as root, keep_this_process(), pytest.MonkeyPatch.context() as patch:
+        commit_two_states(root)
+        patch.setattr(lockstep, "MOST_ROUNDS", 3)
+        patch.setenv("GITHUB_STEP_SUMMARY", str(job))
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            code = versus(["HEAD~1", "HEAD", *THEIRS, "--seconds", "86399", "--out", str(out)])
+
+        return Told(
+            code=code,
+            printed=printed.getvalue(),
+            job=job.read_text(),
+            out=out,
+            cache=folder / "cache",
+            checkout=sides.parse("HEAD~1", root).checkout,
+            revisions=[git(root, "rev-parse", name) for name in ("HEAD~1", "HEAD")],
+        )
+
+
+def test_a_slower_case_is_told_with_its_speed_up(told):
+    halved = lockstep.intervals.interval([math.log(0.5)] * 8)
+    assert told.code == 1
+    assert f"SLOWER  theirs: {halved}; " in told.printed
+
+
+def test_a_lost_case_is_told_with_its_error(told):
+    reason = "B: AttributeError: module 'theirs' has no attribute 'OLD'"
+    lost = timing.Withheld(timing.Reason.ONLY_A, reason)
+    assert f"LOST    lost: {lost.sentence}" in told.printed
+
+
+def test_the_summary_of_a_job_has_the_verdicts(told):
+    assert {"SLOWER", "LOST"} <= set(told.job.split())
+
+
+def test_results_have_the_times_of_both_sides_each_with_its_revision(told):
+    kept = records.by_name(records.load(told.out / "versus.json"))
+    counts = {name: len(runs) for name, runs in kept.items()}
+    assert counts == {"versus/theirs/A": 8, "versus/theirs/B": 8}
+
+    first = [kept[f"versus/theirs/{name}"][0] for name in "AB"]
+    assert [run.measurement.median for run in first] == [0.001, 0.002]
+    assert [run.machine.git_revision for run in first] == told.revisions
+
+
+def test_answers_have_the_sides_the_speed_up_and_what_differs(told):
+    answers = json.loads((told.out / "answers.json").read_text())
+    assert [answers["sides"][name]["git_revision"] for name in "AB"] == told.revisions
     assert "revision" in {each["what differs"] for each in answers["differences"]}
+
+    theirs = next(each for each in answers["cases"] if each["name"] == "theirs")
+    assert theirs["answer"] == "SLOWER"
+    assert theirs["low"] == pytest.approx(0.5)
+    assert theirs["high"] == pytest.approx(0.5)
+
+
+def test_a_comparison_has_a_picture(told):
+    assert (told.out / "versus.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_revision_is_imported_from_a_worktree_in_the_cache(told):
+    assert told.checkout.is_relative_to(told.cache / "metallab")
+    assert (told.checkout / "src" / "theirs" / "__pycache__").is_dir()
+
+
+DOCS = (paths.ROOT / "docs" / "your_own_code.md").read_text()
+
+
+def find_docs_cases() -> str:
+    """The file of cases that the docs print."""
+    blocks = [block.partition("```")[0] for block in DOCS.split("```python\n")]
+    (code,) = (block for block in blocks if block.startswith("# cases.py"))
+    return code
+
+
+def find_docs_arguments() -> list[str]:
+    """The arguments of the command that the docs print."""
+    command = "metallab versus HEAD~1 . cases.py"
+    line = next(line for line in DOCS.splitlines() if line.startswith(command))
+    return shlex.split(line)[2:]
 
 
 def test_the_docs_example_runs_as_it_is_printed(root, capsys, monkeypatch, tmp_path):
-    text = (paths.ROOT / "docs" / "your_own_code.md").read_text()
-    (code,) = (
-        block.partition("```")[0]
-        for block in text.split("```python\n")
-        if block.startswith("# cases.py")
-    )
-    line = next(
-        line for line in text.splitlines() if line.startswith("metallab versus HEAD~1 . cases.py")
-    )
-    (root / "cases.py").write_text(code)
-    for total in ("sum(numbers) * 1.0", "sum(numbers)"):
-        (root / "theirs.py").write_text(f"def total(numbers):\n    return {total}\n")
-        commit(root)
+    (root / "cases.py").write_text(find_docs_cases())
+    (root / "theirs.py").write_text("def total(numbers):\n    return sum(numbers) * 1.0\n")
+    commit(root)
+    (root / "theirs.py").write_text("def total(numbers):\n    return sum(numbers)\n")
+    commit(root)
+
     monkeypatch.setattr(lockstep, "MOST_ROUNDS", 1)
     arguments = ["--device", "cpu", "--seconds", "1", "--out", str(tmp_path / "out")]
-    versus([*shlex.split(line)[2:], *arguments])  # the verdict is a matter of times
+    versus([*find_docs_arguments(), *arguments])  # the verdict is a matter of times
+
     told = capsys.readouterr().out
-    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=100\]: B ", told, re.MULTILINE)
-    assert re.search(r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n=10000\]: B ", told, re.MULTILINE)
+    verdicts = r"^(SLOWER|FASTER|SAME|UNSURE) +total\[n={}\]: B "
+    assert re.search(verdicts.format(100), told, re.MULTILINE)
+    assert re.search(verdicts.format(10000), told, re.MULTILINE)
 
 
-def test_worktrees_are_kept_and_looked_at(repository):
-    revision = git(repository, "rev-parse", "HEAD")
-    folder = sides.worktree(revision, repository)
-    mark = folder / ".git"
-    before = mark.stat().st_mtime_ns
-    assert sides.worktree(revision, repository) == folder
-    assert mark.stat().st_mtime_ns == before
-    (folder / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
+@pytest.fixture
+def head(repository) -> str:
+    """The project's revision."""
+    return git(repository, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def kept(repository, head) -> Path:
+    """The folder of that revision's worktree."""
+    return sides.worktree(head, repository)
+
+
+def test_a_worktree_is_made_once(repository, head, kept):
+    before = (kept / ".git").stat().st_mtime_ns
+    assert sides.worktree(head, repository) == kept
+    assert (kept / ".git").stat().st_mtime_ns == before
+
+
+def test_a_worktree_that_somebody_changed_is_refused(repository, head, kept):
+    (kept / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
     with pytest.raises(sides.SideError, match="remove that folder"):
-        sides.worktree(revision, repository)
-    shutil.rmtree(folder)  # as make clean does
-    assert sides.worktree(revision, repository) == folder
+        sides.worktree(head, repository)
 
 
-def test_a_side_is_its_parts(repository, tmp_path):
+def test_a_worktree_that_somebody_removed_is_made_again(repository, head, kept):
+    shutil.rmtree(kept)  # as make clean does
+    assert sides.worktree(head, repository) == kept
+    assert (kept / "cases.py").exists()
+
+
+@pytest.fixture
+def python(tmp_path) -> Path:
+    """The Python of another environment."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
     python.symlink_to(sys.executable)
-    both = sides.parse(f"HEAD,{tmp_path / 'env'},A_B=c=d", repository)
-    head = git(repository, "rev-parse", "HEAD")
-    assert (both.revision, both.python, both.variables) == (head, python, {"A_B": "c=d"})
-    assert sides.parse(r"A=b\,c,D=e", repository).variables == {"A": "b,c", "D": "e"}
+    return python
+
+
+def test_a_side_is_a_revision_an_environment_and_variables(repository, head, python):
+    both = sides.parse(f"HEAD,{python.parents[1]},A_B=c=d", repository)
+    assert both.revision == head
+    assert both.python == python
+    assert both.variables == {"A_B": "c=d"}
     assert both.source == both.checkout / "src"
+
+
+def test_a_side_may_be_the_working_tree(repository):
     tree = sides.parse(".", repository)
-    assert (tree.revision, tree.checkout, tree.python) == (None, repository, Path(sys.executable))
-    assert tree.state == both.state == (head, False)
+    assert tree.revision is None
+    assert tree.checkout == repository
+    assert tree.python == Path(sys.executable)
+
+
+def test_a_comma_in_a_variable_has_a_backslash(repository):
+    assert sides.parse(r"A=b\,c,D=e", repository).variables == {"A": "b,c", "D": "e"}
+
+
+@pytest.mark.parametrize("text", ["HEAD", "."], ids=["a revision", "the working tree"])
+def test_a_side_without_changes_has_the_state_of_its_revision(repository, head, text):
+    assert sides.parse(text, repository).state == (head, False)
+
+
+def test_a_working_tree_with_changes_says_so(repository, head):
     (repository / "src" / "theirs" / "__init__.py").write_text("CALLS = 9\n")
-    assert tree.state == (head, True)
-    for text, words in (
-        ("HEAD,HEAD~1", "more than one revision"),
-        (f"{python},{python}", "more than one environment"),
-        ("no-such-thing", f"is no revision of {repository}, and no Python"),
-    ):
-        with pytest.raises(sides.SideError, match=words):
-            sides.parse(text, repository)
+    assert sides.parse(".", repository).state == (head, True)
+
+
+def test_a_side_has_one_revision(repository):
+    with pytest.raises(sides.SideError, match="more than one revision"):
+        sides.parse("HEAD,HEAD~1", repository)
+
+
+def test_a_side_has_one_environment(repository, python):
+    with pytest.raises(sides.SideError, match="more than one environment"):
+        sides.parse(f"{python},{python}", repository)
+
+
+def test_what_is_no_part_of_a_side_is_refused(repository):
+    words = f"is no revision of {repository}, and no Python"
+    with pytest.raises(sides.SideError, match=words):
+        sides.parse("no-such-thing", repository)
+
+
+def test_a_revision_outside_of_a_repository_is_refused(tmp_path):
     with pytest.raises(sides.SideError, match="'HEAD' is no revision"):
         sides.parse("HEAD", tmp_path)
 
 
+def describe(repository: Path, text: str) -> sides.Side:
+    """Describe a side of the project on the CPU."""
+    return sides.describe(sides.parse(text, repository), "cpu")
+
+
 def test_what_differs_is_told(repository):
-    two = {"A": "HEAD~1", "B": ".,LEVEL=2"}
-    described = {
-        name: sides.describe(sides.parse(text, repository), "cpu") for name, text in two.items()
-    }
-    sides.assert_comparable(described)
-    described["A"].packages["torch"] = "2.14.0"
-    lines = str(sides.differences(described)).splitlines()
+    a, b = describe(repository, "HEAD~1"), describe(repository, ".,LEVEL=2")
+    sides.assert_comparable({"A": a, "B": b})
+    a.packages["torch"] = "2.14.0"
+
+    lines = str(sides.differences({"A": a, "B": b})).splitlines()
     named = [line.split("  ")[0] for line in lines]
     assert named[:2] == ["what differs", "revision"]
     assert {"variable LEVEL", "package torch", "folder"} <= set(named)
@@ -596,113 +831,198 @@ PACKAGE_DIR = (
 @pytest.mark.parametrize(
     ("files", "project", "source", "modules"),
     [
-        (
+        pytest.param(
             ["utils/__init__.py", "utils/deeper/__init__.py", "model/__init__.py"],
             "",
             ".",
             {"utils", "model"},
+            id="two packages",
         ),
-        (["utils/deeper/__init__.py", "model/__init__.py"], "", ".", {"model"}),
-        (["lib/model/__init__.py", "src/gen.py"], FIND, "lib", {"model"}),
-        (["lib/model/__init__.py", "src/gen.py"], PACKAGE_DIR, "lib", {"model"}),
-        (["src/theirs/model/core.py", "tests/__init__.py"], "", "src", set()),
-        (["model.py"], "", ".", set()),
+        pytest.param(
+            ["utils/deeper/__init__.py", "model/__init__.py"],
+            "",
+            ".",
+            {"model"},
+            id="a folder that is no package",
+        ),
+        pytest.param(
+            ["lib/model/__init__.py", "src/gen.py"], FIND, "lib", {"model"}, id="packages.find"
+        ),
+        pytest.param(
+            ["lib/model/__init__.py", "src/gen.py"],
+            PACKAGE_DIR,
+            "lib",
+            {"model"},
+            id="package-dir",
+        ),
+        pytest.param(
+            ["src/theirs/model/core.py", "tests/__init__.py"], "", "src", set(), id="a namespace"
+        ),
+        pytest.param(["model.py"], "", ".", set(), id="a module"),
     ],
 )
 def test_packages_lie_where_pip_finds_them(tmp_path, files, project, source, modules):
+    write_files(tmp_path, files)
     (tmp_path / "pyproject.toml").write_text(project)
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
     one = sides.Side(".", tmp_path, None, Path(sys.executable))
-    assert (one.source, one.modules) == (tmp_path / source, modules)
+    assert one.source == tmp_path / source
+    assert one.modules == modules
 
 
-def test_the_same_twice_another_s_code_and_no_device_are_refused(repository, capsys):
+def write_files(folder: Path, names: list[str]) -> None:
+    """Make empty files, and the folders above them."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def test_the_same_side_twice_is_refused(repository, capsys):
     assert versus(["HEAD", "HEAD", "cases.py", "--device", "cpu"]) == 2
     assert "both sides are the same" in capsys.readouterr().err
-    a, b = (sides.describe(sides.parse(text, repository), "cpu") for text in ("HEAD~1", "."))
-    # what an installed package with a finder of its own does: it wins over the folder
+
+
+@pytest.fixture(scope="module")
+def comparable(tmp_path_factory) -> dict[str, sides.Side]:
+    """Two sides that can be compared: a revision, and the working tree of another."""
+    with own_project(tmp_path_factory.mktemp("comparable")) as root:
+        commit_two_states(root)
+        return {"A": describe(root, "HEAD~1"), "B": describe(root, ".")}
+
+
+def test_a_side_that_imports_the_code_of_the_other_is_refused(comparable):
+    """As an installed package with a finder of its own makes it: it wins over the folder."""
+    a, b = comparable.values()
     installed = dataclasses.replace(a, imported=b.imported)
     with pytest.raises(sides.SideError, match=r"A \(HEAD~1\) imports theirs from "):
         sides.assert_comparable({"A": installed, "B": b})
-    with pytest.raises(sides.SideError, match="has no such device"):
-        sides.assert_comparable({"A": a, "B": dataclasses.replace(b, device="")})
-    with pytest.raises(sides.SideError, match="name one device that both have"):
-        sides.assert_comparable(
-            {"A": a, "B": dataclasses.replace(b, device="cuda", label="NVIDIA")}
-        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"device": ""}, "has no such device", id="none"),
+        pytest.param(
+            {"device": "cuda", "label": "NVIDIA"}, "name one device that both have", id="unlike"
+        ),
+    ],
+)
+def test_sides_without_a_device_that_both_have_are_refused(comparable, changes, words):
+    a, b = comparable.values()
+    with pytest.raises(sides.SideError, match=words):
+        sides.assert_comparable({"A": a, "B": dataclasses.replace(b, **changes)})
+
+
+SOMEBODY_S = '{"sides": {"left": 1}, "cases": []}'
+"""A file that is no answer of ours."""
+IMPRECISE = "\n@case(tolerance='float99')\ndef imprecise(): ...\n"
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([], "'sim'"),  # the environment's device, see below
-        (["--only", "3", "--device", "cpu"], "groups are 01"),
-        (["--only", "imprecise", "--device", "cpu"], "float99"),
-        (["--device", "cpu", "--out", "cases.py/below"], "takes no files"),
-        (["--device", "cpu", "--out", "."], "answers.json"),
-        (["--device", "cpu", "--out", "folders"], "versus.png"),
-        (["--device", "cpu", "--out", "others"], "pyproject.toml"),
+        pytest.param([], "'sim'", id="the environment's device"),
+        pytest.param(["--only", "3", "--device", "cpu"], "groups are 01", id="no such group"),
+        pytest.param(["--only", "imprecise", "--device", "cpu"], "float99", id="no such tolerance"),
+        pytest.param(
+            ["--device", "cpu", "--out", "cases.py/below"], "takes no files", id="below a file"
+        ),
+        pytest.param(["--device", "cpu", "--out", "."], "answers.json", id="somebody's answers"),
+        pytest.param(["--device", "cpu", "--out", "folders"], "versus.png", id="a folder"),
+        pytest.param(["--device", "cpu", "--out", "others"], "pyproject.toml", id="settings"),
     ],
 )
-def test_refusals_are_a_line_and_measure_nothing(root, tmp_path, capsys, monkeypatch, given, words):
-    imprecise = "\n@case(tolerance='float99')\ndef imprecise(): ...\n"
-    (root / "cases.py").write_text(CASES + imprecise * ("imprecise" in given))
-    (root / "answers.json").write_text('{"sides": {"left": 1}, "cases": []}')  # somebody's own
+def test_a_refusal_is_a_line_and_measures_nothing(root, capsys, monkeypatch, given, words):
+    has_imprecise = "imprecise" in given
+    write_cases(root, IMPRECISE if has_imprecise else "")
+    (root / "answers.json").write_text(SOMEBODY_S)
     (root / "folders" / "versus.png").mkdir(parents=True)
     (root / "pyproject.toml").write_text("[tool")
     commit(root)
     monkeypatch.setenv("METALLAB_DEVICE", "sim")
     monkeypatch.setattr(lockstep, "compare", lambda *_: pytest.fail("it was measured"))
+
     assert versus(["HEAD", ".", "cases.py", *given]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
-    assert (root / "answers.json").read_text() == '{"sides": {"left": 1}, "cases": []}'
+    assert (root / "answers.json").read_text() == SOMEBODY_S
 
 
-def test_a_whole_name_means_no_longer_one():
-    every = {
-        name: cases.Case(name, lambda: None, "02")
-        for name in ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
-    }
-    chosen = lambda *only: [one.name for one in command.choose(every, only)]
-    assert chosen("blur") == ["blur"]
-    assert chosen("lur") == ["blur", "unblur"]
-    assert chosen("sum") == ["sum[n=1]", "sum[n=10]"]
-    assert chosen("sum[n=1]", "sum_") == ["sum[n=1]", "sum_up"]
-    assert chosen("02") == list(every)
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        pytest.param(["blur"], ["blur"], id="a whole name"),
+        pytest.param(["lur"], ["blur", "unblur"], id="a part of names"),
+        pytest.param(["sum"], ["sum[n=1]", "sum[n=10]"], id="a name without its sizes"),
+        pytest.param(["sum[n=1]", "sum_"], ["sum[n=1]", "sum_up"], id="two"),
+        pytest.param(["02"], ["blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up"], id="a group"),
+    ],
+)
+def test_a_whole_name_means_no_longer_one(only, names):
+    named = ("blur", "unblur", "sum[n=1]", "sum[n=10]", "sum_up")
+    every = {name: cases.Case(name, lambda: None, "02") for name in named}
+    assert [one.name for one in command.choose(every, only)] == names
 
 
 def test_cases_are_listed_by_group_and_name(repository, capsys):
     assert versus(["HEAD", ".", "cases.py", "--only", "01", "--list"]) == 0
-    listed = capsys.readouterr().out
-    assert listed.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
+    assert capsys.readouterr().out.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
+
+
+def test_cases_are_listed_without_sides_as_well(repository, capsys):
     assert versus(["--list", "cases.py", "--only", "01"]) == 0
-    assert capsys.readouterr().out == listed
+    assert capsys.readouterr().out.split() == ["01", "steady[n=2]", "01", "steady[n=3]"]
 
 
-@pytest.mark.parametrize(("ends", "code"), [("interrupted", 130), ("expired", 2)])
+def raise_sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def raise_lock_timeout():
+    raise measuring_lock.LockTimeout("too long")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        pytest.param(raise_sigterm, 130, id="interrupted"),
+        pytest.param(raise_lock_timeout, 2, id="expired"),
+    ],
+)
 def test_what_was_compared_before_an_end_is_kept(
-    repository, tmp_path, capsys, monkeypatch, ends, code
+    repository, tmp_path, capsys, monkeypatch, end, code
 ):
-    some = lockstep.Pair((0.001,), (0.002,), 3, (0.001, 0.001))
-
     def compare(given, *_):
-        yield lockstep.Outcome(given[0], pairs=[some] * 8)
-        if ends == "expired":
-            raise measuring_lock.LockTimeout("too long")
-        os.kill(os.getpid(), signal.SIGTERM)
+        yield lockstep.Outcome(given[0], pairs=[pair_of(1.0, 2.0)] * 8)
+        end()
 
     monkeypatch.setattr(lockstep, "compare", compare)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # which nothing but the picture needs
     out = tmp_path / "out"
     given = ["HEAD~1", "HEAD", "cases.py", "--only", "01", "--device", "cpu", "--out", str(out)]
+
     assert versus(given) == code
     assert "1 of 2 cases" in capsys.readouterr().err
     kept = records.by_name(records.load(out / "versus.json"))
     assert set(kept) == {"versus/steady[n=2]/A", "versus/steady[n=2]/B"}
+
+
+RATIOS = {
+    "SAME": [1.0] * 8,
+    "SLOWER": [0.5] * 8,
+    "FASTER": [2.0] * 8,
+    "UNSURE": [0.5, 2.0] * 4,
+    "no interval": [1.0],
+}
+
+
+def outcome_called(word: str) -> lockstep.Outcome:
+    """An outcome that is called so: by its pairs, or for the reason that there are none."""
+    case = cases.Case("one", lambda: None)
+    if word in RATIOS:
+        return lockstep.Outcome(case, pairs=[pair_of(ratio, 1.0) for ratio in RATIOS[word]])
+    reasons = {word: reason for reason, word in lockstep.IN_PRINT.items()}
+    return lockstep.Outcome(case, withheld=timing.Withheld(reasons[word]))
 
 
 @pytest.mark.parametrize(
@@ -710,35 +1030,29 @@ def test_what_was_compared_before_an_end_is_kept(
     [(["SAME", "FASTER", "UNSURE", "NEW"], 0), (["SAME", "NEITHER"], 2), (["LOST", "NEITHER"], 1),
      (["SAME", "SLOWER"], 1), (["SAME", "LOST"], 1), (["SAME", "DIFFERS"], 2),
      (["NEW", "NEITHER"], 2), (["SAME", "no interval"], 2), (["SLOWER", "no interval"], 1)],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )  # fmt: skip
-def test_exit_codes(answers, code):
-    ratios = {
-        "SAME": [1.0] * 8,
-        "SLOWER": [0.5] * 8,
-        "FASTER": [2.0] * 8,
-        "UNSURE": [0.5, 2.0] * 4,
-        "no interval": [1.0],
-    }
-    kinds = {word: kind for kind, word in lockstep.IN_PRINT.items()}
-    outcomes = [lockstep.Outcome(cases.Case("one", lambda: None)) for _ in answers]
-    for outcome, word in zip(outcomes, answers, strict=True):
-        outcome.pairs = [
-            lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios.get(word, ())
-        ]
-        outcome.withheld = None if outcome.pairs else timing.Withheld(kinds[word])
-    assert report.exit_code(outcomes) == code
+def test_the_exit_code_is_that_of_the_worst_outcome(answers, code):
+    assert report.exit_code([outcome_called(word) for word in answers]) == code
 
 
-def test_other_words_in_print_change_no_decision(monkeypatch):
-    def make(*ratios):
-        pairs = [lockstep.Pair((ratio,), (1.0,), 1, (1.0, 1.0)) for ratio in ratios]
-        return lockstep.Outcome(cases.Case("one", lambda: None), pairs=pairs)
-
+@pytest.fixture
+def other_words(monkeypatch) -> None:
+    """Outcomes are called by other words."""
     for kind in lockstep.IN_PRINT:
         monkeypatch.setitem(lockstep.IN_PRINT, kind, "other words")
-    assert report.exit_code([make(*[0.5] * 8)]) == 1
-    assert not make(*[0.5, 2.0] * 4).is_decided(budget=60)
-    assert "larger --factor" in report.summary([make(*[0.5, 2.0] * 4)], 1.01)
+
+
+def test_other_words_in_print_change_no_exit_code(other_words):
+    assert report.exit_code([outcome_called("SLOWER")]) == 1
+
+
+def test_other_words_in_print_do_not_end_a_comparison(other_words):
+    assert not outcome_called("UNSURE").is_decided(budget=60)
+
+
+def test_other_words_in_print_take_away_no_advice(other_words):
+    assert "larger --factor" in report.summary([outcome_called("UNSURE")], 1.01)
 
 
 def test_two_parts_of_one_name_are_refused(tmp_path):
@@ -748,9 +1062,8 @@ def test_two_parts_of_one_name_are_refused(tmp_path):
 
 def test_a_project_inside_a_repository_is_the_side_s(tmp_path, monkeypatch):
     inner = tmp_path / "inner"
-    (inner / "package").mkdir(parents=True)
-    (inner / "package" / "__init__.py").touch()
-    (inner / "pyproject.toml").touch()
+    write_files(inner, ["package/__init__.py", "pyproject.toml"])
     monkeypatch.chdir(inner)
     found = sides.parse(".", tmp_path)
-    assert (found.source, found.modules) == (inner, {"package"})
+    assert found.source == inner
+    assert found.modules == {"package"}

@@ -11,11 +11,13 @@ import math
 import random
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from metallab import timing
 from metallab.versus import cases, intervals, lockstep, worker
 
 CASE = cases.Case("synthetic", lambda: None)
@@ -38,104 +40,148 @@ def of_rounds(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
 
 
 def pairs(
-    module, kind: str, truth: float, rng: np.random.Generator, count: int, rounds: int = 15
-) -> list:
+    kind: str, *, truth: float, rng: np.random.Generator, count: int, rounds: int = 15
+) -> list[lockstep.Pair]:
     """Pairs of processes; B takes ``truth`` times as long as A."""
     times = np.exp(of_processes(kind, rng, (count, 2, 1)) + of_rounds(rng, (count, 2, rounds)))
-    return [module.Pair(tuple(a), tuple(b * truth), 1, (1.0, 1.0)) for a, b in times]
+    return [lockstep.Pair(tuple(a), tuple(b * truth), 1, (1.0, 1.0)) for a, b in times]
 
 
 KINDS = ("normal", "a fast kind and a slow one", "long tails")
 
 
-def test_each_look_is_an_interval_of_99_percent():
-    """By trying all signs of noise that is symmetric: enough leave the truth inside, and one rank less does not."""
-    for count in (8, 12):
-        sizes = np.sqrt(np.arange(2.0, count + 2))
-        walsh = np.array(
-            [i * count + j for i, j in itertools.combinations_with_replacement(range(count), 2)]
-        )
-        inside = narrower = 0
-        for signs in itertools.product((-1, 1), repeat=count):
-            logs = sizes * signs
-            inside += (got := intervals.interval(list(logs))).low <= 1 <= got.high
-            means = np.sort(((logs[:, None] + logs) / 2).ravel()[walsh])
-            k = np.searchsorted(means, math.log(got.low) - 1e-9) + 1  # the next mean that is larger
-            narrower += means[k] <= 0 <= means[-1 - k]
-        assert inside / 2**count >= 0.99 > narrower / 2**count, count
+def count_coverage(count: int) -> tuple[float, float]:
+    """Return the shares of all signs of noise for which the interval of so many pairs holds the truth.
+
+    The second is that of an interval that is one rank narrower.
+    """
+    sizes = np.sqrt(np.arange(2.0, count + 2))
+    both = itertools.combinations_with_replacement(range(count), 2)
+    walsh = np.array([i * count + j for i, j in both])
+    inside = narrower = 0
+
+    for signs in itertools.product((-1, 1), repeat=count):
+        logs = sizes * signs
+        got = intervals.interval(list(logs))
+        means = np.sort(((logs[:, None] + logs) / 2).ravel()[walsh])
+        k = np.searchsorted(means, math.log(got.low) - 1e-9) + 1  # the next mean that is larger
+        inside += got.low <= 1 <= got.high
+        narrower += means[k] <= 0 <= means[-1 - k]
+
+    return inside / 2**count, narrower / 2**count
+
+
+@pytest.mark.parametrize("count", [8, 12])
+def test_each_look_is_an_interval_of_99_percent_and_no_wider(count):
+    """By trying all signs of noise that is symmetric."""
+    inside, narrower = count_coverage(count)
+    assert inside >= 0.99 > narrower
+
+
+def test_seven_pairs_have_no_interval():
     few = intervals.interval([0.1] * 7)
-    assert (few.low, few.high) == (0, math.inf)
-    published = {
-        8: 0,
-        12: 7,
-        18: 27,
-        27: 83,
-        40: 220,
-    }  # the largest sums of ranks that Wilcoxon's test refuses at 1 %
-    assert {count: intervals._rank(count, 0.01) - 1 for count in intervals.LOOKS} == published
+    assert few.low == 0
+    assert few.high == math.inf
+
+
+def test_no_pairs_are_refused():
     with pytest.raises(ValueError, match="a pair of processes at least"):
         intervals.interval([])
 
 
-def test_five_looks_miss_the_truth_in_5_percent_at_most():
+PUBLISHED = {8: 0, 12: 7, 18: 27, 27: 83, 40: 220}
+"""The largest sums of ranks that Wilcoxon's test refuses at 1 %, by the number of pairs."""
+
+
+@pytest.mark.parametrize("count", intervals.LOOKS)
+def test_ranks_are_those_of_published_tables(count):
+    assert intervals._rank(count, 0.01) - 1 == PUBLISHED[count]
+
+
+def look_at(kind: str, rng: np.random.Generator) -> list[timing.Ratio]:
+    """Compare processes of which B takes 1.05 times as long, and return the interval of each look."""
+    every = pairs(kind, truth=1.05, rng=rng, count=intervals.LOOKS[-1])
+    logs = [pair.log for pair in every]
+    return [intervals.interval(logs[:count]) for count in intervals.LOOKS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_five_looks_miss_the_truth_in_5_percent_at_most(kind):
     """Whoever stops at the worst moment is still right in 95 of 100 comparisons."""
-    rng, times = np.random.default_rng(1), 400
-    for kind in KINDS:
-        missed = 0
-        for _ in range(times):
-            logs = [pair.log for pair in pairs(lockstep, kind, 1.05, rng, intervals.LOOKS[-1])]
-            looks = [intervals.interval(logs[:count]) for count in intervals.LOOKS]
-            missed += not all(look.low <= 1 / 1.05 <= look.high for look in looks)
-            assert all(look.low <= look.median <= look.high for look in looks)
-        assert missed <= 0.05 * times, f"{kind}: {missed} of {times}"
+    rng = np.random.default_rng(1)
+    comparisons = [look_at(kind, rng) for _ in range(400)]
+    missed = [
+        looks
+        for looks in comparisons
+        if any(not look.low <= 1 / 1.05 <= look.high for look in looks)
+    ]
+    assert len(missed) <= 0.05 * len(comparisons)
 
 
-def outcomes(
-    monkeypatch, lockstep, kind: str, truth: float, times: int, seconds: float = 1e9
-) -> list[str]:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_median_lies_in_its_interval(kind):
+    rng = np.random.default_rng(1)
+    looks = itertools.chain.from_iterable(look_at(kind, rng) for _ in range(40))
+    assert all(look.low <= look.median <= look.high for look in looks)
+
+
+SETTINGS = lockstep.Settings(Path("cases.py"), seconds=1e9)
+
+
+def answers(monkeypatch, kind: str, *, truth: float, times: int) -> list[str]:
     """The answers of comparisons with such pairs instead of processes."""
     rng = np.random.default_rng(2)
-    endless = iter(lambda: pairs(lockstep, kind, truth, rng, 1)[0], None)
-    instead(monkeypatch, lockstep, lambda *_, **__: next(endless))
-    settings = lockstep.Settings(Path("cases.py"), seconds=seconds)
-    return [
-        next(lockstep.compare([CASE], (), settings, random.Random(0))).answer for _ in range(times)
-    ]
+    endless = iter(lambda: pairs(kind, truth=truth, rng=rng, count=1)[0], None)
+    instead(monkeypatch, lambda *_, **__: next(endless))
+    compare = lambda: next(lockstep.compare([CASE], (), SETTINGS, random.Random(0)))
+    return [compare().answer for _ in range(times)]
 
 
-def instead(monkeypatch, lockstep, pair) -> None:
+def instead(monkeypatch, pair) -> None:
     """Such pairs in place of those of two live processes."""
     monkeypatch.setattr(lockstep, "_pair", pair)
     monkeypatch.setattr(lockstep, "_live_pair", lambda *_: contextlib.nullcontext({}))
 
 
-def test_where_nothing_is_planted_nothing_is_found(monkeypatch):
-    for kind in KINDS:
-        answers = outcomes(monkeypatch, lockstep, kind, 1.0, 60)
-        assert answers.count("SLOWER") + answers.count("FASTER") <= 3, kind
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_nothing_is_planted_nothing_is_found(monkeypatch, kind):
+    found = answers(monkeypatch, kind, truth=1.0, times=60)
+    assert found.count("SLOWER") + found.count("FASTER") <= 3
 
 
-def test_what_is_planted_is_found_and_the_right_way_round(monkeypatch):
-    """And at the first looks, which a budget for 10 pairs has one of."""
-    for kind in ("normal", "long tails"):
-        assert outcomes(monkeypatch, lockstep, kind, 1.10, 30).count("SLOWER") >= 28, kind
-        assert outcomes(monkeypatch, lockstep, kind, 1 / 1.10, 30).count("FASTER") >= 28, kind
+@pytest.mark.parametrize("kind", ["normal", "long tails"])
+@pytest.mark.parametrize(("truth", "answer"), [(1.10, "SLOWER"), (1 / 1.10, "FASTER")])
+def test_what_is_planted_is_found_and_the_right_way_round(monkeypatch, kind, truth, answer):
+    assert answers(monkeypatch, kind, truth=truth, times=30).count(answer) >= 28
+
+
+def test_a_large_difference_is_found_at_the_first_look(monkeypatch):
     seen = []
-    looked = intervals.interval
-    monkeypatch.setattr(intervals, "interval", lambda logs: seen.append(len(logs)) or looked(logs))
-    outcomes(monkeypatch, lockstep, "normal", 1.25, 5)
+    look = intervals.interval
+    monkeypatch.setattr(intervals, "interval", lambda logs: seen.append(len(logs)) or look(logs))
+    answers(monkeypatch, "normal", truth=1.25, times=5)
     assert set(seen) == {intervals.LOOKS[0]}
 
 
-def test_what_is_the_same_is_called_so_and_there_is_an_end(monkeypatch):
-    """Noise a tenth of the others'; where noise is larger, 40 pairs are the last."""
-    quiet = [lockstep.Pair((1.0,), (1.0 + 0.001 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(50)]
-    loud = [lockstep.Pair((1.0,), (1.0 + 0.2 * (n % 3 - 1),), 1, (1.0, 1.0)) for n in range(41)]
-    for given, answer, count in ((quiet, "SAME", 8), (loud, "UNSURE", 40)):
-        left = iter(given)
-        instead(monkeypatch, lockstep, lambda *_, left=left, **__: next(left))
-        (outcome,) = lockstep.compare([CASE], (), lockstep.Settings(Path("cases.py"), seconds=1e9))
-        assert (outcome.answer, len(outcome.pairs)) == (answer, count)
+def noisy_pairs(noise: float) -> list[lockstep.Pair]:
+    """Pairs whose ratios are 1, a little less and a little more, in turn."""
+    ratios = (1.0 + noise * (number % 3 - 1) for number in range(50))
+    return [lockstep.Pair((1.0,), (ratio,), 1, (1.0, 1.0)) for ratio in ratios]
+
+
+@pytest.mark.parametrize(
+    ("noise", "answer", "count"),
+    [
+        pytest.param(0.001, "SAME", 8, id="quiet"),
+        pytest.param(0.2, "UNSURE", 40, id="loud: 40 pairs are the last"),
+    ],
+)
+def test_what_is_the_same_is_called_so_and_there_is_an_end(monkeypatch, noise, answer, count):
+    left = iter(noisy_pairs(noise))
+    instead(monkeypatch, lambda *_, **__: next(left))
+    (outcome,) = lockstep.compare([CASE], (), SETTINGS)
+    assert outcome.answer == answer
+    assert len(outcome.pairs) == count
 
 
 def test_an_interruption_loses_no_pairs(monkeypatch):
@@ -146,10 +192,11 @@ def test_an_interruption_loses_no_pairs(monkeypatch):
             return got
         raise KeyboardInterrupt
 
-    instead(monkeypatch, lockstep, pair)
+    instead(monkeypatch, pair)
     given = [cases.Case(name, lambda: None) for name in "ab"]
-    compared = lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=1e9))
+    compared = lockstep.compare(given, (), SETTINGS)
     kept = list(itertools.islice(compared, 2))
+
     assert sorted(len(outcome.pairs) for outcome in kept) == [1, 2]
     assert {outcome.stopped for outcome in kept} == {lockstep.INTERRUPTED}
     with pytest.raises(KeyboardInterrupt):
@@ -167,80 +214,117 @@ class Answering:
         self.log += [self.name] if "calls" in what else []
 
     def read(self) -> dict:
-        return (
-            {"nanoseconds": 9}
-            if "calls" in self.asked
-            else {"calls": 3, "first_call": 1.0, "dtypes": {}}
-        )
+        if "calls" in self.asked:
+            return {"nanoseconds": 9}
+        return {"calls": 3, "first_call": 1.0, "dtypes": {}}
 
 
-def test_a_round_is_one_sample_of_each_in_random_order(monkeypatch):
+@pytest.fixture
+def live(monkeypatch) -> dict[str, Answering]:
+    """Two sides that log in which order they are asked; their outputs agree."""
     log: list[str] = []
-    live = {name: Answering(name, log) for name in "AB"}
-    monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
     monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
-    pair = lockstep._pair(
-        lockstep.Outcome(CASE), live, lockstep.Settings(Path("cases.py")), random.Random(0)
-    )
+    return {name: Answering(name, log) for name in "AB"}
+
+
+def take_pair(live: dict[str, Answering], *, beside: float = 0.0) -> lockstep.Pair:
+    """Take the rounds of a pair of processes."""
+    progress = lockstep.Outcome(CASE, beside=beside)
+    settings = lockstep.Settings(Path("cases.py"))
+    return lockstep._pair(progress, live, settings, random.Random(0))
+
+
+def test_a_round_is_one_sample_of_each_in_random_order(live, monkeypatch):
+    monkeypatch.setattr(lockstep, "_rounds", lambda *_: 20)
+    pair = take_pair(live)
+
+    log = live["A"].log
     rounds = ["".join(log[index : index + 2]) for index in range(0, 40, 2)]
     assert len(pair.a) == len(pair.b) == 20
     assert set(rounds) == {"AB", "BA"}
     assert live["A"].asked == {"calls": 3}
 
 
-def test_starting_and_ending_processes_belong_to_the_budget(monkeypatch):
-    """Of 2 s and 3 s in each pair half is each of two cases', beside its own 5 s; and rounds are fewer for it.
+class Costs:
+    """A machine on which starting a pair takes 2 s, its rounds 5 s, and ending it 3 s."""
 
-    The budget is doubled for the pairs that the first interval needs, and for no others.
-    """
-    clock, beside_of_pairs, costs = [0.0], [], []
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.beside = []
+        """What each pair was told of the seconds beside its rounds."""
+
+    def monotonic(self) -> float:
+        return self.now
 
     @contextlib.contextmanager
-    def live_pair(*_):
-        clock[0] += 2.0
+    def live_pair(self, *_) -> Iterator[dict]:
+        self.now += 2.0
         yield {}
-        clock[0] += 3.0
+        self.now += 3.0
 
-    def pair(progress, *_):
-        beside_of_pairs.append(progress.beside)
-        clock[0] += 5.0
-        return lockstep.Pair(
-            (1.0,), (1.0 + 0.2 * (len(beside_of_pairs) // 2 % 3 - 1),), 1, (1.0, 1.0)
-        )
+    def pair(self, progress, *_) -> lockstep.Pair:
+        self.beside.append(progress.beside)
+        self.now += 5.0
+        ratio = 1.0 + 0.2 * (len(self.beside) // 2 % 3 - 1)
+        return lockstep.Pair((1.0,), (ratio,), 1, (1.0, 1.0))
 
-    monkeypatch.setattr(lockstep, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(lockstep, "_live_pair", live_pair)
+
+@pytest.fixture
+def costs(monkeypatch) -> Costs:
+    made = Costs()
+    monkeypatch.setattr(lockstep, "time", made)
+    monkeypatch.setattr(lockstep, "_live_pair", made.live_pair)
+    monkeypatch.setattr(lockstep, "_pair", made.pair)
+    return made
+
+
+def compare_two(seconds: float) -> list[lockstep.Outcome]:
+    """Compare two cases that share their processes, with a budget for each."""
     given = [cases.Case(name, lambda: None) for name in "ab"]
-    with monkeypatch.context() as context:
-        context.setattr(lockstep, "_pair", pair)
-        for seconds, spent, pairs_taken in ((10.0, 15.0, 2), (55.0, 60.0, 8)):
-            beside_of_pairs.clear()
-            outcomes = list(
-                lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=seconds))
-            )
-            assert [(outcome.seconds, len(outcome.pairs)) for outcome in outcomes] == [
-                (spent, pairs_taken)
-            ] * 2
-    assert beside_of_pairs[:4] == [0.0, 0.0, 2.5, 2.5]
-    monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: costs.append(cost) or 1)
-    live = {name: Answering(name, []) for name in "AB"}
-    monkeypatch.setattr(lockstep, "_assert_outputs_agree", lambda *_: None)
-    lockstep._pair(
-        lockstep.Outcome(CASE, beside=2.5),
-        live,
-        lockstep.Settings(Path("cases.py")),
-        random.Random(0),
-    )
-    assert costs == [2.5]
+    return list(lockstep.compare(given, (), lockstep.Settings(Path("cases.py"), seconds=seconds)))
 
 
-def test_rounds_are_as_many_as_a_pair_is_worth():
-    """Dear processes get more rounds, slow rounds leave the budget for eight pairs, and one there is always."""
+@pytest.mark.parametrize(
+    ("seconds", "spent", "count"),
+    [
+        pytest.param(10.0, 15.0, 2, id="a short budget, which is not doubled for two pairs"),
+        pytest.param(55.0, 60.0, 8, id="one that is exceeded for the first interval"),
+    ],
+)
+def test_starting_and_ending_processes_belong_to_the_budget(costs, seconds, spent, count):
+    """Of 2 s and 3 s in each pair half is each of two cases', beside its own 5 s."""
+    outcomes = compare_two(seconds)
+    assert [outcome.seconds for outcome in outcomes] == [spent] * 2
+    assert [len(outcome.pairs) for outcome in outcomes] == [count] * 2
+
+
+def test_a_pair_knows_its_share_of_starting_and_ending_the_one_before(costs):
+    compare_two(55.0)
+    assert costs.beside[:4] == [0.0, 0.0, 2.5, 2.5]
+
+
+def test_rounds_are_counted_with_the_share_of_starting_and_ending(live, monkeypatch):
+    told = []
+    monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: told.append(cost) or 1)
+    take_pair(live, beside=2.5)
+    assert told == [2.5]
+
+
+def test_dear_processes_get_more_rounds():
     assert lockstep._rounds(0.4, 0.01, 60) < lockstep._rounds(2.0, 0.01, 60)
-    assert lockstep._rounds(4.0, 0.001, 1e6) == lockstep.MOST_ROUNDS
-    assert lockstep._rounds(1.0, 1.0, 40) == 3
-    assert lockstep._rounds(2.0, 100.0, 40) == 1
-    assert lockstep._rounds(6.0, 0.1, 40) == 15
+
+
+@pytest.mark.parametrize(
+    ("beside", "a_round", "budget", "count"),
+    [
+        pytest.param(4.0, 0.001, 1e6, lockstep.MOST_ROUNDS, id="quick rounds: the most"),
+        pytest.param(1.0, 1.0, 40, 3, id="slow rounds leave the budget for eight pairs"),
+        pytest.param(2.0, 100.0, 40, 1, id="one there is always"),
+        pytest.param(6.0, 0.1, 40, 15, id="dear processes"),
+    ],
+)
+def test_rounds_are_as_many_as_a_pair_is_worth(beside, a_round, budget, count):
+    assert lockstep._rounds(beside, a_round, budget) == count
 
 
 class Later:
@@ -254,26 +338,34 @@ class Later:
 
 
 def sampled(
-    worker, monkeypatch, device: str, result, calls: int, uncounted: bool = True
+    monkeypatch, *, device: str, result: object, calls: int, uncounted: bool = True
 ) -> list[str]:
     """What happens during a sample: calls, waiting, readings of the clock."""
     log = getattr(result, "log", [])
-    torch = types.SimpleNamespace(
-        cuda=types.SimpleNamespace(synchronize=lambda: log.append("wait"))
-    )
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    cuda = types.SimpleNamespace(synchronize=lambda: log.append("wait"))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(worker.time, "perf_counter_ns", lambda: log.append("clock") or len(log))
+
     wait = worker.Waiting(result, device)
     worker.sample(lambda: log.append("call") or result, wait, calls, uncounted)
     return log
 
 
 def test_a_sample_follows_a_call_that_does_not_count(monkeypatch):
-    """At the second reading of the clock nothing is under way: on a GPU, and with results that come later."""
-    at_once = ["call", "clock", "call", "call", "clock"]
-    assert sampled(worker, monkeypatch, "cpu", 1.0, 2) == at_once
-    assert sampled(worker, monkeypatch, "cpu", 1.0, 2, uncounted=False) == at_once[1:]
-    on_gpu = ["call", "wait", "clock", "call", "call", "wait", "clock"]
-    assert sampled(worker, monkeypatch, "cuda", 1.0, 2) == on_gpu
-    later = ["call", "ready", "clock", "call", "ready", "call", "ready", "clock"]
-    assert sampled(worker, monkeypatch, "cpu", Later([]), 2) == later
+    happened = sampled(monkeypatch, device="cpu", result=1.0, calls=2)
+    assert happened == ["call", "clock", "call", "call", "clock"]
+
+
+def test_a_sample_may_do_without_a_call_that_does_not_count(monkeypatch):
+    happened = sampled(monkeypatch, device="cpu", result=1.0, calls=2, uncounted=False)
+    assert happened == ["clock", "call", "call", "clock"]
+
+
+def test_on_a_gpu_nothing_is_under_way_when_the_clock_is_read(monkeypatch):
+    happened = sampled(monkeypatch, device="cuda", result=1.0, calls=2)
+    assert happened == ["call", "wait", "clock", "call", "call", "wait", "clock"]
+
+
+def test_results_that_come_later_are_waited_for_before_the_clock_is_read(monkeypatch):
+    happened = sampled(monkeypatch, device="cpu", result=Later([]), calls=2)
+    assert happened == ["call", "ready", "clock", "call", "ready", "call", "ready", "clock"]
