@@ -90,117 +90,186 @@ def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
     assert "2 benchmarks, 6 measurements" in capsys.readouterr().out
 
 
+def ends(lesson: str, **result) -> Callable[[Job], NotebookResult | None]:
+    """A page ends like this; the others pass."""
+    return lambda job: NotebookResult(lesson, "", **result) if job.name == lesson else None
+
+
 def test_a_page_that_lacks_its_tool_leaves_no_results_and_ends_no_bench(run, pages):
-    pages.happens = lambda job: (
-        NotebookResult("01_a", "", "incomplete") if job.name == "01_a" else None
-    )
+    pages.happens = ends("01_a", status="incomplete")
     assert run("--runs", "1") == 0
     assert pages.ran == ["run-1 01_a", "run-1 02_b"]
 
 
-def test_what_is_finished_is_not_measured_again(run, shelf, pages, capsys):
-    pages.happens = lambda job: (
-        NotebookResult("02_b", "", "skipped") if job.name == "02_b" else None
-    )
+def load_results(shelf: Path) -> list[records.Record]:
+    """The measurements in the one file that a bench has left."""
+    (path,) = shelf.glob("build/bench/*.json")
+    return records.load(path)
+
+
+def test_what_is_finished_is_not_measured_again(run, pages):
+    pages.happens = ends("02_b", status="skipped")
     assert run("--runs", "2") == 0
     assert run("--runs", "2") == 0
     assert pages.ran == []
+
+
+def test_more_runs_are_added_to_those_that_there_are(run, shelf, pages):
+    assert run("--runs", "2") == 0
     assert run("--runs", "3") == 0
     assert pages.ran == ["run-3 01_a", "run-3 02_b"]
-    assert run("--runs", "1") == 0
-    (path,) = shelf.glob("build/bench/*.json")
-    assert len(records.load(path)) == 3, "an earlier bench of this state had more runs"
+    assert len(load_results(shelf)) == 2 * 3
+
+
+def test_fewer_runs_take_none_away(run, shelf, pages):
+    assert run("--runs", "3", "--only", "01") == 0
+    assert run("--runs", "1", "--only", "01") == 0
+    assert len(load_results(shelf)) == 3
+
+
+def test_a_run_whose_results_cannot_be_read_is_measured_again(run, shelf, pages):
+    assert run("--runs", "3") == 0
     (results,) = shelf.glob("build/bench/full-cpu-*/run-2/results/01_a.json")
     results.write_text("{")
     assert run("--only", "01") == 0
     assert pages.ran == ["run-2 01_a"]
-    assert run("--only", "01", "--anew", "--runs", "1") == 0
+
+
+def test_anew_replaces_what_was_measured(run, shelf, pages):
+    assert run("--only", "01", "--runs", "3") == 0
+    assert run("--only", "01", "--runs", "1", "--anew") == 0
     assert pages.ran == ["run-1 01_a"]
-    assert len(records.load(path)) == 1
+    assert len(load_results(shelf)) == 1
 
 
-def test_another_state_of_code_or_machine_is_never_mixed_in(run, shelf, pages, monkeypatch, capsys):
-    """A run in which something changed is not kept; the next bench has a folder of its own; going back goes on."""
-    module = shelf / "utils" / "module.py"
+ONCE = ("--runs", "1")
 
-    def edited(job):
+
+def test_a_run_in_which_code_changed_is_not_kept(run, shelf, pages, capsys):
+    def edit(job: Job) -> None:
         if job.name == "02_b":
-            module.write_text("x = 2\n")
+            (shelf / "utils" / "module.py").write_text("x = 2\n")
 
-    pages.happens = edited
-    assert run() == 1
+    pages.happens = edit
+    assert run(*ONCE) == 1
     assert "changed while 02_b ran, and that run is not kept" in capsys.readouterr().err
-    (shelf / "utils" / ".DS_Store").write_text("by a Mac's Finder")
-    pages.happens = lambda job: (shelf / "utils" / ".module.py.swp").write_text(job.name) and None
-    assert run("--runs", "1") == 0
+    assert {record.name for record in load_results(shelf)} == {"01_a/m"}
+
+
+def test_code_that_changed_is_measured_again(run, shelf, pages):
+    assert run(*ONCE) == 0
+    (shelf / "utils" / "module.py").write_text("x = 2\n")
+    assert run(*ONCE) == 0
     assert pages.ran == ["run-1 01_a", "run-1 02_b"]
+
+
+def test_code_that_is_changed_back_goes_on_where_it_was(run, shelf, pages):
+    module = shelf / "utils" / "module.py"
+    assert run(*ONCE, "--only", "01") == 0
+    module.write_text("x = 2\n")
+    assert run(*ONCE) == 0
     module.write_text("x = 1\n")
-    assert run("--runs", "1") == 0
+    assert run(*ONCE) == 0
     assert pages.ran == ["run-1 02_b"]
-    unplugged = dataclasses.replace(HERE, power_source="battery")
-    monkeypatch.setattr(machine, "describe", lambda: unplugged)
-    assert run("--runs", "1") == 0
-    assert len(pages.ran) == 2
-    assert "On battery" in capsys.readouterr().out
-    busier = dataclasses.replace(unplugged, load_average=(9.0, 9.0, 9.0), gpu=None, gpu_cores=None)
-    monkeypatch.setattr(machine, "describe", lambda: busier)
-    assert run("--runs", "1") == 0
+
+
+def test_what_an_editor_or_a_finder_leaves_is_no_change_of_code(run, shelf, pages):
+    swap = shelf / "utils" / ".module.py.swp"
+    pages.happens = lambda job: swap.write_text(job.name) and None
+    assert run(*ONCE) == 0
+    (shelf / "utils" / ".DS_Store").write_text("by a Mac's Finder")
+    assert run(*ONCE) == 0
     assert pages.ran == []
 
 
-def test_a_page_that_fails_takes_nothing_from_the_others(run, shelf, pages, capsys):
+def test_a_machine_on_battery_is_another_state_and_is_told(run, pages, monkeypatch, capsys):
+    assert run(*ONCE) == 0
+    unplugged = dataclasses.replace(HERE, power_source="battery")
+    monkeypatch.setattr(machine, "describe", lambda: unplugged)
+    assert run(*ONCE) == 0
+    assert pages.ran == ["run-1 01_a", "run-1 02_b"]
+    assert "On battery" in capsys.readouterr().out
+
+
+def test_the_load_of_a_machine_and_what_it_does_not_tell_are_no_other_state(
+    run, pages, monkeypatch
+):
+    assert run(*ONCE) == 0
+    busier = dataclasses.replace(HERE, load_average=(9.0, 9.0, 9.0), gpu=None, gpu_cores=None)
+    monkeypatch.setattr(machine, "describe", lambda: busier)
+    assert run(*ONCE) == 0
+    assert pages.ran == []
+
+
+def test_where_every_page_fails_there_are_no_results(run, pages, capsys):
     pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
     assert run("--runs", "1") == 2
     printed = capsys.readouterr()
     assert "FAILED 01_a: cell 1: no" in printed.out
     assert "no page left any results" in printed.err
-    pages.happens = lambda job: (
-        NotebookResult("02_b", "", reason="cell 3: ValueError: no") if job.name == "02_b" else None
-    )
-    assert run() == 1
-    (path,) = shelf.glob("build/bench/*.json")
-    assert {record.name for record in records.load(path)} == {"01_a/m"}
+
+
+def test_a_page_that_fails_is_told_and_takes_nothing_from_the_others(run, shelf, pages, capsys):
+    pages.happens = ends("02_b", reason="cell 3: ValueError: no")
+    assert run("--runs", "1") == 1
+    assert {record.name for record in load_results(shelf)} == {"01_a/m"}
     assert "FAILED 02_b: cell 3: ValueError: no" in capsys.readouterr().out
+
+
+def test_a_page_that_failed_is_measured_when_it_is_mended(run, pages):
+    pages.happens = ends("02_b", reason="cell 3: ValueError: no")
+    assert run() == 1
     pages.happens = lambda job: None
     assert run() == 0
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
 
-def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(
-    run, shelf, pages, monkeypatch
-):
-    times = iter([1.0, 1.5] * 2)
+@pytest.fixture
+def drifted(run, shelf, pages, monkeypatch) -> dict[str, records.Record]:
+    """The records of a page around which the machine became slower, one with a sentinel of its own."""
+    loops = iter([1.0, 1.5] * 2)
 
-    def one_of_two(job: Job) -> NotebookResult:
+    def save_two(job: Job) -> NotebookResult:
         result, path = pages.passes(job), Path(job.out, "results", f"{job.name}.json")
         (made,) = records.load(path)
-        records.write(
-            path, [made, dataclasses.replace(made, name=f"{job.name}/own", sentinel_drift=0.25)]
-        )
+        watched = dataclasses.replace(made, name=f"{job.name}/own", sentinel_drift=0.25)
+        records.write(path, [made, watched])
         return result
 
-    pages.happens = one_of_two
-    monkeypatch.setattr(
-        bench, "_time_loop", lambda: dataclasses.replace(STEADY, samples=(next(times),))
-    )
+    pages.happens = save_two
+    time_loop = lambda: dataclasses.replace(STEADY, samples=(next(loops),))
+    monkeypatch.setattr(bench, "_time_loop", time_loop)
     assert run("--runs", "1", "--only", "01") == 0
-    (path,) = shelf.glob("build/bench/*.json")
-    loaded = records.load(path)
-    assert {record.name: record.page_drift for record in loaded} == {"01_a/m": 0.5, "01_a/own": 0.5}
-    assert {record.name: record.sentinel_drift for record in loaded} == {
-        "01_a/m": None,
-        "01_a/own": 0.25,
-    }
+    return {record.name: record for record in load_results(shelf)}
 
 
-def test_what_says_nothing_is_not_measured(run, shelf, capsys):
-    assert run("--device", "sim") == 2
-    assert "times of the simulated Apple GPU say nothing" in capsys.readouterr().err
-    assert run("--only", "99") == 2
-    with pytest.raises(SystemExit):
-        run("--runs", "0")
+@pytest.mark.parametrize(("name", "own"), [("01_a/m", None), ("01_a/own", 0.25)])
+def test_the_drift_around_a_page_is_noted_beside_that_of_its_sentinels(drifted, name, own):
+    assert drifted[name].page_drift == 0.5
+    assert drifted[name].sentinel_drift == own
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["--device", "sim"], "times of the simulated Apple GPU say nothing", id="simulated"
+        ),
+        pytest.param(["--only", "99"], "99", id="no such page"),
+    ],
+)
+def test_what_says_nothing_is_not_measured(run, shelf, capsys, arguments, words):
+    assert run(*arguments) == 2
+    assert words in capsys.readouterr().err
     assert not list(shelf.glob("build/bench/*.json"))
+
+
+def test_no_runs_are_refused(run):
+    with pytest.raises(SystemExit, match="2"):
+        run("--runs", "0")
+
+
+def test_results_of_fast_mode_have_a_file_of_their_own(run, shelf):
     assert run("--mode", "fast") == 0
-    assert [path.name for path in shelf.glob("build/bench/*.json")] == [
-        "fast_xeon_r_cpu_2_threads.json"
-    ]
+    (path,) = shelf.glob("build/bench/*.json")
+    assert path.name == "fast_xeon_r_cpu_2_threads.json"
