@@ -79,7 +79,10 @@ def test_python_packages_are_missed_when_they_are_hidden(no_tools, monkeypatch):
 )
 def test_a_mac_lacks_nothing_that_it_cannot_have(monkeypatch, tmp_path, code, lacking):
     """Its Objective-C++ compiler comes with Xcode's command-line tools."""
-    run = lambda command, **_: subprocess.CompletedProcess(command, code)
+
+    def run(command, **_):
+        return subprocess.CompletedProcess(command, code)
+
     monkeypatch.setattr(needs, "CORE_AI", tmp_path)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(shutil, "which", lambda name: None)

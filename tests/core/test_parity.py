@@ -70,7 +70,11 @@ def test_the_sign_of_an_imaginary_part_is_compared():
 def test_the_reference_computes_in_64_bits_with_the_rounded_numbers(array, dtype, given, reference):
     """So that a device is not blamed for the rounding of its inputs."""
     seen = []
-    see = lambda x: seen.append(x) or x
+
+    def see(x):
+        seen.append(x)
+        return x
+
     told(see, see, array, on=CPU, dtype=dtype)
     theirs, ours = seen
 

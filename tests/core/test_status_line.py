@@ -86,7 +86,9 @@ def test_in_a_file_there_is_no_line(monkeypatch):
 def test_in_a_notebook_one_output_is_changed(monkeypatch):
     IPython = pytest.importorskip("IPython")
     done = []
-    update = lambda output, raw: done.append(f"changed: {output['text/plain']}")
+
+    def update(output, raw):
+        done.append(f"changed: {output['text/plain']}")
 
     def display(output, raw, display_id):
         done.append(f"new: {output['text/plain']}")

@@ -28,7 +28,10 @@ def test_median_interval_has_the_promised_probability(n):
 def test_samples_are_thinned_evenly():
     """And looked at from time to time: at most 100 readings of the clock besides two of each call."""
     readings, calls = itertools.count(), []
-    clock = lambda: 1000 * next(readings)
+
+    def clock():
+        return 1000 * next(readings)
+
     budget = timing.Budget(min_samples=9000, min_seconds=0.0, warmup_seconds=0.0)
     got = timing.measure(lambda: calls.append(1), on=timing.Host(), clock=clock, budget=budget)
     assert 2000 <= got.n <= 4000
@@ -61,9 +64,14 @@ def test_a_variant_without_a_device_is_named():
 
 
 def test_a_stopped_clock_is_noticed():
-    stopped = {"clock": lambda: 0, "budget": timing.FAST}
     with pytest.raises(RuntimeError, match="is the clock running"):
-        timing.measure(lambda: None, on=timing.Host(), question="throughput", **stopped)
+        timing.measure(
+            lambda: None,
+            on=timing.Host(),
+            question="throughput",
+            clock=lambda: 0,
+            budget=timing.FAST,
+        )
 
 
 def test_slower_is_said_in_times_as_long_with_its_interval():

@@ -117,7 +117,10 @@ def test_lazy_results_are_consumed() -> None:
     calls = []
     # a long block: a call that was held up on a busy machine must not fill it alone
     budget = timing.Budget(**QUICK | {"block_seconds": 0.1})
-    call = lambda: calls.append(1) or [0.001]
+
+    def call():
+        calls.append(1)
+        return [0.001]
 
     with LazyFakeDevice() as device:
         got = timing.measure(call, on=device, question="throughput", budget=budget)
@@ -157,7 +160,10 @@ def collector_is_on(request) -> Iterator[bool]:
 
 def test_garbage_is_not_collected_meanwhile_and_the_collector_is_put_back(collector_is_on) -> None:
     seen = []
-    look = lambda: seen.append(gc.isenabled())
+
+    def look():
+        seen.append(gc.isenabled())
+
     timing.measure(look, on=timing.Host(), budget=timing.Budget(**QUICK))
     assert not any(seen)
     assert gc.isenabled() == collector_is_on
@@ -430,7 +436,10 @@ def test_a_size_without_a_series_is_refused() -> None:
 )
 def test_cores_that_other_programs_keep_busy_are_counted(monkeypatch, cores, is_flagged) -> None:
     clock = FakeClock()
-    now = lambda: clock.now / 1e9
+
+    def now():
+        return clock.now / 1e9
+
     monkeypatch.setattr(load, "_count_busy_seconds", lambda: (1 + cores) * now())
     monkeypatch.setattr(load, "time", SimpleNamespace(monotonic=now, process_time=now))
 
@@ -453,10 +462,11 @@ def test_the_system_s_count_of_busy_time_moves() -> None:
 
 
 def test_idle_cores_and_waiting_for_a_disk_are_no_work(monkeypatch) -> None:
-    work = {"user": 1, "nice": 2, "system": 4, "irq": 8, "softirq": 16, "steal": 32}
-    times = SimpleNamespace(**work, idle=1000, iowait=5000)
+    times = SimpleNamespace(
+        user=1, nice=2, system=4, irq=8, softirq=16, steal=32, idle=1000, iowait=5000
+    )
     monkeypatch.setattr(load.psutil, "cpu_times", lambda: times)
-    assert load._count_busy_seconds() == sum(work.values())
+    assert load._count_busy_seconds() == 1 + 2 + 4 + 8 + 16 + 32
 
 
 class Turns:
@@ -945,7 +955,9 @@ def test_results_in_the_same_place_are_no_change() -> None:
 
 
 def test_of_a_result_that_the_next_call_overwrites_a_copy_is_kept() -> None:
-    summing = lambda total: lambda: {"total": [total.__iadd__(1)]}
+    def summing(total):
+        return lambda: {"total": [total.__iadd__(1)]}
+
     got = judge_outputs(
         summing(np.zeros(1)),
         summing(np.zeros(1)),
@@ -990,7 +1002,9 @@ class WithSettings(timing.Host):
 
 def test_settings_hold_for_every_call_of_their_variant_and_for_no_other() -> None:
     seen = {"a": set(), "b": set()}
-    look = lambda key: seen[key].add(tuple(WithSettings.active_labels))
+
+    def look(key):
+        seen[key].add(tuple(WithSettings.active_labels))
 
     timing.compare(
         {key: functools.partial(look, key) for key in seen},

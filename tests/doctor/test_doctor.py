@@ -783,7 +783,11 @@ def test_the_largest_batch_fits(usable, batch, most):
 
 def test_float32_is_computed_in_full_on_nvidia_too():
     seen = []
-    look = lambda x: (seen.append(torch.backends.cudnn.allow_tf32), x)[1]
+
+    def look(x):
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return x
+
     assert torch.backends.cudnn.allow_tf32
     worker.answer(FORMATS, subject_of(Function(look), torch.ones(2)), Limits(5))
     assert set(seen) == {False}
@@ -1044,9 +1048,16 @@ def raising():
     raise OSError("no such file: weights.pt")
 
 
-a_tensor = lambda: torch.ones(3)
-no_tensors = lambda: (nn.Linear(2, 2), (3,))
-ends = lambda: sys.exit(3)
+def a_tensor():
+    return torch.ones(3)
+
+
+def no_tensors():
+    return nn.Linear(2, 2), (3,)
+
+
+def ends():
+    sys.exit(3)
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,17 @@ def shelf(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def do_nothing(job: Job) -> None:
+    """What happens beside the record that a page writes."""
+
+
 class Pages:
     """Stands in for running a job: a page writes its record, unless `happens` does something else."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
         self.passed = 0
-        self.happens = lambda job: None
+        self.happens = do_nothing
 
     def __call__(self, job: Job, place: str) -> NotebookResult:
         self.ran.append(f"{Path(job.out).name} {job.name}")
@@ -90,21 +94,22 @@ def test_every_page_is_measured_in_several_processes(run, shelf, pages, capsys):
     assert "2 benchmarks, 6 measurements" in capsys.readouterr().out
 
 
+def load_results(shelf: Path) -> list[records.Record]:
+    """The measurements in the one file that a bench has left."""
+    (path,) = shelf.glob("build/bench/*.json")
+    return records.load(path)
+
+
 def ends(lesson: str, **result) -> Callable[[Job], NotebookResult | None]:
     """A page ends like this; the others pass."""
     return lambda job: NotebookResult(lesson, "", **result) if job.name == lesson else None
 
 
-def test_a_page_that_lacks_its_tool_leaves_no_results_and_ends_no_bench(run, pages):
+def test_a_page_that_lacks_its_tool_leaves_no_results_and_ends_no_bench(run, shelf, pages):
     pages.happens = ends("01_a", status="incomplete")
     assert run("--runs", "1") == 0
     assert pages.ran == ["run-1 01_a", "run-1 02_b"]
-
-
-def load_results(shelf: Path) -> list[records.Record]:
-    """The measurements in the one file that a bench has left."""
-    (path,) = shelf.glob("build/bench/*.json")
-    return records.load(path)
+    assert {record.name for record in load_results(shelf)} == {"02_b/m"}
 
 
 def test_what_is_finished_is_not_measured_again(run, pages):
@@ -145,15 +150,21 @@ def test_anew_replaces_what_was_measured(run, shelf, pages):
 ONCE = ("--runs", "1")
 
 
-def test_a_run_in_which_code_changed_is_not_kept(run, shelf, pages, capsys):
+def test_a_run_in_which_code_changed_is_told_and_taken_again(run, shelf, pages, capsys):
+    module = shelf / "utils" / "module.py"
+
     def edit(job: Job) -> None:
         if job.name == "02_b":
-            (shelf / "utils" / "module.py").write_text("x = 2\n")
+            module.write_text("x = 2\n")
 
     pages.happens = edit
     assert run(*ONCE) == 1
     assert "changed while 02_b ran, and that run is not kept" in capsys.readouterr().err
-    assert {record.name for record in load_results(shelf)} == {"01_a/m"}
+
+    pages.happens = do_nothing
+    module.write_text("x = 1\n")
+    assert run(*ONCE) == 0
+    assert pages.ran == ["run-1 02_b"]
 
 
 def test_code_that_changed_is_measured_again(run, shelf, pages):
@@ -174,8 +185,10 @@ def test_code_that_is_changed_back_goes_on_where_it_was(run, shelf, pages):
 
 
 def test_what_an_editor_or_a_finder_leaves_is_no_change_of_code(run, shelf, pages):
-    swap = shelf / "utils" / ".module.py.swp"
-    pages.happens = lambda job: swap.write_text(job.name) and None
+    def leave_swap_file(job: Job) -> None:
+        (shelf / "utils" / ".module.py.swp").write_text(job.name)
+
+    pages.happens = leave_swap_file
     assert run(*ONCE) == 0
     (shelf / "utils" / ".DS_Store").write_text("by a Mac's Finder")
     assert run(*ONCE) == 0
@@ -202,7 +215,10 @@ def test_the_load_of_a_machine_and_what_it_does_not_tell_are_no_other_state(
 
 
 def test_where_every_page_fails_there_are_no_results(run, pages, capsys):
-    pages.happens = lambda job: NotebookResult(job.name, "", reason="cell 1: no")
+    def fail(job: Job) -> NotebookResult:
+        return NotebookResult(job.name, "", reason="cell 1: no")
+
+    pages.happens = fail
     assert run("--runs", "1") == 2
     printed = capsys.readouterr()
     assert "FAILED 01_a: cell 1: no" in printed.out
@@ -219,7 +235,7 @@ def test_a_page_that_fails_is_told_and_takes_nothing_from_the_others(run, shelf,
 def test_a_page_that_failed_is_measured_when_it_is_mended(run, pages):
     pages.happens = ends("02_b", reason="cell 3: ValueError: no")
     assert run() == 1
-    pages.happens = lambda job: None
+    pages.happens = do_nothing
     assert run() == 0
     assert pages.ran == [f"run-{number} 02_b" for number in (1, 2, 3)]
 
@@ -237,7 +253,10 @@ def drifted(run, shelf, pages, monkeypatch) -> dict[str, records.Record]:
         return result
 
     pages.happens = save_two
-    time_loop = lambda: dataclasses.replace(STEADY, samples=(next(loops),))
+
+    def time_loop():
+        return dataclasses.replace(STEADY, samples=(next(loops),))
+
     monkeypatch.setattr(bench, "_time_loop", time_loop)
     assert run("--runs", "1", "--only", "01") == 0
     return {record.name: record for record in load_results(shelf)}

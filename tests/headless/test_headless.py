@@ -525,7 +525,7 @@ def test_an_isolated_cell_that_fails_fails_its_notebook(broken):
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    enumerate(FAILING.values(), 1),
+    list(enumerate(FAILING.values(), 1)),
     ids=["it raises", "it aborts", "it does not raise", "its tool is there"],
 )
 def test_an_isolated_cell_that_fails_shows_the_reason(broken, number, reason):

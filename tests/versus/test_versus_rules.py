@@ -133,7 +133,10 @@ def answers(monkeypatch, kind: str, *, truth: float, times: int) -> list[str]:
     rng = np.random.default_rng(2)
     endless = iter(lambda: pairs(kind, truth=truth, rng=rng, count=1)[0], None)
     instead(monkeypatch, lambda *_, **__: next(endless))
-    compare = lambda: next(lockstep.compare([CASE], (), SETTINGS, random.Random(0)))
+
+    def compare():
+        return next(lockstep.compare([CASE], (), SETTINGS, random.Random(0)))
+
     return [compare().answer for _ in range(times)]
 
 
@@ -305,6 +308,7 @@ def test_a_pair_knows_its_share_of_starting_and_ending_the_one_before(costs):
 
 def test_rounds_are_counted_with_the_share_of_starting_and_ending(live, monkeypatch):
     told = []
+    monkeypatch.setattr(lockstep, "time", Costs())  # whose clock stands
     monkeypatch.setattr(lockstep, "_rounds", lambda cost, *_: told.append(cost) or 1)
     take_pair(live, beside=2.5)
     assert told == [2.5]
