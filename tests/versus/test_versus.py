@@ -340,6 +340,8 @@ class Started:
     process: subprocess.Popen
     told: dict
     environment: dict[str, str]
+    has_ended: bool = False
+    """Whether it had ended when its pair had been compared."""
 
 
 @pytest.fixture(scope="module")
@@ -358,12 +360,14 @@ def two_pairs(tmp_path_factory) -> list[Started]:
         patch.setenv("METALLAB_DEVICE", "sim")
         outcome(file, "by_side", side(), side())
         outcome(file, "by_side", side(), side())
+
+    for each in started:
+        each.has_ended = each.process.poll() is not None
     return started
 
 
 def test_processes_of_a_pair_end_with_it(two_pairs):
-    assert len(two_pairs) == 4
-    assert all(each.process.poll() is not None for each in two_pairs)
+    assert [each.has_ended for each in two_pairs] == [True] * 4
 
 
 def test_each_process_has_a_seed_of_its_own(two_pairs):
