@@ -1036,6 +1036,23 @@ def test_an_answer_about_what_fails_on_the_cpu_has_module_and_line(failing):
     assert FAILURE in worker.answer(SPEED, failing, LIMITS).sentence
 
 
+@pytest.mark.parametrize(
+    ("question", "sends"),
+    [
+        pytest.param(CORRECTNESS, True, id="of an Apple GPU"),
+        pytest.param(SPEED, False, id="of any device"),
+        pytest.param(SUPPORT, False, id="the first itself"),
+    ],
+)
+def test_an_error_sends_to_the_first_answer_where_that_explains_it(question, sends, monkeypatch):
+    def fail(*_):
+        raise KeyError("words")
+
+    monkeypatch.setattr(f"metallab.doctor.{question.key}.answer", fail)
+    sentence = worker.answer(question, sound(), LIMITS).sentence
+    assert ("see answer 1" in sentence) == sends
+
+
 def test_coverage_of_what_fails_on_the_cpu_has_module_and_line(failing):
     with pytest.raises(coverage.TraceFailed, match=re.escape(FAILURE)):
         coverage.mps_coverage(failing.model, *failing.inputs)
