@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -111,6 +112,7 @@ def compared(calls: range, seed: int) -> timing.Answer:
 def test_compare_finds_an_abort_of_a_fifth_of_the_rounds_in_19_of_20():
     """Each round makes four calls: of each variant one untimed, which keeps it warm, and a timed one."""
     answers = [compared(range(100, 149), seed) for seed in range(20)]
+
     found = [each for each in answers if each.reason is timing.Reason.OUTPUTS_DIFFER]
     assert len(found) >= 19
     assert all("in round " in each.withheld.detail for each in found)
@@ -124,19 +126,39 @@ def test_compare_says_simulated_where_no_call_was_aborted():
 
 
 @on_simulated
-def test_an_aborted_call_leaves_what_lay_in_its_memory():
-    """Those before and after it are right, and short ones are never aborted."""
+def test_calls_before_and_after_aborted_ones_are_right():
     a = torch.ones(256, 256, device="mps")
-    small = torch.ones(8, 8, device="mps")
+
     with aborted(range(2, 4)):
-        is_right = [bool((a @ a == 256).all()) for _ in range(5) if (small @ small == 8).all()]
-        assert is_right[0]
-        assert is_right[3:] == [True, True]
+        is_right = [bool((a @ a == 256).all()) for _ in range(5)]
+
+    assert is_right[0]
+    assert is_right[3:] == [True, True]
+
+
+@on_simulated
+def test_short_calls_are_neither_aborted_nor_counted():
+    small, large = torch.ones(8, 8, device="mps"), torch.ones(256, 256, device="mps")
+    device.pick().overwrite_freed([4 * 8 * 8])
+
+    with aborted(range(2, 10)):
+        results = [small @ small for _ in range(3)]
+        first_that_counts = large @ large
+
+    assert all((result == 8).all() for result in results)
+    assert (first_that_counts == 256).all()
+
+
+@on_simulated
+def test_an_aborted_call_leaves_what_lay_in_its_memory():
+    a = torch.ones(256, 256, device="mps")
+
     with aborted(range(1, 2)):
         device.pick().overwrite_freed([4 * 256 * 256])
         left = a @ a
-    assert not (left == 256).all()
+
     assert left.shape == (256, 256)
+    assert not (left == 256).all()
 
 
 class Product(nn.Module):
@@ -146,73 +168,105 @@ class Product(nn.Module):
         return x @ x.mT
 
 
+@dataclass(frozen=True)
+class MuchToDo:
+    """A layer with so much to do that its call may be aborted, the operator that it calls, and its input's shape."""
+
+    operator: str
+    layer: nn.Module
+    shape: tuple[int, ...]
+
+
 LAYERS = {
-    "aten::linear": [
-        (nn.Linear(256, 300), (200, 256)),
-        (nn.Linear(256, 300, bias=False), (200, 256)),
-    ],
-    "aten::mm": [(Product(), (200, 256))],
-    "aten::bmm": [(Product(), (3, 200, 256))],
-    "aten::convolution": [
-        (nn.Conv2d(3, 8, 3, padding=1), (4, 3, 64, 64)),
-        (nn.Conv2d(3, 8, 3, bias=False).to(memory_format=torch.channels_last), (4, 3, 64, 64)),
-        (nn.ConvTranspose2d(3, 8, 3), (4, 3, 64, 64)),
-    ],
+    "linear": MuchToDo("aten::linear", nn.Linear(256, 300), (200, 256)),
+    "linear without bias": MuchToDo("aten::linear", nn.Linear(256, 300, bias=False), (200, 256)),
+    "product": MuchToDo("aten::mm", Product(), (200, 256)),
+    "products of a batch": MuchToDo("aten::bmm", Product(), (3, 200, 256)),
+    "convolution": MuchToDo("aten::convolution", nn.Conv2d(3, 8, 3, padding=1), (4, 3, 64, 64)),
+    "convolution, channels last": MuchToDo(
+        "aten::convolution",
+        nn.Conv2d(3, 8, 3, bias=False).to(memory_format=torch.channels_last),
+        (4, 3, 64, 64),
+    ),
+    "transposed convolution": MuchToDo(
+        "aten::convolution", nn.ConvTranspose2d(3, 8, 3), (4, 3, 64, 64)
+    ),
 }
+
+
+@functools.cache
+def find_aborted(case: MuchToDo) -> divergence.Report:
+    """Search a layer of which the first four calls are aborted."""
+    torch.manual_seed(0)
+    model = nn.Sequential(case.layer, nn.ReLU())
+    with aborted(range(1, 5)):
+        return divergence.find(model, (torch.randn(case.shape),), on=device.pick())
+
+
 """By operator: layers that call it with much to do, and shapes of their input."""
 
 
-@on_simulated
-def test_the_call_is_named_and_no_wrong_kernel():
-    lab = device.pick()
-    for operator, layers in LAYERS.items():
-        for layer, shape in layers:
-            torch.manual_seed(0)
-            with aborted(range(1, 5)):
-                verdict = divergence.find(
-                    nn.Sequential(layer, nn.ReLU()), (torch.randn(shape),), on=lab
-                )
-            assert (verdict.kind, verdict.divergent_call.operator) == ("intermittent", operator), (
-                verdict
-            )
-            assert verdict.divergent_call.module == "0"
-            assert (verdict.divergent_call.wrong_calls, verdict.divergent_call.right_calls) == (
-                4,
-                3,
-            )
-            assert "was wrong in 4 of 7 calls with the same numbers" in verdict.headline
-            assert "aborted" in verdict.headline
-            assert not verdict.program
-            assert "smaller batches" in verdict.advice
+@on_simulated.cases(LAYERS)
+def test_a_call_that_is_aborted_at_times_is_intermittent_and_no_wrong_kernel(case):
+    report = find_aborted(case)
+    assert report.kind == "intermittent", report
+    assert not report.program
 
 
-@on_simulated
-def test_a_call_that_is_wrong_twenty_times_is_a_wrong_kernel():
-    lab = device.pick()
+@on_simulated.cases(LAYERS)
+def test_an_aborted_call_is_named_with_its_operator_and_module(case):
+    found = find_aborted(case).divergent_call
+    assert found.operator == case.operator
+    assert found.module == "0"
+
+
+@on_simulated.cases(LAYERS)
+def test_calls_that_were_aborted_are_counted(case):
+    report = find_aborted(case)
+    assert report.divergent_call.wrong_calls == 4
+    assert report.divergent_call.right_calls == 3
+    assert "was wrong in 4 of 7 calls with the same numbers" in report.headline
+
+
+@on_simulated.cases(LAYERS)
+def test_of_calls_that_may_have_been_aborted_the_advice_is_less_work(case):
+    report = find_aborted(case)
+    assert "aborted" in report.headline
+    assert "smaller batches" in report.advice
+
+
+@on_simulated.cases({"19 times": (19, "intermittent"), "20 times": (20, "wrong kernel")})
+def test_a_call_that_is_wrong_twenty_times_is_a_wrong_kernel(case):
+    times, kind = case
     model = nn.Sequential(nn.Linear(256, 300, bias=False))
-    for last, kind in ((19, "intermittent"), (20, "wrong kernel")):
-        with aborted(range(1, last + 1)):
-            verdict = divergence.find(model, (torch.randn(200, 256),), on=lab, layers=False)
-        assert verdict.kind == kind, f"{last}: {verdict}"
+
+    with aborted(range(1, times + 1)):
+        report = divergence.find(model, (torch.randn(200, 256),), on=device.pick(), layers=False)
+
+    assert report.kind == kind, report
 
 
 @on_simulated
 def test_a_kernel_that_is_right_at_times_is_intermittent_as_a_race_is():
-    lab = device.pick()
     model = nn.Sequential(nn.Linear(256, 300, bias=False))
+
     with aborted(range(1, 100, 2)):
-        verdict = divergence.find(model, (torch.randn(200, 256),), on=lab, layers=False)
-    assert (verdict.divergent_call.wrong_calls, verdict.divergent_call.right_calls) == (3, 3)
-    assert verdict.kind == "intermittent"
+        report = divergence.find(model, (torch.randn(200, 256),), on=device.pick(), layers=False)
+
+    assert report.kind == "intermittent"
+    assert report.divergent_call.wrong_calls == 3
+    assert report.divergent_call.right_calls == 3
 
 
 @on_simulated
-def test_the_doctor_names_it():
+def test_the_doctor_names_a_call_that_is_aborted():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 300), nn.ReLU(), nn.Linear(300, 4))
     examined = as_model((model, (torch.randn(200, 256),), None), "tests:example")
+
     with aborted(range(3, 9)):
         answer = correctness.answer(examined, Limits())
+
     assert answer.status == "failed"
     assert answer.sentence.startswith("Not always, with the inputs")
     assert "INTERMITTENT: aten::" in answer.sentence

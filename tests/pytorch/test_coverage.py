@@ -6,7 +6,8 @@ import dataclasses
 import html
 import sys
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ MISSING = [
 NATIVE = [
     "softshrink", "grid_sampler_2d", "triangular_solve", "topk", "histc", "masked_fill_.Scalar", "median",
     "repeat_interleave.Tensor", "cumsum", "masked_select", "addmm", "native_batch_norm", "_lstm_mps", "_ctc_loss",
+    "_linalg_svd", "_linalg_svd.U", "_linalg_eigh", "add_.Tensor",
 ]  # fmt: skip
 
 
@@ -39,39 +41,72 @@ def of(covered, operator):
     )
 
 
-@pytest.mark.parametrize(
-    ("how", "names"),
-    [
-        ("missing", MISSING), ("native", [*NATIVE, "_linalg_svd", "_linalg_svd.U", "_linalg_eigh", "add_.Tensor"]),
-        ("falls back", ["embedding_renorm_"]), ("composite", ["linalg_pinv.atol_rtol_tensor"]),
-    ],
-)  # fmt: skip
-def test_what_is_known_of_operators(how, names):
-    assert {name: status(f"aten::{name}") for name in names} == dict.fromkeys(names, how)
+KNOWN = [
+    *(pytest.param(name, "missing", id=f"{name} is missing") for name in MISSING),
+    *(pytest.param(name, "native", id=f"{name} is native") for name in NATIVE),
+    pytest.param("embedding_renorm_", "falls back", id="embedding_renorm_ falls back"),
+    pytest.param("linalg_pinv.atol_rtol_tensor", "composite", id="pinv is composite"),
+]
 
 
-SYMMETRIC = lambda shape: (lambda a: a + a.mT)(torch.rand(shape))
+@pytest.mark.parametrize(("name", "known"), KNOWN)
+def test_what_is_known_of_an_operator(name, known):
+    assert status(f"aten::{name}") == known
 
 
-@pytest.mark.parametrize(
-    ("function", "fits", "leaves", "operator", "reason"),
-    [
-        (torch.linalg.svd, torch.rand(64, 128), torch.rand(64, 129), "_linalg_svd", "33024 bytes"),
-        (
-            torch.linalg.svdvals, torch.rand(64, 64, dtype=torch.complex64), torch.rand(65, 65, dtype=torch.complex64),
-            "_linalg_svd", "33800 bytes",
-        ),
-        (torch.linalg.eigvalsh, SYMMETRIC((48, 16, 16)), SYMMETRIC((64, 64)), "_linalg_eigh", "less than 12288"),
-        (torch.linalg.pinv, torch.rand(64, 64), torch.rand(96, 96), "linalg_pinv", "36864 bytes"),
-    ],
-)  # fmt: skip
-def test_a_kernel_that_leaves_large_matrices_to_the_cpu(function, fits, leaves, operator, reason):
-    stays = mps_coverage(function, fits)
-    assert (stays.runs, of(stays, operator).reason) == (True, "")
-    covered = mps_coverage(function, leaves)
-    assert (covered.runs, of(covered, operator).status) == (True, "falls back")
-    assert reason in of(covered, operator).advice
-    assert operator in covered.answer
+def symmetric(*shape: int) -> torch.Tensor:
+    a = torch.rand(shape)
+    return a + a.mT
+
+
+class Limited(NamedTuple):
+    """A function of matrices, one that its kernel takes, one that it leaves to the CPU, and why."""
+
+    function: Callable[[torch.Tensor], Any]
+    fits: torch.Tensor
+    leaves: torch.Tensor
+    operator: str
+    reason: str
+
+
+LIMITED = {
+    "svd": Limited(
+        torch.linalg.svd, torch.rand(64, 128), torch.rand(64, 129), "_linalg_svd", "33024 bytes"
+    ),
+    "svd of complex numbers": Limited(
+        torch.linalg.svdvals,
+        torch.rand(64, 64, dtype=torch.complex64),
+        torch.rand(65, 65, dtype=torch.complex64),
+        "_linalg_svd",
+        "33800 bytes",
+    ),
+    "eigenvalues": Limited(
+        torch.linalg.eigvalsh,
+        symmetric(48, 16, 16),
+        symmetric(64, 64),
+        "_linalg_eigh",
+        "less than 12288",
+    ),
+    "pseudoinverse": Limited(
+        torch.linalg.pinv, torch.rand(64, 64), torch.rand(96, 96), "linalg_pinv", "36864 bytes"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIMITED.values(), ids=LIMITED)
+def test_a_matrix_that_fits_a_kernel_needs_no_reason(case):
+    covered = mps_coverage(case.function, case.fits)
+    assert covered.runs
+    assert of(covered, case.operator).reason == ""
+
+
+@pytest.mark.parametrize("case", LIMITED.values(), ids=LIMITED)
+def test_a_kernel_leaves_a_large_matrix_to_the_cpu(case):
+    covered = mps_coverage(case.function, case.leaves)
+    assert covered.runs
+    assert of(covered, case.operator).status == "falls back"
+    assert case.reason in of(covered, case.operator).advice
+    assert case.operator in covered.answer
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -79,18 +114,19 @@ def test_refused_arguments_are_foretold_in_a_mac_s_words(name):
     call = REFUSED[name]
     covered = mps_coverage(call.model, *call.inputs)
     (use,) = covered.having("refused")
-    assert (use.reason.startswith(call.words), covered.runs) == (True, False)
+
+    assert not covered.runs
+    assert use.reason.startswith(call.words)
     assert use.way_out in str(covered)
     assert use.reason.partition(". ")[0] in html.unescape(covered._repr_html_())
 
 
 def test_the_backward_pass_is_asked_as_well():
-    covered = mps_coverage(
-        nn.AdaptiveAvgPool2d(5), torch.rand(1, 2, 12, 12, requires_grad=True), training=True
-    )
-    assert {use.operator.split("::")[1].split(".")[0] for use in covered.having("refused")} == {
-        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
-    }  # fmt: skip
+    x = torch.rand(1, 2, 12, 12, requires_grad=True)
+    covered = mps_coverage(nn.AdaptiveAvgPool2d(5), x, training=True)
+
+    refused = {use.operator.split("::")[1].split(".")[0] for use in covered.having("refused")}
+    assert refused == {"_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward"}
 
 
 TORCHVISION = ("mobilenet_v3_small", "swin_t")
@@ -105,43 +141,69 @@ TIMM = ("vit_tiny_patch16_224",)
 def test_nothing_is_called_refused_in_sound_networks(package, name):
     package = pytest.importorskip(package)
     make = package.models.get_model if package is torchvision else package.create_model
+
     with torch.device("meta"):
         covered = mps_coverage(make(name).eval(), torch.empty(1, 3, 224, 224))
-    assert (covered.runs, covered.having("falls back", "unknown")) == (True, ())
+
+    assert covered.runs
+    assert covered.having("falls back", "unknown") == ()
 
 
-def test_the_talk_s_network_runs_and_rrelu_does_not():
+def test_the_talk_s_network_runs():
     talk = networks.talk_mlp()
     assert mps_coverage(talk.model, *talk.inputs, training=True).runs
+
+
+def test_a_network_with_a_missing_operator_does_not_run():
     covered = mps_coverage(nn.Sequential(nn.Linear(4, 4), nn.RReLU()), torch.randn(2, 4))
-    assert (covered.runs, of(covered, "rrelu_with_noise").modules) == (False, ("1",))
+    assert not covered.runs
+    assert of(covered, "rrelu_with_noise").modules == ("1",)
     assert "PYTORCH_ENABLE_MPS_FALLBACK=1" in str(covered)
 
 
-def test_lstm_is_one_operator_on_mps():
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        pytest.param(lambda: nn.LSTM(4, 4), torch.randn(2, 3, 4), id="a layer"),
+        pytest.param(lambda: networks.lstm().model, torch.randn(2, 3, 64), id="a network"),
+    ],
+)
+def test_lstm_is_one_operator_on_mps(make, inputs):
     """aten/src/ATen/native/RNN.cpp calls _lstm_mps for the whole layer; elsewhere it falls into pieces."""
-    for model in (nn.LSTM(4, 4), networks.lstm().model):
-        inputs = torch.randn(2, 3, 4 if isinstance(model, nn.LSTM) else 64)
-        covered = mps_coverage(model, inputs)
-        assert of(covered, "_lstm_mps").calls == 1
-        assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in covered.uses)
+    covered = mps_coverage(make(), inputs)
+    assert of(covered, "_lstm_mps").calls == 1
+    assert not any("sigmoid" in use.operator or "tanh" in use.operator for use in covered.uses)
 
 
 def test_attention_is_one_operator_on_mps_without_gradients():
-    """transformers/attention.cpp: not where a gradient is wanted."""
+    """As transformers/attention.cpp has it."""
     layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
     covered = mps_coverage(layer.eval(), torch.randn(2, 3, 8))
     assert of(covered, "_scaled_dot_product_attention_math_for_mps").modules == ("self_attn",)
     assert not any("softmax" in use.operator for use in covered.uses)
-    training = mps_coverage(layer.train(), torch.randn(2, 3, 8), training=True)
-    assert training.runs
-    assert of(training, "_safe_softmax").modules == ("self_attn",)
-    assert not any("for_mps" in use.operator for use in training.uses)
-    dropping = lambda q: nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5)
-    assert not mps_coverage(dropping, torch.randn(1, 2, 3, 8)).runs
-    wanted = mps_coverage(dropping, torch.randn(1, 2, 3, 8, requires_grad=True), training=True)
-    assert any("softmax" in use.operator for use in wanted.uses), "in pieces, which can drop"
-    assert wanted.runs
+
+
+def test_attention_falls_into_pieces_where_a_gradient_is_wanted():
+    layer = nn.TransformerEncoderLayer(8, 2, dropout=0.0)
+    covered = mps_coverage(layer.train(), torch.randn(2, 3, 8), training=True)
+    assert covered.runs
+    assert of(covered, "_safe_softmax").modules == ("self_attn",)
+    assert not any("for_mps" in use.operator for use in covered.uses)
+
+
+def attend_with_dropout(q: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(q, q, q, None, 0.5)
+
+
+def test_attention_with_dropout_does_not_run_without_gradients():
+    assert not mps_coverage(attend_with_dropout, torch.randn(1, 2, 3, 8)).runs
+
+
+def test_attention_with_dropout_runs_in_pieces_where_a_gradient_is_wanted():
+    x = torch.randn(1, 2, 3, 8, requires_grad=True)
+    covered = mps_coverage(attend_with_dropout, x, training=True)
+    assert covered.runs
+    assert any("softmax" in use.operator for use in covered.uses)
 
 
 class PackedLSTM(nn.Module):
@@ -178,46 +240,67 @@ class LeavesATensorBehind(nn.Module):
         return (x + torch.zeros(8)).sin()
 
 
-def test_a_tensor_left_on_the_cpu_is_found():
+def test_a_tensor_left_on_the_cpu_is_found_with_its_line_and_module():
     covered = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
     (left,) = covered.problems
-    assert (left.operator, left.modules, covered.runs) == ("aten::add.Tensor", ("0",), False)
+    assert not covered.runs
+    assert left.operator == "aten::add.Tensor"
+    assert left.modules == ("0",)
     assert left.line.startswith("tests/pytorch/test_coverage.py:")
-    assert of(covered, "sin"), "the trace ended there"
+
+
+def test_what_follows_a_tensor_left_on_the_cpu_is_traced_as_well():
+    covered = mps_coverage(nn.Sequential(LeavesATensorBehind()), torch.randn(2, 8))
+    assert of(covered, "sin")
+
+
+def test_each_call_with_a_tensor_left_on_the_cpu_is_found():
     twice = mps_coverage(lambda x: (x + torch.ones(2)) * torch.ones(2), torch.ones(2))
     assert [each.operator for each in twice.problems] == ["aten::add.Tensor", "aten::mul.Tensor"]
-    assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs, (
-        "a number without dimensions is allowed"
-    )
+
+
+def test_a_number_without_dimensions_may_stay_on_the_cpu():
+    assert mps_coverage(lambda x: x + torch.tensor(1.0), torch.randn(2)).runs
+
+
+def ways_out(covered) -> list[tuple[str, str]]:
+    """The operator of each problem, and what to write in its place."""
+    return [(each.operator, each.way_out) for each in covered.problems]
 
 
 def test_float64_is_reported_only_where_it_is_made():
-    """Nor of what a model makes where it is given float64 itself."""
-
     def model(x):
         y = x.double().cumsum(-1) * torch.linspace(0, 1, 2, dtype=torch.float64, device=x.device)
         return y.exp().float()
 
-    places = lambda covered: [(each.operator, each.way_out) for each in covered.problems]
     covered = mps_coverage(model, torch.randn(2, requires_grad=True), training=True)
-    made = [
+
+    assert ways_out(covered) == [
         ("aten::_to_copy", "write .to(torch.float32)"),
         ("aten::linspace", "write torch.linspace(..., dtype=torch.float32)"),
     ]
-    assert places(covered) == made
     assert all(each.line.startswith("tests/pytorch/test_coverage.py:") for each in covered.problems)
+
+
+def test_float64_that_comes_from_the_cpu_is_reported_where_it_is_moved():
     kept = torch.ones(2, dtype=torch.float64)
-    on_the_cpu = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept.to(x.device), torch.ones(2))
-    assert on_the_cpu.traced_on == "cpu"
-    assert places(on_the_cpu) == [("aten::_to_copy", "write .to(torch.float32)")]
-    (given,) = mps_coverage(
-        lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device), torch.ones(2).double()
-    ).problems
-    assert (given.kind, "input 0 is" in given.text) == ("float64", True)
-    (held,) = mps_coverage(
-        nn.Linear(2, 2, dtype=torch.complex128), torch.ones(2, dtype=torch.complex128)
-    ).problems
-    assert (held.kind, "input 0, weight, bias" in held.text) == ("complex128", True)
+    covered = mps_coverage(lambda x: x[x.nonzero()[:, 0]] * kept.to(x.device), torch.ones(2))
+    assert covered.traced_on == "cpu"
+    assert ways_out(covered) == [("aten::_to_copy", "write .to(torch.float32)")]
+
+
+def test_a_float64_input_is_reported_and_not_what_a_model_makes_of_its_dtype():
+    make_alike = lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device)
+    (given,) = mps_coverage(make_alike, torch.ones(2).double()).problems
+    assert given.kind == "float64"
+    assert "input 0 is" in given.text
+
+
+def test_inputs_and_weights_of_complex128_are_reported_at_once():
+    model = nn.Linear(2, 2, dtype=torch.complex128)
+    (held,) = mps_coverage(model, torch.ones(2, dtype=torch.complex128)).problems
+    assert held.kind == "complex128"
+    assert "input 0, weight, bias" in held.text
     assert "torch.complex64" in held.way_out
 
 
@@ -231,25 +314,28 @@ def test_a_custom_operator_for_the_cpu_alone_is_missing():
     assert not covered.runs
 
 
+class AsksForItsNumbers(nn.Module):
+    """Changes its input, and needs numbers, so that it runs on the CPU; it has statistics and random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU(inplace=True))
+
+    def forward(self, x):
+        x.add_(1)
+        return self.inner(x)[x.nonzero()[0, 0]]
+
+
 def test_nothing_of_the_caller_changes_where_the_cpu_is_needed():
-    """nonzero needs numbers, so this one runs on the CPU: inputs, batch statistics and random numbers stay."""
-    model = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU(inplace=True))
-    x = torch.randn(2, 8)
-    before, statistics = x.clone(), model[0].running_mean.clone()
+    model, x = AsksForItsNumbers(), torch.randn(2, 8)
+    before, statistics = x.clone(), model.inner[0].running_mean.clone()
     state = torch.get_rng_state()
 
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = model
+    covered = mps_coverage(model, x)
 
-        def forward(self, x):
-            x.add_(1)
-            return self.inner(x)[x.nonzero()[0, 0]]
-
-    assert mps_coverage(Odd(), x).traced_on == "cpu"
+    assert covered.traced_on == "cpu"
     assert torch.equal(x, before)
-    assert torch.equal(model[0].running_mean, statistics)
+    assert torch.equal(model.inner[0].running_mean, statistics)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -282,10 +368,11 @@ class OnTheCpu(nn.Module):
         return there.to(x.device) * 2
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_what_a_model_computes_on_the_cpu_needs_no_kernel(training):
     covered = mps_coverage(OnTheCpu(), torch.rand(1, 1, 16, 16), training=training)
-    assert (covered.runs, covered.traced_on) == (True, "meta"), covered.answer
+    assert covered.runs, covered.answer
+    assert covered.traced_on == "meta"
     assert "aten::_to_copy.default" in {use.operator for use in covered.uses}
     assert not any("fractional" in use.operator for use in covered.uses)
 
@@ -298,12 +385,16 @@ def test_the_cpus_own_attention_is_no_missing_operator():
         return attended if len(attended.sum(-1).nonzero()) else x
 
     covered = mps_coverage(routed, torch.rand(1, 2, 6, 8, requires_grad=True), training=True)
-    assert (covered.runs, covered.traced_on) == (True, "cpu"), covered.answer
+    assert covered.traced_on == "cpu"
+    assert covered.runs, covered.answer
 
 
-def test_inference_mode_hides_nothing():
+def test_inference_mode_of_the_caller_hides_nothing():
     with torch.inference_mode():
         assert not mps_coverage(nn.AdaptiveAvgPool3d(2), torch.randn(1, 1, 4, 4, 4)).runs
+
+
+def test_inference_mode_of_a_model_hides_nothing():
     hidden = torch.inference_mode()(lambda x: nn.functional.rrelu(x))
     assert not mps_coverage(hidden, torch.randn(2)).runs
 
@@ -311,15 +402,17 @@ def test_inference_mode_hides_nothing():
 @pytest.mark.parametrize(
     ("reads", "runs"),
     [
-        (lambda x: x.detach().numpy(), False),
-        (lambda x: np.asarray(x.detach()), False),
-        (lambda x: x.detach().cpu().numpy(), True),
-        (lambda x: x.tolist(), True),
+        pytest.param(lambda x: x.detach().numpy(), False, id="numpy()"),
+        pytest.param(lambda x: np.asarray(x.detach()), False, id="asarray"),
+        pytest.param(lambda x: x.detach().cpu().numpy(), True, id="cpu().numpy()"),
+        pytest.param(lambda x: x.tolist(), True, id="tolist()"),
     ],
 )
 def test_a_tensor_on_the_gpu_is_no_array(reads, runs):
     covered = mps_coverage(lambda x: (reads(x * 2), x + 1)[1], torch.ones(3))
-    assert (covered.traced_on, covered.runs, not covered.problems) == ("cpu", runs, runs)
+    assert covered.traced_on == "cpu"
+    assert covered.runs is runs
+    assert (covered.problems == ()) is runs
 
 
 @pytest.mark.parametrize("reads", [lambda x: x[x > 0.5], lambda x: np.asarray(x.detach())])
@@ -339,16 +432,17 @@ def test_a_caught_failure_on_meta_leads_no_other_way(asks):
 
 def test_indices_may_stay_on_the_cpu():
     """A Mac takes them to where the tensor is."""
+    assert mps_coverage(lambda x: x[torch.tensor([0, 1])], torch.ones(3)).runs
 
+
+def test_what_is_written_at_indices_may_not_stay_on_the_cpu():
     def write(x):
         x = x.clone()
         x[torch.tensor([0, 1])] = torch.zeros(2)
         return x
 
-    assert mps_coverage(lambda x: x[torch.tensor([0, 1])], torch.ones(3)).runs
-    assert [each.operator for each in mps_coverage(write, torch.ones(3)).problems] == [
-        "aten::index_put_"
-    ]
+    covered = mps_coverage(write, torch.ones(3))
+    assert [each.operator for each in covered.problems] == ["aten::index_put_"]
 
 
 class Graph(nn.Module):
@@ -402,29 +496,50 @@ WRAPPED = {
 }
 
 
-@pytest.mark.parametrize(("wrap", "unwrap"), WRAPPED.values(), ids=WRAPPED)
-def test_tensors_are_found_wherever_they_lie(wrap, unwrap):
-    """As an input they are moved, copied and asked for their dtype; as an output they have a backward pass."""
-    x, layer = torch.randn(2, 4), nn.Linear(4, 4)
+WRAPPINGS = pytest.mark.parametrize(("wrap", "unwrap"), WRAPPED.values(), ids=WRAPPED)
 
-    class Wrapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = layer
 
-        def forward(self, value):
-            with torch.no_grad():
-                unwrap(value).add_(1)
-            return wrap(self.layer(unwrap(value)).sin())
+class Wrapped(nn.Module):
+    """Takes a tensor out of an object, changes it, and returns what it computes in such an object."""
 
+    def __init__(self, wrap, unwrap):
+        super().__init__()
+        self.wrap, self.unwrap, self.layer = wrap, unwrap, nn.Linear(4, 4)
+
+    def forward(self, value):
+        with torch.no_grad():
+            self.unwrap(value).add_(1)
+        return self.wrap(self.layer(self.unwrap(value)).sin())
+
+
+@WRAPPINGS
+def test_a_tensor_in_an_object_is_moved_and_the_callers_is_not_changed(wrap, unwrap):
+    x = torch.randn(2, 4)
     before = x.clone()
-    covered = mps_coverage(Wrapped(), wrap(x))
-    assert (covered.runs, covered.traced_on) == (True, "meta"), covered.answer
-    assert torch.equal(x, before), "the caller's was changed"
-    assert of(mps_coverage(Wrapped(), wrap(x), training=True), "linear_backward")
-    assert mps_coverage(Wrapped(), wrap(x.double())).problems[0].kind == "float64"
+
+    covered = mps_coverage(Wrapped(wrap, unwrap), wrap(x))
+
+    assert covered.runs, covered.answer
+    assert covered.traced_on == "meta"
+    assert torch.equal(x, before)
+
+
+@WRAPPINGS
+def test_a_tensor_in_an_object_that_is_returned_has_a_backward_pass(wrap, unwrap):
+    covered = mps_coverage(Wrapped(wrap, unwrap), wrap(torch.randn(2, 4)), training=True)
+    assert of(covered, "linear_backward")
+
+
+@WRAPPINGS
+def test_a_tensor_in_an_object_is_asked_for_its_dtype(wrap, unwrap):
+    covered = mps_coverage(Wrapped(wrap, unwrap), wrap(torch.randn(2, 4).double()))
+    assert covered.problems[0].kind == "float64"
+
+
+@WRAPPINGS
+def test_a_sparse_tensor_in_an_object_is_refused(wrap, unwrap):
     with pytest.raises(coverage.TraceFailed, match="sparse"):
-        mps_coverage(Wrapped(), wrap(x.to_sparse()))
+        mps_coverage(Wrapped(wrap, unwrap), wrap(torch.randn(2, 4).to_sparse()))
 
 
 QUESTIONS = {
@@ -445,26 +560,31 @@ def test_a_model_that_asks_for_its_device_is_told_a_mac_s(asks):
     assert not covered.runs
 
 
-def test_whatever_a_model_raises_is_told():
+def test_an_exception_of_a_models_own_is_told():
     def broken(x):
         raise KeyError("no such layer")
 
     with pytest.raises(coverage.TraceFailed, match="no such layer"):
         mps_coverage(broken, torch.randn(2))
+
+
+def test_shapes_that_do_not_fit_are_told():
     with pytest.raises(coverage.TraceFailed, match="1x3 and 2x2"):
         mps_coverage(nn.Linear(2, 2), torch.rand(1, 3))
 
 
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
-    covered = mps_coverage(
-        lambda b, s: torchvision.ops.nms(b, s, 0.5), torch.rand(5, 4), torch.rand(5)
-    )
-    assert (covered.traced_on, of(covered, "nms").status) == ("cpu", "native")
+    suppress = lambda boxes, scores: torchvision.ops.nms(boxes, scores, 0.5)
+    covered = mps_coverage(suppress, torch.rand(5, 4), torch.rand(5))
+    assert covered.traced_on == "cpu"
+    assert of(covered, "nms").status == "native"
     assert "Traced on the CPU" in covered.answer, "what it does on mps alone is not seen"
 
 
 @pytest.mark.parametrize(
-    "make", [networks.mlp, networks.cnn, networks.resnet, networks.transformer, networks.lstm]
+    "make",
+    [networks.mlp, networks.cnn, networks.resnet, networks.transformer, networks.lstm],
+    ids=lambda make: make.__name__,
 )
 def test_the_collection_s_networks_run(make):
     network = make()
@@ -473,31 +593,60 @@ def test_the_collection_s_networks_run(make):
     assert not covered.having("unknown")
 
 
-def test_command_line(monkeypatch, capsys):
-    factories = types.ModuleType("factories")
-    monkeypatch.setitem(sys.modules, "factories", factories)
-    factories.good = lambda: (nn.Linear(2, 2), (torch.randn(1, 2),))
-    factories.bare = lambda: (nn.Linear(2, 2), torch.randn(1, 2))  # one input needs no tuple
-    factories.bad = lambda: (nn.Sequential(nn.Linear(2, 2), nn.RReLU()), (torch.randn(1, 2),))
-    factories.named = lambda: (
-        nn.RReLU(),
-        {"input": torch.ones(2)},
-        torch.sum,
-    )  # what the doctor takes
-    factories.odd = lambda: 3
-    factories.failing = lambda: (nn.Linear(2, 2), torch.ones(3))
-    for code, name, *more in ((0, "good"), (0, "bare"), (1, "bad", "--training"), (1, "named")):
-        assert command(["coverage", f"factories:{name}", *more]) == code, name
+FACTORIES = {
+    "good": lambda: (nn.Linear(2, 2), (torch.randn(1, 2),)),
+    "one_input_needs_no_tuple": lambda: (nn.Linear(2, 2), torch.randn(1, 2)),
+    "missing_operator": lambda: (
+        nn.Sequential(nn.Linear(2, 2), nn.RReLU()),
+        (torch.randn(1, 2),),
+    ),
+    "as_the_doctor_takes_it": lambda: (nn.RReLU(), {"input": torch.ones(2)}, torch.sum),
+    "makes_a_number": lambda: 3,
+    "has_other_shapes": lambda: (nn.Linear(2, 2), torch.ones(3)),
+}
+
+
+@pytest.fixture
+def factories(monkeypatch):
+    """A module of functions that make a model with its inputs."""
+    module = types.ModuleType("factories")
+    vars(module).update(FACTORIES)
+    monkeypatch.setitem(sys.modules, "factories", module)
+
+
+@pytest.mark.usefixtures("factories")
+@pytest.mark.parametrize("name", ["good", "one_input_needs_no_tuple"])
+def test_the_command_ends_with_0_for_a_model_that_runs(name):
+    assert command(["coverage", f"factories:{name}"]) == 0
+
+
+@pytest.mark.usefixtures("factories")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["factories:missing_operator", "--training"], id="in training"),
+        pytest.param(["factories:as_the_doctor_takes_it"], id="with names and a loss"),
+    ],
+)
+def test_the_command_ends_with_1_and_names_the_operator_that_is_missing(arguments, capsys):
+    assert command(["coverage", *arguments]) == 1
     assert "rrelu_with_noise" in capsys.readouterr().out
-    for misuse in (
-        "factories:odd",
-        "factories:none",
+
+
+@pytest.mark.usefixtures("factories")
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        "factories:makes_a_number",
+        "factories:has_other_shapes",
+        "factories:is_not_there",
         "nowhere:x",
         "factories",
-        "factories:failing",
-    ):
-        assert command(["coverage", misuse]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+    ],
+)
+def test_misuse_of_the_command_is_a_line_and_ends_with_2(misuse, capsys):
+    assert command(["coverage", misuse]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 # ---- traced on the CPU, where each tensor would lie ------------------------------------------------------------------
@@ -538,7 +687,8 @@ RUN_ON_THE_CPU = {
 @pytest.mark.parametrize("function", RUN_ON_THE_CPU.values(), ids=RUN_ON_THE_CPU)
 def test_what_leaves_the_gpu_is_followed_on_the_cpu(function, training):
     covered = mps_coverage(of_rows(function), torch.randn(4, 4), training=training)
-    assert (covered.traced_on, covered.runs) == ("cpu", True), covered.answer
+    assert covered.traced_on == "cpu"
+    assert covered.runs, covered.answer
 
 
 FAIL_ON_MPS = {
@@ -551,7 +701,8 @@ FAIL_ON_MPS = {
 @pytest.mark.parametrize(("function", "kind"), FAIL_ON_MPS.values(), ids=FAIL_ON_MPS)
 def test_what_fails_on_mps_is_found_on_the_cpu(function, kind):
     covered = mps_coverage(of_rows(function), torch.randn(4, 4))
-    assert (covered.traced_on, covered.problems[0].kind) == ("cpu", kind), covered.answer
+    assert covered.traced_on == "cpu"
+    assert covered.problems[0].kind == kind, covered.answer
 
 
 def test_a_no_of_a_trace_on_the_cpu_says_what_it_does_not_see():
@@ -567,7 +718,8 @@ def draw(y):
 
 def test_where_no_device_can_be_followed_there_is_no_yes():
     covered = mps_coverage(of_rows(draw), torch.randn(4, 4))
-    assert (covered.runs, covered.is_sure) == (True, False)
+    assert not covered.is_sure
+    assert covered.runs
     assert covered.answer.startswith("Not known: ")
     assert "getNewGenerator" in covered.not_followed
 
@@ -669,7 +821,8 @@ LENGTHS = {
 @pytest.mark.parametrize(("lengths", "runs"), LENGTHS.values(), ids=LENGTHS)
 def test_lengths_of_a_packed_sequence_have_to_be_on_the_cpu(lengths, runs, training):
     covered = mps_coverage(PackedLSTM(lengths), torch.randn(2, 3, 4), training=training)
-    assert (covered.runs, covered.is_sure) == (runs, True), covered.answer
+    assert covered.is_sure
+    assert covered.runs is runs, covered.answer
     assert [problem.kind for problem in covered.problems] == ([] if runs else ["on the GPU"])
 
 

@@ -135,18 +135,26 @@ LSTM_RESULTS = {
 }
 
 
-@pytest.mark.parametrize(("change", "is_wrong"), LSTM_RESULTS.values(), ids=LSTM_RESULTS)
-def test_an_lstm_of_mps_is_compared_but_for_what_it_keeps_for_the_gradient(change, is_wrong):
+def compare_lstm(change) -> Comparison:
+    """Compare an LSTM of MPS whose results were changed, and whose three tensors for the gradient are ones."""
     torch.manual_seed(0)
     layer, x, state = nn.LSTM(3, 4), torch.randn(5, 2, 3), torch.zeros(1, 2, 4)
     weights = [weight.detach() for weight in layer.parameters()]
     args = (x, [state, state], weights, True, 1, 0.0, False, False, False)
-    right = torch.ops.aten.lstm.input(*args)
 
+    right = torch.ops.aten.lstm.input(*args)
     call = Call(torch.ops.aten._lstm_mps.default, args, {})
-    comparison = compare_call(call, *change(*right), *[torch.ones(7)] * 3)
-    assert (comparison.difference is not None) == is_wrong
-    assert comparison.not_compared == NotCompared(Reason.KEPT, counts=(6, 3)) or is_wrong
+    return compare_call(call, *change(*right), *[torch.ones(7)] * 3)
+
+
+@pytest.mark.parametrize(("change", "is_wrong"), LSTM_RESULTS.values(), ids=LSTM_RESULTS)
+def test_an_lstm_of_mps_is_compared(change, is_wrong):
+    assert (compare_lstm(change).difference is not None) is is_wrong
+
+
+def test_of_an_lstm_of_mps_what_it_keeps_for_the_gradient_is_not_compared():
+    comparison = compare_lstm(lambda *right: right)
+    assert comparison.not_compared == NotCompared(Reason.KEPT, counts=(6, 3))
 
 
 def test_an_operator_that_the_cpu_does_not_have_is_not_compared():
@@ -167,13 +175,17 @@ def test_what_the_cpu_refuses_is_not_compared():
 def test_values_that_differ_are_counted():
     cosine = Call(torch.ops.aten.cos.default, (torch.zeros(4),), {})
     difference = compare_call(cosine, torch.tensor([1.0, 1.0, 3.0, 2.0])).difference
-    assert (difference.count, difference.total, difference.cause) == (2, 4, Cause.NOT_ROUNDING)
+    assert difference.count == 2
+    assert difference.total == 4
+    assert difference.cause == Cause.NOT_ROUNDING
 
 
 def test_the_value_that_is_shown_is_the_worst():
     cosine = Call(torch.ops.aten.cos.default, (torch.zeros(4),), {})
     difference = compare_call(cosine, torch.tensor([1.0, 2.0, 3.0, 1.0])).difference
-    assert (difference.position, difference.value, difference.right) == ((2,), 3.0, 1.0)
+    assert difference.position == (2,)
+    assert difference.value == 3.0
+    assert difference.right == 1.0
 
 
 # ---- fixes -----------------------------------------------------------------------------------------------------------
@@ -263,10 +275,11 @@ def test_a_value_is_its_sentence_as_text(value, sentence):
     assert str(value) == sentence
 
 
-def report_on(difference, **fields) -> Report:
+def report_on(difference, *, right_calls: int | None = None, **fields) -> Report:
     """Return a report with a wrong call, or one that makes a NaN."""
-    calls = {name: fields.pop(name) for name in ("right_calls",) if name in fields}
-    first = DivergentCall("aten::cos", "0", "forward", "float32", ((2,),), difference, **calls)
+    first = DivergentCall("aten::cos", "0", "forward", "float32", ((2,),), difference)
+    if right_calls is not None:
+        first = dataclasses.replace(first, right_calls=right_calls)
     return Report("differs", "GPU", divergent_call=first, **fields)
 
 
@@ -287,31 +300,47 @@ REPORTS = {
 def test_a_reworded_phrase_changes_no_decision(outcome, phrase, monkeypatch):
     fix = REPORTS[outcome].fix
     monkeypatch.setitem(wording.PHRASES, phrase, "agrees or more contiguous float32 DIFFERS")
-    assert (REPORTS[outcome].kind, REPORTS[outcome].fix) == (outcome, fix)
+    assert REPORTS[outcome].kind == outcome
+    assert REPORTS[outcome].fix == fix
+
+
+HERE = Place("blocks.0", "backward", RunMode(True))
+SHOWN = [
+    *(value for value, _ in SENTENCES.values()),
+    *(Fix(kind) for kind in FixKind),
+    *(NotCompared(reason) for reason in Reason),
+    *(WrongValues(1, 1, (), 1, 0, cause, 1.0, 1.0) for cause in Cause),
+    *(WrongDraw(fault, 1, 2) for fault in DrawFault),
+    *(CallSite("aten::cos", "", direction) for direction in ("forward", "backward")),
+    *WITHOUT_GRADIENTS,
+    RunMode(True),
+    NotRun(RunMode(True), "no targets"),
+    *REPORTS.values(),
+    Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS),
+    Report("agrees", "GPU", repeated=40, repeated_kinds=4),
+    Report("differs", "GPU", divergent_call=SUM_AT_TIMES),
+    report_on(KIND, raised="RuntimeError: shapes"),
+    report_on(WrongDraw(DrawFault.NAN, 1, 2)),
+    dataclasses.replace(report_on(KIND), infinity=CallSite("aten::cos", "", "forward")),
+]
+"""A value of each kind, and a report with each part that one may have."""
+
+
+def show_progress() -> list[str]:
+    """Return each line that a search shows while it runs."""
+    return [
+        wording.run_progress(HERE, 3, 1, 5, 6.0),
+        wording.repeat_progress(20, 7.0),
+        wording.layers_progress(8.0),
+        wording.search_time(9.0),
+    ]
 
 
 @pytest.mark.parametrize("phrase", wording.PHRASES)
 def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     """So a phrase that nothing uses is found, and each is taken from here whenever it is shown."""
     monkeypatch.setitem(wording.PHRASES, phrase, "REWORDED")
-    values = [value for value, _ in SENTENCES.values()]
-    values += [Fix(kind) for kind in FixKind]
-    values += [NotCompared(reason) for reason in Reason]
-    values += [WrongValues(1, 1, (), 1, 0, cause, 1.0, 1.0) for cause in Cause]
-    values += [CallSite("aten::cos", "", direction) for direction in ("forward", "backward")]
-    values += [*WITHOUT_GRADIENTS, RunMode(True), NotRun(RunMode(True), "no targets")]
-    values.append(Report("agrees", "GPU", known=3, modes=WITHOUT_GRADIENTS))
-    values.append(report_on(KIND, raised="RuntimeError: shapes"))
-    values += [WrongDraw(fault, 1, 2) for fault in DrawFault]
-    values.append(Report("agrees", "GPU", repeated=40, repeated_kinds=4))
-    values.append(Report("differs", "GPU", divergent_call=SUM_AT_TIMES))
-    values.append(report_on(WrongDraw(DrawFault.NAN, 1, 2)))
-    here = Place("blocks.0", "backward", RunMode(True))
-    values += [wording.run_progress(here, 3, 1, 5, 6.0), wording.repeat_progress(20, 7.0)]
-    values += [wording.layers_progress(8.0), wording.search_time(9.0)]
-    site = CallSite("aten::cos", "", "forward")
-    values += [*REPORTS.values(), dataclasses.replace(report_on(KIND), infinity=site)]
-    assert "REWORDED" in "\n".join(map(str, values))
+    assert "REWORDED" in "\n".join([*map(str, SHOWN), *show_progress()])
 
 
 @pytest.mark.parametrize(

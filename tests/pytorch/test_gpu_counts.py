@@ -34,14 +34,23 @@ def test_a_stride_touches_as_many_lines(stride):
     assert gpu_counts.lines_a_write(one, 0) == 1
 
 
-def test_reads_of_two_buffers_are_counted_together():
+@pytest.fixture
+def reads_of_two():
+    """A kernel that reads one buffer in a row, and of another each thread a line of its own."""
     both = """kernel void k(device float* out, device const float* a, device const float* b,
         uint i [[thread_position_in_grid]]) { out[i] = a[i] + b[i * 32]; }"""
-    one = record(both, torch.empty(32), torch.ones(32), torch.ones(1024), threads=32, group_size=32)
-    assert gpu_counts.lines_a_read(one, 1) == 1
-    assert gpu_counts.lines_a_read(one, 1, 2) == (1 + 32) / 2
-    assert gpu_counts.has_reads(one, 2)
-    assert not gpu_counts.has_reads(one, 0)
+    buffers = torch.empty(32), torch.ones(32), torch.ones(1024)
+    return record(both, *buffers, threads=32, group_size=32)
+
+
+def test_reads_of_two_buffers_are_counted_together(reads_of_two):
+    assert gpu_counts.lines_a_read(reads_of_two, 1) == 1
+    assert gpu_counts.lines_a_read(reads_of_two, 1, 2) == (1 + 32) / 2
+
+
+def test_which_buffers_are_read_is_known(reads_of_two):
+    assert gpu_counts.has_reads(reads_of_two, 2)
+    assert not gpu_counts.has_reads(reads_of_two, 0)
 
 
 def test_reads_in_a_loop_are_counted_one_by_one():
@@ -82,14 +91,18 @@ def test_a_padded_tile_has_no_bank_conflicts(width, turns):
     assert gpu_counts.turns_a_read(one) == turns
 
 
-def test_what_was_not_touched_is_not_counted():
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        pytest.param(lambda one: gpu_counts.lines_a_read(one, 0), "count another", id="not read"),
+        pytest.param(lambda one: gpu_counts.lines_a_read(one, 9), "no buffer 9", id="not there"),
+        pytest.param(gpu_counts.turns_a_read, "no banks", id="no threadgroup memory"),
+    ],
+)
+def test_what_was_not_touched_is_not_counted(count, words):
     one = record(STRIDED, torch.empty(32), torch.ones(32), 1, threads=32, group_size=32)
-    with pytest.raises(ValueError, match="count another"):
-        gpu_counts.lines_a_read(one, 0)
-    with pytest.raises(ValueError, match="no buffer 9"):
-        gpu_counts.lines_a_read(one, 9)
-    with pytest.raises(ValueError, match="no banks"):
-        gpu_counts.turns_a_read(one)
+    with pytest.raises(ValueError, match=words):
+        count(one)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,8 @@ def test_what_was_not_touched_is_not_counted():
 )
 def test_occupancy_is_what_is_used_up_first(kernel, threads, limit):
     held = gpu_counts.occupancy(*kernel)
-    assert (held.threads, held.limit) == (threads, limit)
+    assert held.threads == threads
+    assert held.limit == limit
 
 
 @pytest.mark.parametrize("kernel", [(0, 16), (256, 16, -1), (1024, 128)])

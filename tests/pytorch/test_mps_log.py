@@ -37,8 +37,8 @@ EXIT = """
 """
 
 
-def test_a_log_becomes_entries():
-    """Each line and each row of a table, without what it does not know; old and new names of units."""
+def test_lines_of_a_log_become_entries():
+    """Without what is not known, and without lines of the program itself; old and new names of units."""
     assert mps_log.parse(LIVE) == [
         ("live", "copy", "CPU to MPS", 1, 0.25, 16384),
         ("live", "copy", "MPS to CPU", 1, None, 2),
@@ -47,64 +47,103 @@ def test_a_log_becomes_entries():
         ("live", "fallback", "aten::rrelu_with_noise", 1, 0.5, 3 * 2**19),
         ("live", "fallback", "aten::mode", 1, None, 32),
     ]
+
+
+def test_rows_of_a_logs_tables_become_entries():
     assert mps_log.parse(EXIT) == [
         ("exit", "op", "aten::sum_out_mps", 4, 0.050, None),
         ("exit", "op", "aten::softshrink", 12, None, None),
         ("exit", "fallback", "aten::rrelu_with_noise", 3, 0.300, 3 * 2**30),
         ("exit", "copy", "MPS to CPU", 9, 0.200, 65536),
     ]
+
+
+def test_a_text_that_is_no_log_has_no_entries():
     assert mps_log.parse("nothing of this\nis a log\n") == []
 
 
-@pytest.mark.skipif(
-    sys.platform == "darwin", reason="a Mac's log has Metal's names; the page shows it"
-)
-def test_the_simulated_profiler_s_log_is_understood():
-    """Of a process of its own, as on the page: what ran, what was copied, what fell back, live and at the end."""
-    code = (
-        "import torch\nx = torch.ones(8, 8).to('mps')\n"
-        "for _ in range(3):\n    torch.nn.functional.rrelu(x)\nprint(x.sum().item())"
-    )
+PROFILED = """
+import torch
+x = torch.ones(8, 8).to('mps')
+for _ in range(3):
+    torch.nn.functional.rrelu(x)
+print(x.sum().item())
+"""
+
+
+@pytest.fixture(scope="module")
+def entries():
+    """What the simulated profiler logs of a process of its own, as on the page."""
+    if sys.platform == "darwin":
+        pytest.skip("a Mac's log has Metal's names; the page shows it")
     settings = {"PYTORCH_MPS_LOG_PROFILE_INFO": "399", "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
-    outcome = isolated.run(code, device="mps", environment=settings, timeout=1800)
+    outcome = isolated.run(PROFILED, device="mps", environment=settings, timeout=1800)
     assert outcome.printed == "64.0\n", outcome.detail
-    entries = mps_log.parse(outcome.detail)
-    exit_rows = {
-        (entry.kind, entry.name): (entry.runs, entry.bytes)
-        for entry in entries
-        if entry.part == "exit"
-    }
-    assert exit_rows["fallback", "aten::rrelu_with_noise"] == (
-        3,
-        3 * 4 * 256,
-    )  # the noise is written and comes back
-    assert exit_rows["copy", "CPU to MPS"] == (1, 256)
-    assert exit_rows["copy", "MPS to CPU"] == (1, 4)
-    assert exit_rows["op", "aten::sum"] == (1, None)
+    return mps_log.parse(outcome.detail)
+
+
+def at_exit(entries) -> dict:
+    """What the tables at the end say of each kind and name."""
+    return {(entry.kind, entry.name): entry for entry in entries if entry.part == "exit"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "runs", "bytes_copied"),
+    [
+        # the noise is written and comes back
+        pytest.param("fallback", "aten::rrelu_with_noise", 3, 3 * 4 * 256, id="fallback"),
+        pytest.param("copy", "CPU to MPS", 1, 256, id="copy to the GPU"),
+        pytest.param("copy", "MPS to CPU", 1, 4, id="copy to the CPU"),
+        pytest.param("op", "aten::sum", 1, None, id="operator"),
+    ],
+)
+def test_a_table_of_the_simulated_profiler_is_understood(entries, kind, name, runs, bytes_copied):
+    entry = at_exit(entries)[kind, name]
+    assert entry.runs == runs
+    assert entry.bytes == bytes_copied
+
+
+def test_the_simulated_profiler_logs_each_run_of_its_tables_as_a_line(entries):
     live = [(entry.kind, entry.name) for entry in entries if entry.part == "live"]
-    assert {key: live.count(key) for key in exit_rows} == {
-        key: runs for key, (runs, _) in exit_rows.items()
-    }
-    assert not any(entry.milliseconds for entry in entries), "the simulation knows no times"
+    rows = at_exit(entries)
+    assert {key: live.count(key) for key in rows} == {key: row.runs for key, row in rows.items()}
 
 
-def test_page_14_tells_the_bits_that_pytorch_s_header_does():
+def test_the_simulated_profiler_claims_no_times(entries):
+    assert not any(entry.milliseconds for entry in entries)
+
+
+def bits_of_the_header() -> dict[int, str]:
+    """The names of the profiler's bits in PyTorch's header."""
     header = (Path(torch.__file__).parent / "include/ATen/mps/MPSProfiler.h").read_text()
     body = re.search(r"enum LogOptions.*?{(.*?)};", header, re.DOTALL)[1]
-    bits = {2 ** int(power): name for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", body)}
+    return {2 ** int(power): name for name, power in re.findall(r"(\w+)\s*= \(1 << (\d+)\)", body)}
+
+
+def bits_of_the_page() -> dict[int, str]:
+    """What the table of page 14 says of each bit."""
     page = next(paths.NOTEBOOKS.glob("14_*.ipynb")).read_text(encoding="utf-8")
     told = dict(re.findall(r"\| ((?:\d+, )*\d+) \| ([^|]+) \|", page))
-    words = {
+    return {
         number: text for numbers, text in told.items() for number in map(int, numbers.split(", "))
     }
-    assert words.keys() == bits.keys()
-    about = {
-        "OPERATION": "operations",
-        "COPY": "copies",
-        "FALLBACK": "fallbacks",
-        "STATS": "statistics",
-        "TIME": "time",
-    }
-    for number, name in bits.items():
-        expected = [word for part, word in about.items() if part in name and name != "ALL_STATS"]
-        assert all(word in words[number] for word in expected), (number, name)
+
+
+WORDS = {
+    "OPERATION": "operations",
+    "COPY": "copies",
+    "FALLBACK": "fallbacks",
+    "STATS": "statistics",
+    "TIME": "time",
+}
+"""What the page calls a part of a name of the header."""
+
+
+def test_page_14_tells_the_bits_that_pytorch_s_header_has():
+    assert bits_of_the_page().keys() == bits_of_the_header().keys()
+
+
+@pytest.mark.parametrize(("number", "name"), bits_of_the_header().items())
+def test_page_14_tells_what_a_bit_logs(number, name):
+    expected = [word for part, word in WORDS.items() if part in name and name != "ALL_STATS"]
+    assert [word for word in expected if word not in bits_of_the_page()[number]] == []

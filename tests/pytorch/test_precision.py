@@ -22,14 +22,15 @@ def test_what_is_kept_is_counted_once_and_without_the_weights():
     assert precision.count_kept_bytes(model, loss) == 4 * (2 * 8 + 3 * 2 * 4)
 
 
-def test_digits_are_scikit_learns_and_split_once():
+def test_digits_are_scikit_learns_from_0_to_1():
     data = precision.digits()
     pixels, classes = load_digits(return_X_y=True)
-    assert np.array_equal(
-        torch.cat([data.train[0], data.test[0]]).flatten(1).numpy(), (pixels / 16).astype("float32")
-    )
+    pictures = torch.cat([data.train[0], data.test[0]]).flatten(1)
+    assert np.array_equal(pictures.numpy(), (pixels / 16).astype("float32"))
     assert np.array_equal(torch.cat([data.train[1], data.test[1]]).numpy(), classes)
-    assert [tuple(part[0].shape) for part in (data.train, data.test)] == [
-        (1257, 1, 8, 8),
-        (540, 1, 8, 8),
-    ]
+
+
+def test_digits_are_split_into_training_and_test():
+    data = precision.digits()
+    assert data.train[0].shape == (1257, 1, 8, 8)
+    assert data.test[0].shape == (540, 1, 8, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import json
 import sys
 import types
@@ -42,76 +43,107 @@ def profiled(step, names):
     return collections.Counter(name for name in kernels(roots, names) if name.startswith("aten::"))
 
 
-def test_every_operator_is_seen_once(cpu, monkeypatch):
-    """As PyTorch's profiler counts them: forward, backward and optimizer, and under autocast."""
+STEP = networks.talk_mlp(8).training_step()
+
+
+def cast_step():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return STEP()
+
+
+@pytest.mark.parametrize("step", [STEP, cast_step], ids=["float32", "autocast"])
+def test_every_operator_is_seen_once(step, cpu, monkeypatch):
+    """As PyTorch's profiler counts them: forward, backward and optimizer."""
     monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
-    plain = networks.talk_mlp(8).training_step()
-
-    def cast():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return plain()
-
-    for step in (plain, cast):
-        with trace.record(on=cpu) as recorded:
-            step()
-        counted = collections.Counter(event.name.partition(".")[0] for event in recorded.events)
-        assert counted == profiled(step, counted)
-        assert counted["aten::softshrink"] == counted["aten::softshrink_backward"] == 3
-    assert counted["aten::_to_copy"] > 0, "autocast casts"
-
-
-def test_an_event_says_what_ran(cpu):
-    """Its kind, dtype, shapes, bytes and module; also of lists, of ``out=``, and of tensors that are not dense."""
-    inner = nn.Sequential(nn.Identity(), nn.Sequential(nn.Softshrink()))
-    x, out = torch.ones(2, 3), torch.empty(2, 3)
     with trace.record(on=cpu) as recorded:
-        x.t()
-        inner(x)
-        torch.cat([x, x])
-        torch.add(x, x, out=out)
-        out.add_(1)
-        torch.arange(4)
-        torch.eye(2).to_sparse() @ torch.ones(2, 2)
-        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2
-    events = {event.name: event for event in recorded.events}
-    told = {
-        name: (event.kind, event.dtype, event.shapes, event.bytes, event.module)
-        for name, event in events.items()
-    }
-    assert told["aten::t"] == ("view", "float32", ((2, 3),), 0, "")
-    assert told["aten::softshrink"] == ("op", "float32", ((2, 3),), 48, "1.0")
-    assert told["aten::cat"] == (
-        "op",
-        "float32",
-        ((2, 3), (2, 3)),
-        24 + 48,
-        "",
-    )  # x is one tensor, given twice
-    assert told["aten::add.out"] == ("op", "float32", ((2, 3), (2, 3), (2, 3)), 48, "")
-    assert told["aten::add_.Tensor"][3] == 24
-    assert told["aten::arange"] == ("op", "int64", (), 32, "")
-    assert told["aten::mm"][3] == 2 * 16, "of a sparse tensor no bytes are known"
-    assert told["aten::mul.Tensor"][2:4] == (((),), 0)
-    assert {event.device for event in recorded.events} == {"cpu"}
+        step()
+
+    counted = collections.Counter(event.name.partition(".")[0] for event in recorded.events)
+    assert counted == profiled(step, counted)
+    assert counted["aten::softshrink"] == 3
+    assert counted["aten::softshrink_backward"] == 3
 
 
-def test_a_duration_holds_the_work_of_its_operator_and_no_other(monkeypatch):
-    """On a device whose work is done while Python runs on, with a clock of the test's own."""
+def test_casts_of_autocast_are_seen(cpu):
+    with trace.record(on=cpu) as recorded:
+        cast_step()
+    assert "aten::_to_copy" in [event.name for event in recorded.events]
+
+
+X, OUT = torch.ones(2, 3), torch.empty(2, 3)
+SPARSE, NESTED = (
+    torch.eye(2).to_sparse(),
+    torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+)
+
+RUN = {
+    "a view": (lambda: X.t(), "aten::t", "view", "float32", ((2, 3),), 0),
+    "an operator": (lambda: nn.Softshrink()(X), "aten::softshrink", "op", "float32", ((2, 3),), 48),
+    # x is one tensor, given twice
+    "of a list": (lambda: torch.cat([X, X]), "aten::cat", "op", "float32", ((2, 3),) * 2, 24 + 48),
+    "with out=": (lambda: torch.add(X, X, out=OUT), "aten::add.out", "op", "float32", ((2, 3),) * 3, 48),
+    "in place": (lambda: OUT.add_(1), "aten::add_.Tensor", "op", "float32", ((2, 3),), 24),
+    "without inputs": (lambda: torch.arange(4), "aten::arange", "op", "int64", (), 32),
+    # of a sparse tensor no bytes are known
+    "sparse": (lambda: SPARSE @ torch.ones(2, 2), "aten::mm", "op", "float32", ((2, 2),) * 2, 2 * 16),
+    "nested": (lambda: NESTED * 2, "aten::mul.Tensor", "op", "float32", ((),), 0),
+}  # fmt: skip
+"""What runs, and the name, kind, dtype, shapes and bytes of its event."""
+
+
+@pytest.mark.parametrize(("work", "name", "kind", "dtype", "shapes", "size"), RUN.values(), ids=RUN)
+def test_an_event_says_what_ran(work, name, kind, dtype, shapes, size, cpu):
+    with trace.record(on=cpu) as recorded:
+        work()
+
+    event = next(event for event in recorded.events if event.name == name)
+    assert event.kind == kind
+    assert event.dtype == dtype
+    assert event.shapes == shapes
+    assert event.bytes == size
+    assert event.device == "cpu"
+
+
+def test_an_event_says_which_module_ran(cpu):
+    model = nn.Sequential(nn.Identity(), nn.Sequential(nn.Softshrink()))
+    with trace.record(on=cpu) as recorded:
+        X.t()
+        model(X)
+    assert [event.module for event in recorded.events] == ["", "1.0"]
+
+
+@pytest.fixture
+def lazy_trace(monkeypatch):
+    """A trace of two operators, on a device whose work is done while Python runs on, with a clock of its own.
+
+    3 ms are Python's own, 50 ms were launched past the dispatcher before the first operator, which takes 7 ms, and
+    9 ms after the second one.
+    """
     lazy = LazyDevice()
     monkeypatch.setattr(trace, "time", types.SimpleNamespace(perf_counter_ns=lambda: lazy.now))
     a, b = torch.ones(1), torch.ones(1)
+
     with trace.record(on=lazy) as recorded:
         lazy.now += 3_000_000
-        lazy.queued = 50_000_000  # launched past the dispatcher
+        lazy.queued = 50_000_000
         LAUNCHES[:] = [lazy]
         torch.ops.metallab_test.launch(a)
         LAUNCHES.clear()
         a.add(b)
         lazy.queued = 9_000_000
-    launch, add = recorded.events
-    assert (launch.start, launch.duration) == pytest.approx((0.053, 0.007))
-    assert (add.start, add.duration) == pytest.approx((0.060, 0))
-    assert recorded.seconds == pytest.approx(0.069)
+    return recorded
+
+
+def test_a_duration_holds_the_work_of_its_operator_and_no_other(lazy_trace):
+    launch, add = lazy_trace.events
+    assert launch.start == pytest.approx(0.053)
+    assert launch.duration == pytest.approx(0.007)
+    assert add.start == pytest.approx(0.060)
+    assert add.duration == pytest.approx(0)
+
+
+def test_a_trace_lasts_until_all_work_is_done(lazy_trace):
+    assert lazy_trace.seconds == pytest.approx(0.069)
 
 
 class LazyDevice:
@@ -147,27 +179,47 @@ def test_a_custom_operator_is_one_event(cpu):
     assert [event.name for event in recorded.events] == ["aten::ones", "metallab_test::launch"]
 
 
-def test_a_device_is_given_as_it_was_picked(cpu):
-    for on in ("mps", torch.device("mps"), None):
-        with pytest.raises(TypeError, match=r"device\.pick\("):
-            trace.record(on=on).__enter__()
+@pytest.mark.parametrize("on", ["mps", torch.device("mps"), None], ids=str)
+def test_a_device_is_given_as_it_was_picked(on):
+    with pytest.raises(TypeError, match=r"device\.pick\("):
+        trace.record(on=on).__enter__()
+
+
+def test_after_a_device_was_refused_the_next_block_records(cpu):
+    with pytest.raises(TypeError):
+        trace.record(on=None).__enter__()
     with trace.record(on=cpu) as recorded:
         torch.ones(1)
-    assert len(recorded.events) == 1, "nothing is left locked"
+    assert len(recorded.events) == 1
 
 
-def test_blocks_that_record_do_not_lie_in_each_other(cpu):
-    """The inner one raises; then, as after any exception, what ran is there and the next block records."""
+@pytest.fixture
+def interrupted(cpu):
+    """The trace of a block in which a second one was begun, which raises."""
     with pytest.raises(RuntimeError, match="recorded already"), trace.record(on=cpu) as outer:  # noqa: PT012
         torch.ones(1)
         trace.record(on=cpu).__enter__()
-    assert [event.name for event in outer.events] == ["aten::ones"]
-    assert outer.seconds >= outer.events[0].end > 0
+    return outer
+
+
+def test_what_ran_before_an_exception_is_in_the_trace(interrupted):
+    assert [event.name for event in interrupted.events] == ["aten::ones"]
+    assert interrupted.seconds >= interrupted.events[0].end > 0
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_after_an_exception_the_next_block_records(cpu):
     with trace.record(on=cpu) as again:
+        torch.ones(1)
+    assert [event.name for event in again.events] == ["aten::ones"]
+
+
+def test_a_trace_of_nothing_is_shown(cpu):
+    with trace.record(on=cpu) as nothing:
         pass
-    assert again.events == []
-    again.timeline()
-    assert again.table().empty
+    assert nothing.events == []
+    assert nothing.table().empty
+    assert nothing.timeline().axes
 
 
 def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
@@ -180,8 +232,10 @@ def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
     compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
     compiled(torch.ones(2))
     assert ran == [1]
+
     with trace.record(on=cpu) as recorded:
         compiled(torch.ones(2))
+
     assert ran == [1]
     assert [event.short for event in recorded.events] == ["ones", "sin", "add"]
 
@@ -219,18 +273,30 @@ DETOUR = made([
 ])  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("spans", "others", "left"),
+    [
+        pytest.param(
+            [(0, 5), (6, 9)],
+            [(-1, 1), (2, 3), (4, 7), (8, 8.5)],
+            [(1, 2), (3, 4), (7, 8), (8.5, 9)],
+            id="overlapping",
+        ),
+        pytest.param([(0, 1)], [(2, 3)], [(0, 1)], id="apart"),
+    ],
+)
+def test_spans_are_cut_where_others_lie(spans, others, left):
+    assert trace._without(spans, others) == left
+
+
 def test_the_accelerator_starves_while_copies_or_the_cpu_work():
     """Not while it works itself, and not while nothing at all goes on."""
-    assert trace._without([(0, 5), (6, 9)], [(-1, 1), (2, 3), (4, 7), (8, 8.5)]) == [
-        (1, 2),
-        (3, 4),
-        (7, 8),
-        (8.5, 9),
-    ]
-    assert trace._without([(0, 1)], [(2, 3)]) == [(0, 1)]
     detour = DETOUR(trace)
     starving = [(round(1e3 * start, 6), round(1e3 * end, 6)) for start, end in detour.starving]
     assert starving == [(2, 6), (6.5, 7), (8.5, 9.5)]
+
+
+def test_without_an_accelerator_nothing_starves():
     assert made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace).starving == []
 
 
@@ -241,89 +307,130 @@ def test_of_many_shapes_the_first_stand_in_a_row():
     assert shapes == "1x2, 2x2, 3x2, 4x2, ... (25)"
 
 
-def test_the_table_adds_up():
-    """A row for each operator, place and dtype, the longest first."""
+def test_the_table_adds_up_with_the_longest_first():
     table = DETOUR(trace).table()
     assert table.calls.sum() == 7
-    assert list(table["total [ms]"]) == sorted(table["total [ms]"], reverse=True)
     assert table["total [ms]"].sum() == pytest.approx(9)
-    rows = {(row.kind, row.operator, row.where): row for row in table.itertuples()}
-    products = rows["op", "aten::addmm", "cuda"]
-    assert (products.calls, products.bytes, products.share, products.shapes) == (
-        2,
-        200,
-        "20%",
-        "2x3",
-    )
-    assert {where for kind, _, where in rows if kind == "copy"} == {"to host", "to device"}
-    assert ("fallback (inferred)", "aten::mode", "cpu") in rows
+    assert list(table["total [ms]"]) == sorted(table["total [ms]"], reverse=True)
+
+
+def test_the_table_has_a_row_for_each_operator_place_and_dtype():
+    table = DETOUR(trace).table()
+    (row,) = [row for row in table.itertuples() if row.operator == "aten::addmm"]
+    assert row.calls == 2
+    assert row.bytes == 200
+    assert row.share == "20%"
+    assert row.shapes == "2x3"
+
+
+def test_the_table_tells_copies_by_their_direction_and_fallbacks_that_are_inferred():
+    rows = {(row.kind, row.where) for row in DETOUR(trace).table().itertuples()}
+    assert {where for kind, where in rows if kind == "copy"} == {"to host", "to device"}
+    assert ("fallback (inferred)", "cpu") in rows
 
 
 def test_modules_with_the_most_time_come_first(cpu):
     first, last = nn.Linear(2, 1500), nn.Linear(1500, 1500)
     model, x = nn.Sequential(first, last), torch.ones(64, 2)
+
     with torch.no_grad(), trace.record(on=cpu) as recorded:
         model(x)
+
     (row,) = [row for row in recorded.rows() if row["operator"] == "aten::addmm"]
     assert row["called by"].startswith("1")
 
 
-def test_its_sentence_says_where_the_time_went():
-    """With shares on a GPU; on a CPU that there is none; of a simulation no time at all."""
+def test_on_a_gpu_the_sentence_has_the_shares_of_the_time():
     sentence = str(DETOUR(trace))
-    assert ("20%" in sentence, "55%" in sentence) == (True, True), sentence
+    assert "20%" in sentence
+    assert "55%" in sentence
+
+
+def test_on_a_cpu_the_sentence_has_no_share_of_a_gpu():
     assert "%" not in str(made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace))
-    sentence = str(
-        made([("op", "aten::addmm", "mps", 0, 1, 8, {})], accelerator="mps", simulated=True)(trace)
-    )
+
+
+def test_of_a_simulation_the_sentence_has_no_time():
+    events = [("op", "aten::addmm", "mps", 0, 1, 8, {})]
+    sentence = str(made(events, accelerator="mps", simulated=True)(trace))
     assert sentence.startswith("SIMULATED")
     assert not {"ms", "%"} & set(sentence.replace("%", " % ").split())
 
 
 def test_the_timeline_has_a_lane_for_each_kind():
-    """Every event of a lane is a bar of its length."""
     (axes,) = DETOUR(trace).timeline().axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "cuda",
-        "copies",
-        "CPU, fallbacks",
-    ]
+    lanes = [label.get_text() for label in axes.get_yticklabels()]
+    assert lanes == ["cuda", "copies", "CPU, fallbacks"]
+
+
+def test_every_event_of_a_lane_is_a_bar_of_its_length():
+    (axes,) = DETOUR(trace).timeline().axes
     bars = [path.get_extents() for drawn in axes.collections for path in drawn.get_paths()]
     assert sorted(round(bar.width, 6) for bar in bars) == [1, 1, 1, 1, 2, 2]
-    alone = made([("op", "aten::mm", "cpu", 0, 1, 8, {})], accelerator="", simulated=True)(
-        trace
-    ).timeline()
-    assert "SIMULATED" in alone.get_suptitle()
 
 
-def test_perfetto_can_open_it(tmp_path):
-    """By the Trace Event Format: complete events in microseconds, each lane a named thread, nothing left out."""
+def test_a_simulated_timeline_says_so():
+    events = [("op", "aten::mm", "cpu", 0, 1, 8, {})]
+    timeline = made(events, accelerator="", simulated=True)(trace).timeline()
+    assert "SIMULATED" in timeline.get_suptitle()
+
+
+@pytest.fixture
+def for_perfetto(tmp_path):
+    """A trace and the file that it is saved as, in the Trace Event Format, in a folder that is not there."""
     recorded = DETOUR(trace)
     recorded.simulated = True
-    written = json.loads(recorded.save_chrome(tmp_path / "new" / "trace.json").read_text())
+    path = recorded.save_chrome(tmp_path / "new" / "trace.json")
+    return recorded, json.loads(path.read_text())
+
+
+def complete_events(written) -> list[dict]:
+    return [event for event in written["traceEvents"] if event["ph"] == "X"]
+
+
+def test_a_file_for_perfetto_says_that_it_is_simulated(for_perfetto):
+    _, written = for_perfetto
     assert written["otherData"]["simulated"] is True
-    events = [event for event in written["traceEvents"] if event["ph"] == "X"]
-    assert len(events) == len(recorded.events)
-    names = {
-        e["tid"]: e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"
-    }
-    assert sorted(names.values()) == [
+
+
+def test_in_a_file_for_perfetto_each_lane_is_a_named_thread(for_perfetto):
+    _, written = for_perfetto
+    names = [e["args"]["name"] for e in written["traceEvents"] if e["name"] == "thread_name"]
+    assert sorted(names) == [
         "CPU, fallbacks",
         "copies",
         "cuda",
         "cuda (thread 1)",
         "views (no work)",
     ]
-    ends = collections.defaultdict(float)
-    for event, original in zip(events, recorded.events, strict=True):
-        assert event.keys() >= {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
-        assert (event["name"], event["cat"]) == (original.name, original.kind)
-        assert event["ts"] == pytest.approx(1e6 * original.start)
-        assert event["dur"] == pytest.approx(1e6 * original.duration)
-        assert event["ts"] >= ends[event["tid"]], (
-            "events of a thread may not overlap, or Perfetto nests them"
-        )
-        ends[event["tid"]] = event["ts"] + event["dur"]
+
+
+def test_a_file_for_perfetto_has_each_event_in_microseconds(for_perfetto):
+    recorded, written = for_perfetto
+    told = [(each["name"], each["cat"]) for each in complete_events(written)]
+    times = [(each["ts"], each["dur"]) for each in complete_events(written)]
+
+    assert told == [(each.name, each.kind) for each in recorded.events]
+    assert times == [
+        pytest.approx((1e6 * each.start, 1e6 * each.duration)) for each in recorded.events
+    ]
+
+
+def test_an_event_for_perfetto_has_the_fields_of_the_format(for_perfetto):
+    _, written = for_perfetto
+    fields = {"name", "cat", "ph", "pid", "tid", "ts", "dur", "args"}
+    assert all(each.keys() >= fields for each in complete_events(written))
+
+
+def test_events_of_a_thread_do_not_overlap_for_perfetto_would_nest_them(for_perfetto):
+    _, written = for_perfetto
+    threads = itertools.groupby(
+        sorted(complete_events(written), key=lambda each: each["tid"]), lambda each: each["tid"]
+    )
+    neighbours = [pair for _, events in threads for pair in itertools.pairwise(events)]
+
+    assert neighbours
+    assert all(first["ts"] + first["dur"] <= second["ts"] for first, second in neighbours)
 
 
 # ---- on an accelerator ----------------------------------------------------------------------------------------------
@@ -399,59 +506,98 @@ on_the_simulated_gpu = pytest.mark.skipif(
 )
 
 
+CASES = pytest.mark.parametrize("case", ["detour", "rrelu", "moves", "whole"])
+
+
 @on_the_simulated_gpu
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("detour", (12, 0)),
-        ("rrelu", (0, 3)),
-        ("moves", (5, 0)),
-        ("whole", (0, 1)),
-    ],  # a detour, in both passes
-)
-def test_copies_and_fallbacks_are_those_that_the_device_counts(case, expected):
+@pytest.mark.parametrize("way", ["to host", "to device"])
+@CASES
+def test_copies_are_those_that_the_device_counts(case, way):
     """Each once, with the bytes that crossed, forward and backward."""
     recorded, counters = simulated()[case]
-    copies, fallbacks = recorded.having("copy"), recorded.having("fallback")
-    for way in ("to host", "to device"):
-        crossed, name = (
-            [event.bytes for event in copies if event.direction == way],
-            way.replace(" ", "_"),
-        )
-        assert (len(crossed), sum(crossed)) == (
-            counters[f"copies_{name}"],
-            counters[f"bytes_{name}"],
-        )
-    told = sum(event.bytes for event in fallbacks)
-    assert (len(fallbacks), told) == (counters["fallbacks"], counters["fallback_bytes"])
-    assert (len(copies), len(fallbacks)) == expected
+    crossed = [event.bytes for event in recorded.having("copy") if event.direction == way]
+    name = way.replace(" ", "_")
+    assert len(crossed) == counters[f"copies_{name}"]
+    assert sum(crossed) == counters[f"bytes_{name}"]
+
+
+@on_the_simulated_gpu
+@CASES
+def test_fallbacks_are_those_that_the_device_counts(case):
+    recorded, counters = simulated()[case]
+    fallbacks = recorded.having("fallback")
+    assert len(fallbacks) == counters["fallbacks"]
+    assert sum(event.bytes for event in fallbacks) == counters["fallback_bytes"]
+
+
+@on_the_simulated_gpu
+@pytest.mark.parametrize(
+    ("case", "copies", "fallbacks"),
+    [
+        pytest.param("detour", 12, 0, id="three layers by way of the CPU, in both passes"),
+        pytest.param("rrelu", 0, 3, id="three layers that fall back"),
+        pytest.param("moves", 5, 0, id="copies of all kinds"),
+        pytest.param("whole", 0, 1, id="one of two calls is beyond a limit"),
+    ],
+)
+def test_a_copy_is_no_fallback(case, copies, fallbacks):
+    recorded, _ = simulated()[case]
+    assert len(recorded.having("copy")) == copies
+    assert len(recorded.having("fallback")) == fallbacks
+
+
+@on_the_simulated_gpu
+@CASES
+def test_where_the_device_tells_its_fallbacks_none_is_inferred(case):
+    recorded, _ = simulated()[case]
     assert not any(event.inferred for event in recorded.events)
+
+
+@on_the_simulated_gpu
+def test_what_runs_on_the_cpu_stands_in_its_lane_with_its_modules():
+    detour, _ = simulated()["detour"]
+    softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
+    assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
+    assert [event.module for event in softshrinks[:3]] == ["1", "3", "5"]
+    assert {event.lane for event in detour.events if event.short == "linear"} == {"mps"}
 
 
 @on_the_simulated_gpu
 def test_what_runs_on_the_cpu_starves_the_accelerator():
     detour, _ = simulated()["detour"]
-    softshrinks = [event for event in detour.events if event.short.startswith("softshrink")]
-    assert [(event.lane, event.device) for event in softshrinks] == [("CPU", "cpu")] * 6
-    assert {event.lane for event in detour.events if event.short == "linear"} == {"mps"}
-    assert [event.module for event in softshrinks[:3]] == [str(index) for index in (1, 3, 5)]
     assert len(detour.starving) >= 6
+
+
+@on_the_simulated_gpu
+def test_a_view_copies_nothing():
+    detour, _ = simulated()["detour"]
     assert {event.bytes for event in detour.having("view")} == {0}
+
+
+@on_the_simulated_gpu
+def test_a_trace_of_the_simulated_gpu_says_so():
+    detour, _ = simulated()["detour"]
     assert detour.simulated
 
 
 @on_the_simulated_gpu
 def test_on_a_mac_fallbacks_are_deduced_and_marked():
-    """With the bytes that the device really copies: there, and back what was written or made."""
+    told, _ = simulated()["rrelu"]
+    deduced, _ = simulated()["inferred"]
+    fallbacks = deduced.having("fallback")
+    assert [each.name for each in fallbacks] == [each.name for each in told.having("fallback")]
+    assert all(event.inferred for event in fallbacks)
+    assert len(deduced.events) == len(told.events)
+
+
+@on_the_simulated_gpu
+def test_a_fallback_that_is_deduced_has_the_bytes_that_the_device_copies():
+    """There, and back what was written or made."""
     told, _ = simulated()["rrelu"]
     deduced, counters = simulated()["inferred"]
-    fallbacks = deduced.having("fallback")
-    assert all(event.inferred for event in fallbacks)
-    assert [(e.name, e.bytes) for e in fallbacks] == [
-        (e.name, e.bytes) for e in told.having("fallback")
-    ]
-    assert sum(event.bytes for event in fallbacks) == counters["fallback_bytes"] > 0
-    assert len(deduced.events) == len(told.events)
+    copied = [event.bytes for event in deduced.having("fallback")]
+    assert copied == [event.bytes for event in told.having("fallback")]
+    assert sum(copied) == counters["fallback_bytes"] > 0
 
 
 @on_the_simulated_gpu
