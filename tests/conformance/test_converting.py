@@ -165,6 +165,7 @@ def test_mpsgraphtool_converts(source, evidence):
     if find_tool("mpsgraphtool") is None:
         pytest.skip("mpsgraphtool is not here; it comes with Xcode 15 or newer")
     make(core_ml=True)
+
     kind = "-onnx" if source.endswith(".onnx") else "-coremlpackage"
     target = ["-deploymentPlatform", "macOS", "-minimumDeploymentTarget", "15.0.0"]
     place = ["-path", str(Path.cwd()), "-packageName", "converted"]
@@ -174,6 +175,7 @@ def test_mpsgraphtool_converts(source, evidence):
     evidence("made", made)
     assert ran.returncode == 0
     assert made
+
     read = loaded("initWithMPSGraphPackageAtURL_compilationDescriptor_", made[0])
     assert read.ok, read.detail
     assert verdict(read["y"], "float16") == "agrees"

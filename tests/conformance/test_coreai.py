@@ -22,18 +22,18 @@ def answers(tmp_path, *cells, results):
     return ran["answers"]
 
 
+TWELVE = ("twelve-networks", "twelve-make", "twelve-run")
+"""The cells of the page that convert twelve networks."""
+
+
 @pytest.mark.claim(slow=True)
 def test_twelve_networks_agree(tmp_path, evidence):
     """Twelve networks of the pages convert, and answer as PyTorch within 1e-5 of the root mean square."""
-    (errors,) = answers(
-        tmp_path,
-        "twelve-networks",
-        "twelve-make",
-        "twelve-run",
-        results=["{k: float(v) for k, v in errors.items()}"],
-    )
+    shown = "{name: float(error) for name, error in errors.items()}"
+    (errors,) = answers(tmp_path, *TWELVE, results=[shown])
     for name, error in errors.items():
         evidence(name, f"{error:.1e}")
+
     assert len(errors) == 12
     assert max(errors.values()) < 1e-5
 

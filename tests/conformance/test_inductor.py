@@ -37,11 +37,16 @@ def test_torch_compile_is_right(network):
     truth.square().sum().backward()
     gradient = network[0].weight.grad.clone()
     network.zero_grad()
+
     ours = network.to("mps")
     got = torch.compile(ours)(x.to("mps"))
     got.square().sum().backward()
+
     checks.assert_close(truth.detach(), got.detach().cpu(), "float32")
     checks.assert_close(gradient, ours[0].weight.grad.cpu(), "float32")
+
+
+CHANNELS_LAST = torch.channels_last
 
 
 @pytest.mark.claim(on="gpu", used_in="notebooks 19 and 23: torch.compile fuses", seconds=180)
@@ -50,13 +55,14 @@ def test_compiled_functions_take_any_layout():
     """A compiled function is right for dense tensors of any layout: transposed and channels_last ones."""
     f = lambda x: x.relu() + 1
     compiled = torch.compile(f)
-    for x in (torch.randn(4, 5).t(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)):
-        checks.assert_close(f(x), compiled(x.to("mps")).cpu(), "float32")
-    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(
-        memory_format=torch.channels_last
-    )
-    truth = layers(x).detach()
-    got = torch.compile(layers.to("mps"))(x.to("mps"))
+    turned = torch.randn(4, 5).t()
+    pictures = torch.randn(2, 3, 4, 5).to(memory_format=CHANNELS_LAST)
+    checks.assert_close(f(turned), compiled(turned.to("mps")).cpu(), "float32")
+    checks.assert_close(f(pictures), compiled(pictures.to("mps")).cpu(), "float32")
+
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(memory_format=CHANNELS_LAST)
+    truth = layers(pictures).detach()
+    got = torch.compile(layers.to("mps"))(pictures.to("mps"))
     got.sum().backward()
     checks.assert_close(truth, got.detach().cpu(), "float32")
 

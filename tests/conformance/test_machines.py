@@ -137,6 +137,7 @@ def test_peak_memory_is_seen(evidence, monkeypatch):
     monkeypatch.setattr(
         psutil.Process, "memory_info", lambda self: (read(self), sampled.release())[0]
     )
+
     with memory.peak(on=device.cpu()) as used:
         block = np.ones(200 * 2**20, np.uint8)
         while sampled.acquire(blocking=False):
@@ -144,6 +145,7 @@ def test_peak_memory_is_seen(evidence, monkeypatch):
         for _ in range(2):  # the first may have been under way
             sampled.acquire()
         del block
+
     evidence("bytes", used.bytes)
     assert 0.9 < used.bytes / (200 * 2**20) < 2
 

@@ -115,6 +115,29 @@ def test_one_operator_falls_back_by_itself(evidence):
     assert sum("fall back" in text for text in heard) == 1
 
 
+def _symmetric(*shape: int) -> torch.Tensor:
+    x = torch.rand(shape)
+    return x + x.mT
+
+
+VALUES = {
+    "aten::_linalg_svd": torch.linalg.svdvals,
+    "aten::_linalg_eigh": torch.linalg.eigvalsh,
+}
+
+
+def _values_with_warnings(operator: str, x: torch.Tensor) -> list[str]:
+    """Compute a matrix's values on the GPU, compare them with the CPU's, and return the warnings that were heard."""
+    result, heard = _heard(lambda: VALUES[operator](x.to("mps")).cpu())
+    torch.testing.assert_close(result, VALUES[operator](x), atol=1e-3, rtol=1e-3)
+    return heard
+
+
+def _warnings_foretold(operator: str, x: torch.Tensor) -> list[str]:
+    expected = refusals.outcome(operator, (x,))
+    return [expected.warning] if expected else []
+
+
 @pytest.mark.claim(used_in="metalsim.refusals.detours")
 def test_linalg_kernels_warn_beyond_their_limits(evidence):
     """svd and eigh are right without a word as long as a threadgroup's memory of 32 KiB holds what they stage.
@@ -122,30 +145,20 @@ def test_linalg_kernels_warn_beyond_their_limits(evidence):
     Beyond it they are right, too, and warn with the words and the numbers that `metalsim.refusals` has. That
     eigh leaves small work to the CPU without a word cannot be seen here.
     """
-
-    def symmetric(*shape: int) -> torch.Tensor:
-        x = torch.rand(shape)
-        return x + x.mT
-
-    values = {
-        "aten::_linalg_svd": torch.linalg.svdvals,
-        "aten::_linalg_eigh": torch.linalg.eigvalsh,
-    }
     asked = {  # within the limit first: each warning comes once in a process
         "svd of 64 x 128": ("aten::_linalg_svd", torch.rand(64, 128)),
-        "eigh of 3 times 64 x 64": ("aten::_linalg_eigh", symmetric(3, 64, 64)),
+        "eigh of 3 times 64 x 64": ("aten::_linalg_eigh", _symmetric(3, 64, 64)),
         "svd of 64 x 129": ("aten::_linalg_svd", torch.rand(64, 129)),
-        "eigh of 3 times 65 x 65": ("aten::_linalg_eigh", symmetric(3, 65, 65)),
+        "eigh of 3 times 65 x 65": ("aten::_linalg_eigh", _symmetric(3, 65, 65)),
     }
-    foretold, heard = {}, {}
-    for name, (operator, x) in asked.items():
-        result, warned = _heard(lambda operator=operator, x=x: values[operator](x.to("mps")).cpu())
-        torch.testing.assert_close(result, values[operator](x), atol=1e-3, rtol=1e-3)
-        expected = refusals.outcome(operator, (x,))
-        foretold[name] = [expected.warning] if expected else []
-        heard[name] = [text.split(" (Triggered")[0] for text in warned]
-        evidence(name, warned)
-    assert heard == foretold
+    foretold = {name: _warnings_foretold(*given) for name, given in asked.items()}
+
+    heard = {name: _values_with_warnings(*given) for name, given in asked.items()}
+    for name, told in heard.items():
+        evidence(name, told)
+
+    words = {name: [text.split(" (Triggered")[0] for text in told] for name, told in heard.items()}
+    assert words == foretold
 
 
 def _refused() -> dict[str, tuple]:
@@ -274,15 +287,17 @@ def test_events_measure(evidence):
     """
     a = torch.rand(1024, 1024).to("mps")
     start, end = (torch.mps.Event(enable_timing=True) for _ in range(2))
-    pairs = []
-    for _ in range(4):
+
+    def time_a_product() -> tuple[float, float]:
         torch.mps.synchronize()
         begin = time.perf_counter()
         start.record()
         a @ a
         end.record()
         end.synchronize()
-        pairs.append((start.elapsed_time(end), 1e3 * (time.perf_counter() - begin)))
+        return start.elapsed_time(end), 1e3 * (time.perf_counter() - begin)
+
+    pairs = [time_a_product() for _ in range(4)]
     evidence("milliseconds between events, and waited", pairs)
     between, waited = pairs[-1]
     if not ON_A_MAC and not between > 0:
@@ -321,13 +336,14 @@ def test_accelerator_counts_memory(evidence):
     torch.mps.synchronize()
     told.reset_peak_memory_stats()
     before = told.memory_allocated()
+
     block = torch.empty(16 * 2**20, dtype=torch.uint8, device="mps")
     during, peak = told.memory_allocated() - before, told.max_memory_allocated() - before
     del block
-    after = told.memory_allocated() - before
-    kept = told.max_memory_allocated() - before
+    after, kept = told.memory_allocated() - before, told.max_memory_allocated() - before
     told.reset_peak_memory_stats()
     reset = told.max_memory_allocated() - before
+
     evidence(
         "of 16 MiB",
         {"during": during, "peak": peak, "after": after, "peak after": kept, "peak reset": reset},
@@ -344,12 +360,14 @@ def test_pool_keeps_what_was_freed(evidence):
     """What the driver gave stays in PyTorch's pool when tensors are freed, until ``empty_cache``."""
     gc.collect()  # what other tests left
     torch.mps.empty_cache()
+
     block = torch.empty(64 * 2**20, dtype=torch.uint8, device="mps")
     full = torch.mps.driver_allocated_memory()
     del block
     freed = torch.mps.driver_allocated_memory()
     torch.mps.empty_cache()
     emptied = torch.mps.driver_allocated_memory()
+
     evidence("bytes with 64 MiB, freed, emptied", (full, freed, emptied))
     assert freed >= full - 2**20
     assert emptied < freed
@@ -363,8 +381,10 @@ def test_memory_fraction_wants_a_float():
         limit(0)
     with pytest.raises(ValueError, match=""):  # noqa: PT011  # its words are nobody's business
         limit(2.5)
-    for value in (0.0, 0.5, 1.7):
-        limit(value)
+
+    limit(0.0)
+    limit(0.5)
+    limit(1.7)
 
 
 @pytest.mark.claim(used_in="notebook 10, metallab.memory")
@@ -438,18 +458,18 @@ def test_autocast_keeps_to_its_lists(dtype, evidence):
 def test_grad_scaler_skips_infinities():
     """``GradScaler("mps")`` halves its scale and skips the step when a gradient is infinite, and else takes it."""
     weight = torch.nn.Parameter(torch.ones(4, device="mps"))
-    optimizer, scaler = (
-        torch.optim.SGD([weight], lr=0.5),
-        torch.amp.GradScaler("mps", init_scale=4.0),
-    )
-    seen = []
-    for factor in (1.0, float("inf")):
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    scaler = torch.amp.GradScaler("mps", init_scale=4.0)
+
+    def step(factor: float) -> tuple[float, float]:
         optimizer.zero_grad()
         scaler.scale((factor * weight).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
-        seen.append((weight[0].item(), scaler.get_scale()))
-    assert seen == [(0.5, 4.0), (0.5, 2.0)]
+        return weight[0].item(), scaler.get_scale()
+
+    assert step(1.0) == (0.5, 4.0)
+    assert step(float("inf")) == (0.5, 2.0)
 
 
 @pytest.mark.claim(used_in="pyproject.toml: why torch 2.15")

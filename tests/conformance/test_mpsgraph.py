@@ -6,7 +6,6 @@ Results are compared with NumPy in float64, or with PyTorch's own functions.
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -82,15 +81,11 @@ def test_operation(compute, name):
 
 def test_same_convolution(compute, G):
     x, w = (rng.normal(size=shape).astype(np.float32) for shape in [(2, 3, 5, 6), (4, 3, 3, 2)])
-    given = compute(
-        "convolution2DWithSourceTensor_weightsTensor_descriptor_name_",
-        x,
-        w,
-        mpsgraph.same_convolution(),
-    )
-    wanted = torch.nn.functional.conv2d(
-        torch.from_numpy(x).double(), torch.from_numpy(w).double(), padding="same"
-    )
+    selector = "convolution2DWithSourceTensor_weightsTensor_descriptor_name_"
+    given = compute(selector, x, w, mpsgraph.same_convolution())
+
+    exact, weights = torch.from_numpy(x).double(), torch.from_numpy(w).double()
+    wanted = torch.nn.functional.conv2d(exact, weights, padding="same")
     checks.assert_close(wanted.numpy(), given, "float32")
 
 
@@ -118,6 +113,7 @@ def test_quantised_convolution_is_right(G):
     """dequantize, convolve, quantize as one compiled graph is within one step of the same in float64."""
     x = rng.integers(-128, 128, (1, 3, 6, 6)).astype(np.int8)
     w = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+
     graph = G.MPSGraph.alloc().init()
     given = graph.placeholderWithShape_dataType_name_(list(x.shape), G.MPSDataTypeInt8, "x")
     real = graph.dequantizeTensor_scale_zeroPoint_dataType_name_(
@@ -128,9 +124,20 @@ def test_quantised_convolution_is_right(G):
     )
     q = graph.quantizeTensor_scale_zeroPoint_dataType_name_(y, 0.5, -5.0, G.MPSDataTypeInt8, None)
     (result,) = mpsgraph.compile(graph, [given], [q])(x)
+
     exact = torch.from_numpy((x.astype(float) - 3) * 0.05)
     wanted = torch.nn.functional.conv2d(exact, torch.from_numpy(w).double(), padding=1) / 0.5 - 5
     assert np.abs(result - wanted.round().clamp(-128, 127).numpy()).max() <= 1
+
+
+def _fourier(G, mode: str, *, is_inverse: bool = False):
+    """Return the descriptor of a Fourier transform."""
+    descriptor = G.MPSGraphFFTDescriptor.descriptor()
+    descriptor.setScalingMode_(getattr(G, f"MPSGraphFFTScalingMode{mode}"))
+    if is_inverse:
+        descriptor.setInverse_(True)
+        descriptor.setRoundToOddHermitean_(True)
+    return descriptor
 
 
 @pytest.mark.parametrize("mode", ["None", "Size", "Unitary"])
@@ -139,27 +146,20 @@ def test_real_to_hermitean_and_back(G, axes, mode):
     x = rng.normal(size=(4, 6, 5)).astype(np.float32)
     graph = G.MPSGraph.alloc().init()
     given = graph.placeholderWithShape_dataType_name_(list(x.shape), G.MPSDataTypeFloat32, None)
-    way = SimpleNamespace(
-        there=G.MPSGraphFFTDescriptor.descriptor(), back=G.MPSGraphFFTDescriptor.descriptor()
-    )
-    for each in vars(way).values():
-        each.setScalingMode_(getattr(G, f"MPSGraphFFTScalingMode{mode}"))
-    way.back.setInverse_(True)
-    way.back.setRoundToOddHermitean_(True)
-    spectrum = graph.realToHermiteanFFTWithTensor_axes_descriptor_name_(
-        given, axes, way.there, None
-    )
-    back = graph.HermiteanToRealFFTWithTensor_axes_descriptor_name_(spectrum, axes, way.back, None)
+
+    there, back = _fourier(G, mode), _fourier(G, mode, is_inverse=True)
+    spectrum = graph.realToHermiteanFFTWithTensor_axes_descriptor_name_(given, axes, there, None)
     parts = [
         graph.realPartOfTensor_name_(spectrum, None),
         graph.imaginaryPartOfTensor_name_(spectrum, None),
+        graph.HermiteanToRealFFTWithTensor_axes_descriptor_name_(spectrum, axes, back, None),
     ]
-    real, imaginary, returned = mpsgraph.compile(graph, [given], [*parts, back])(x)
+    real, imaginary, returned = mpsgraph.compile(graph, [given], parts)(x)
+
     count = np.prod([x.shape[axis] for axis in axes])
     scale = {"None": 1, "Size": 1 / count, "Unitary": count**-0.5}[mode]
-    np.testing.assert_allclose(
-        real + 1j * imaginary, np.fft.rfftn(x.astype(float), axes=axes) * scale, atol=1e-4
-    )
+    wanted = np.fft.rfftn(x.astype(float), axes=axes) * scale
+    np.testing.assert_allclose(real + 1j * imaginary, wanted, atol=1e-4)
     np.testing.assert_allclose(returned, x * count * scale**2, atol=1e-4 * count)
 
 
@@ -174,12 +174,13 @@ def test_results_are_read_back(G):
     inputs = [place(shape, G.MPSDataTypeFloat32, None) for shape in ([64, 48], [48, 32])]
     product = graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(*inputs, None)
     program = mpsgraph.compile(graph, inputs, [product])
-    for _ in range(2):
-        a, b = (
-            rng.normal(size=(64, 48)).astype(np.float32),
-            rng.normal(size=(48, 32)).astype(np.float32),
-        )
-        checks.assert_close(a @ b, program(a, b)[0], "float32")
+
+    first, second = (
+        (rng.normal(size=(64, 48)).astype(np.float32), rng.normal(size=(48, 32)).astype(np.float32))
+        for _ in range(2)
+    )
+    checks.assert_close(first[0] @ first[1], program(*first)[0], "float32")
+    checks.assert_close(second[0] @ second[1], program(*second)[0], "float32")
 
 
 STORE = """

@@ -290,7 +290,9 @@ def test_float64_that_comes_from_the_cpu_is_reported_where_it_is_moved():
 
 
 def test_a_float64_input_is_reported_and_not_what_a_model_makes_of_its_dtype():
-    make_alike = lambda x: x + torch.zeros(2, dtype=x.dtype, device=x.device)
+    def make_alike(x):
+        return x + torch.zeros(2, dtype=x.dtype, device=x.device)
+
     (given,) = mps_coverage(make_alike, torch.ones(2).double()).problems
     assert given.kind == "float64"
     assert "input 0 is" in given.text
@@ -574,7 +576,9 @@ def test_shapes_that_do_not_fit_are_told():
 
 
 def test_nms_needs_numbers_and_is_traced_on_the_cpu():
-    suppress = lambda boxes, scores: torchvision.ops.nms(boxes, scores, 0.5)
+    def suppress(boxes, scores):
+        return torchvision.ops.nms(boxes, scores, 0.5)
+
     covered = mps_coverage(suppress, torch.rand(5, 4), torch.rand(5))
     assert covered.traced_on == "cpu"
     assert of(covered, "nms").status == "native"

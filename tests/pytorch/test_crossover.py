@@ -211,9 +211,10 @@ def clock(monkeypatch):
     Not by assignment, which another test may have forbidden for the process.
     """
     now, timed = [0.0], allowance.Allowance
-    on_this_clock = lambda seconds: timed(seconds, lambda: now[0])
     monkeypatch.setenv("METALLAB_MODE", "fast")
-    monkeypatch.setattr(crossover.allowance, "Allowance", on_this_clock)
+    monkeypatch.setattr(
+        crossover.allowance, "Allowance", lambda seconds: timed(seconds, lambda: now[0])
+    )
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
         yield now
 
