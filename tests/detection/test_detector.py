@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -38,82 +39,142 @@ def one_thread():
 # The shipped weights.
 
 
-def test_the_shipped_detector_finds_what_it_never_saw():
-    frames = [scenes.still(seed, 320) for seed in range(500_000, 500_024)]
-    score = train_detector.evaluate(detector.load(), frames)
+@pytest.fixture(scope="module")
+def unseen():
+    """Pictures of which the shipped detector has seen none."""
+    return [scenes.still(seed, 320) for seed in range(500_000, 500_024)]
+
+
+def test_the_shipped_detector_finds_what_it_never_saw(unseen):
+    score = train_detector.evaluate(detector.load(), unseen)
     assert score.map50 > 0.93
     assert score.map50_95 > 0.83
     assert set(score.per_class) == set(scenes.CLASSES)
     assert min(score.per_class.values()) > 0.6
-    model = detector.load()
+
+
+def with_mixed_channels(model: nn.Module) -> nn.Module:
+    """Put the channels of a detector's head into another order."""
     with torch.no_grad():
         for weight in model.model[-1].parameters():
-            weight.copy_(weight.flip(0))  # the channels of the head in another order
-    broken_score = train_detector.evaluate(model, frames[:4])
-    assert broken_score.map50 < 0.2, "even a broken model passes"
+            weight.copy_(weight.flip(0))
+    return model
 
 
-def test_the_file_is_what_the_documents_say():
-    record = json.loads(detector.WEIGHTS.with_suffix(".json").read_text(encoding="utf-8"))
-    readme = (DATA / "README.md").read_text(encoding="utf-8")
-    assert detector.checksum(detector.WEIGHTS) == detector.SHA256 == record["sha256"]
-    name = f"weights/{detector.WEIGHTS.name}"
-    assert f"{detector.SHA256}  {name}" in readme
-    assert (
-        f"{detector.checksum(detector.WEIGHTS.with_suffix('.json'))}  weights/{detector.WEIGHTS.stem}.json"
-        in readme
-    )
+def test_a_broken_detector_has_a_low_score(unseen):
+    broken = with_mixed_channels(detector.load())
+    assert train_detector.evaluate(broken, unseen[:4]).map50 < 0.2
+
+
+RECORD = json.loads(detector.WEIGHTS.with_suffix(".json").read_text(encoding="utf-8"))
+README = (DATA / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_weights_have_the_checksum_that_code_and_record_name():
+    assert detector.checksum(detector.WEIGHTS) == detector.SHA256
+    assert RECORD["sha256"] == detector.SHA256
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+def test_the_documents_name_the_checksum_of_a_file(suffix):
+    path = detector.WEIGHTS.with_suffix(suffix)
+    assert f"{detector.checksum(path)}  weights/{path.name}" in README
+
+
+def test_the_weights_are_small_and_in_half_precision():
     assert detector.WEIGHTS.stat().st_size <= 6_000_000
-    assert record["device"] == "NVIDIA H200"
-    assert (
-        min(record["training_seeds"]) >= scenes.FIRST_TRAINING_SEED > max(record["held_out_seeds"])
-    )
-    for size, score in record["held_out"].items():
-        assert score["map50"] >= 0.9
-        assert score["map50_95"] >= 0.7
-        row = f"| {size.replace('x', ' x ')} | {score['map50']:.3f} | {score['map50_95']:.3f} |"
-        assert row in readme, f"data/README.md lacks {row}"
     with safe_open(detector.WEIGHTS, "pt") as file:
         dtypes = {file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
     assert dtypes == {torch.float16, torch.int64}
 
 
+def test_the_record_says_where_the_detector_was_trained():
+    assert RECORD["device"] == "NVIDIA H200"
+
+
+def test_no_scene_was_trained_on_and_held_out():
+    assert min(RECORD["training_seeds"]) >= scenes.FIRST_TRAINING_SEED
+    assert max(RECORD["held_out_seeds"]) < scenes.FIRST_TRAINING_SEED
+
+
+@pytest.mark.parametrize("size", RECORD["held_out"])
+def test_the_documents_have_the_scores_of_the_record(size):
+    score = RECORD["held_out"][size]
+    assert score["map50"] >= 0.9
+    assert score["map50_95"] >= 0.7
+    row = f"| {size.replace('x', ' x ')} | {score['map50']:.3f} | {score['map50_95']:.3f} |"
+    assert row in README
+
+
 # Loading and saving.
 
 
-def test_changed_weights_are_refused(tmp_path):
+@pytest.fixture
+def changed(tmp_path):
+    """A file of weights with another bit."""
     path, data = tmp_path / "changed.safetensors", bytearray(detector.WEIGHTS.read_bytes())
     data[-100] ^= 1
     path.write_bytes(data)
+    return path
+
+
+def test_changed_weights_are_refused(changed):
     with pytest.raises(ValueError, match="instead of " + detector.SHA256):
-        detector.load(path)
-    detector.load(path, sha256=None)
+        detector.load(changed)
+
+
+def test_weights_of_ones_own_are_loaded_without_a_checksum(changed):
+    assert not detector.load(changed, sha256=None).training
+
+
+def read_film() -> Iterator[np.ndarray]:
+    film = cv2.VideoCapture(str(detector.FILM))
+    while (read := film.read())[0]:
+        yield read[1]
 
 
 def test_ultralytics_opens_the_file_and_finds_things_in_the_film():
-    film = cv2.VideoCapture(str(detector.FILM))
     model = ultralytics.YOLO(detector.to_file())
-    counts = []
-    while (read := film.read())[0]:
-        counts.append(len(model.predict(read[1], device="cpu", verbose=False)[0].boxes))
-    assert len(counts) == 30
-    assert min(counts) >= 3
+    found = [model.predict(frame, device="cpu", verbose=False)[0] for frame in read_film()]
+    assert len(found) == 30
+    assert min(len(each.boxes) for each in found) >= 3
     assert list(model.names.values()) == list(scenes.CLASSES)
 
 
-def test_what_was_saved_comes_back(tmp_path):
-    path = tmp_path / "new" / "mine.safetensors"
-    mine = detector.build(scenes.CLASSES)
-    sha256 = train_detector.save(mine, path)
-    state = torch.get_rng_state()
-    back = detector.load(path, sha256)
-    assert torch.equal(torch.get_rng_state(), state), "the caller's random numbers moved on"
+@pytest.fixture(scope="module")
+def mine():
+    """A detector that knows nothing yet."""
+    return detector.build(scenes.CLASSES)
+
+
+@pytest.fixture(scope="module")
+def saved(mine, tmp_path_factory):
+    """Its file, in a folder that was not there, with its checksum."""
+    path = tmp_path_factory.mktemp("detector") / "new" / "mine.safetensors"
+    return path, train_detector.save(mine, path)
+
+
+def test_saved_weights_come_back_in_half_precision(mine, saved):
+    back = detector.load(*saved).state_dict()
+    expected = {
+        name: tensor.half().float() if tensor.is_floating_point() else tensor
+        for name, tensor in mine.state_dict().items()
+    }
+    assert back.keys() == expected.keys()
+    assert [name for name in back if not torch.equal(back[name], expected[name])] == []
+
+
+def test_a_loaded_detector_is_ready_to_be_asked(saved):
+    back = detector.load(*saved)
     assert not back.training
     assert next(back.parameters()).dtype == torch.float32
     assert back.names == {0: "ball", 1: "box", 2: "star", 3: "ring", 4: "heart", 5: "arrow"}
-    for name, tensor in mine.state_dict().items():
-        expected = tensor.half().float() if tensor.is_floating_point() else tensor
-        assert torch.equal(back.state_dict()[name], expected), name
+
+
+def test_loading_moves_no_random_numbers_of_the_caller(saved):
+    state = torch.get_rng_state()
+    detector.load(*saved)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 # The score.
@@ -122,38 +183,33 @@ def test_what_was_saved_comes_back(tmp_path):
 class Knowing(nn.Module):
     """A network that has been told the answers: some of the boxes, moved by a share of their width."""
 
-    pictures = 0
-
-    def __init__(self, frames, shift=0.0, every=1, turn=0, score=0.9):
+    def __init__(self, frames, *, shift=0.0, every=1, turn=0, score=0.9):
         super().__init__()
-        self.frames, self.shift, self.every, self.turn, self.score = (
-            list(frames),
-            shift,
-            every,
-            turn,
-            score,
-        )
+        self.frames, self.shift, self.every = list(frames), shift, every
+        self.turn, self.score = turn, score
         self.seen = 0
 
     def forward(self, images):
         frames = self.frames[self.seen : self.seen + len(images)]
-        assert [tuple(image.shape[1:]) for image in images] == [
-            frame.image.shape[:2] for frame in frames
-        ]
+        sizes = [frame.image.shape[:2] for frame in frames]
+        assert [tuple(image.shape[1:]) for image in images] == sizes
         self.seen += len(images)
-        Knowing.pictures += len(images)
+
         outputs = torch.zeros(len(images), 4 + 6, 12)
         for output, frame in zip(outputs, frames, strict=True):
-            boxes = torch.from_numpy(frame.boxes)[:: self.every]
-            classes = (torch.from_numpy(frame.classes)[:: self.every] + self.turn) % 6
-            size = boxes[:, 2:] - boxes[:, :2]
-            places = torch.arange(len(boxes))
-            output[:2, : len(boxes)] = (
-                (boxes[:, :2] + boxes[:, 2:]) / 2 + self.shift * size * torch.tensor([1, 0])
-            ).T
-            output[2:4, : len(boxes)] = size.T
-            output[4 + classes, places] = self.score
+            self.write(output, frame)
         return outputs, {}
+
+    def write(self, output, frame):
+        """Write the boxes of a frame, and a score for each."""
+        boxes = torch.from_numpy(frame.boxes)[:: self.every]
+        classes = (torch.from_numpy(frame.classes)[:: self.every] + self.turn) % 6
+        size = boxes[:, 2:] - boxes[:, :2]
+        centre = (boxes[:, :2] + boxes[:, 2:]) / 2 + self.shift * size * torch.tensor([1, 0])
+
+        output[:2, : len(boxes)] = centre.T
+        output[2:4, : len(boxes)] = size.T
+        output[4 + classes, torch.arange(len(boxes))] = self.score
 
 
 @pytest.fixture(scope="module")
@@ -162,23 +218,45 @@ def frames():
     return [scenes.still(seed, size) for seed, size in enumerate(sizes)]
 
 
-def test_the_score_is_the_share_of_what_was_found(frames):
-    """ultralytics' curve gives a perfect detector 0.995."""
-    Knowing.pictures = 0
-    perfect = train_detector.evaluate(Knowing(frames, score=0.3), iter(frames), batch=3)
-    assert Knowing.pictures == len(frames)
+def test_every_picture_is_shown_once(frames):
+    shown = []
+
+    class Noting(Knowing):
+        def forward(self, images):
+            shown.append(len(images))
+            return super().forward(images)
+
+    train_detector.evaluate(Noting(frames), iter(frames), batch=3)
+
+    assert sum(shown) == len(frames)
+
+
+def test_the_score_of_a_perfect_detector_is_1_however_sure_it_is(frames):
+    """ultralytics' curve gives it 0.995."""
+    perfect = train_detector.evaluate(Knowing(frames, score=0.3), frames, batch=3)
     assert perfect.map50 == pytest.approx(1, abs=0.01)
     assert perfect.map50_95 == pytest.approx(1, abs=0.01)
     assert set(perfect.per_class) == set(scenes.CLASSES)
-    # moved by a quarter of the width: the boxes share 0.75 of 1.25, so the thresholds 0.5, 0.55 (and 0.6, or not) count
+
+
+def test_boxes_beside_their_objects_count_at_low_thresholds_alone(frames):
+    """Moved by a quarter of the width they share 0.75 of 1.25: the thresholds 0.5, 0.55 and perhaps 0.6 count."""
     moved = train_detector.evaluate(Knowing(frames, shift=0.25), frames)
     assert moved.map50 > 0.95
     assert 0.19 < moved.map50_95 < 0.32
     assert np.mean(list(moved.per_class.values())) == pytest.approx(moved.map50_95)
-    half = train_detector.evaluate(Knowing(frames, every=2), frames)
-    assert 0.4 < half.map50 < 0.8
-    assert train_detector.evaluate(Knowing(frames, turn=1), frames).map50 < 0.05
-    assert train_detector.evaluate(Knowing(frames, score=0.0), frames).map50 == 0
+
+
+@pytest.mark.parametrize(
+    ("mistake", "low", "high"),
+    [
+        pytest.param({"every": 2}, 0.4, 0.8, id="every other one is found"),
+        pytest.param({"turn": 1}, 0.0, 0.05, id="another class"),
+        pytest.param({"score": 0.0}, 0.0, 0.0, id="nothing is found"),
+    ],
+)
+def test_the_score_is_the_share_of_what_was_found(frames, mistake, low, high):
+    assert low <= train_detector.evaluate(Knowing(frames, **mistake), frames).map50 <= high
 
 
 # ultralytics at home: in a process of its own, with a home, a folder and a build/ of its own.
@@ -204,30 +282,46 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
 """
 
 
-def test_ultralytics_stays_at_home(tmp_path):
-    home, build, here, copy = (
-        tmp_path / name for name in ("home", "build", "here", "copy_of_detector.py")
-    )
-    home.mkdir()
-    here.mkdir()
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A process without a network that builds a detector, with the folder that holds all of its folders."""
+    place = tmp_path_factory.mktemp("alone")
+    copy = place / "copy_of_detector.py"
     copy.write_text(Path(detector.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (place / "home").mkdir()
+    (place / "here").mkdir()
+
     set_by_tests = ("YOLO", "XDG", "OMP_NUM", "MPLCONFIG")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(set_by_tests)
     }
     environment |= {
-        "HOME": str(home),
+        "HOME": str(place / "home"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    program = f"BUILD, COPY = {str(build)!r}, {str(copy)!r}\n{ALONE}"
+    program = f"BUILD, COPY = {str(place / 'build')!r}, {str(copy)!r}\n{ALONE}"
+    command = [sys.executable, "-c", program]
     ran = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=here, capture_output=True, text=True
+        command, env=environment, cwd=place / "here", capture_output=True, text=True
     )
+    return ran, place
+
+
+def test_ultralytics_asks_no_network_and_installs_nothing(alone):
+    ran, _ = alone
     assert ran.stdout == "False False False None 1\n", ran.stderr
-    assert not list(home.rglob("*"))
-    assert not list(here.rglob("*"))
-    assert (build / "ultralytics" / "Ultralytics" / "settings.json").is_file()
+
+
+@pytest.mark.parametrize("folder", ["home", "here"])
+def test_ultralytics_writes_nothing_where_it_is_not_at_home(alone, folder):
+    _, place = alone
+    assert list((place / folder).rglob("*")) == []
+
+
+def test_ultralytics_keeps_its_settings_under_build(alone):
+    _, place = alone
+    assert (place / "build" / "ultralytics" / "Ultralytics" / "settings.json").is_file()
 
 
 def test_a_reader_s_own_settings_stay(monkeypatch):
@@ -250,52 +344,99 @@ class Serial(Executor):
         return map(function, *columns)
 
 
-def test_a_batch_holds_the_scenes_and_their_boxes():
-    size, seeds = (96, 96), range(7, 10)
-    data = train_detector.gather(train_detector.draw(Serial(), seeds, size), 3, size)
-    batch = data.batch(torch.tensor([2, 0]))
-    for place, seed in enumerate((9, 7)):
-        frame = scenes.still(seed, size)
-        assert np.array_equal(
-            (batch["img"][place] * 255).round().numpy().transpose(1, 2, 0), frame.image
-        )
-        mine = batch["batch_idx"] == place
-        assert batch["cls"][mine].tolist() == frame.classes.tolist()
-        centre, extent = batch["bboxes"][mine].split(2, 1)
-        assert torch.cat(
-            [centre - extent / 2, centre + extent / 2], 1
-        ).numpy() * 96 == pytest.approx(frame.boxes)
-    wide = train_detector.gather(train_detector.draw(Serial(), range(7, 8), (64, 96)), 1, (64, 96))
-    assert wide.images.shape == (1, 3, 64, 96)
+def gather(seeds, size):
+    return train_detector.gather(
+        train_detector.draw(Serial(), seeds, size), count=len(seeds), size=size
+    )
+
+
+def corners(boxes):
+    """The corners of boxes that are given by centre and size."""
+    centre, extent = boxes.split(2, 1)
+    return torch.cat([centre - extent / 2, centre + extent / 2], 1)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """The third and the first of three scenes, with seeds from 7 on."""
+    return gather(range(7, 10), (96, 96)).batch(torch.tensor([2, 0]))
+
+
+PLACES = pytest.mark.parametrize(("place", "seed"), [(0, 9), (1, 7)])
+
+
+@PLACES
+def test_a_batch_holds_the_pictures_of_its_scenes(batch, place, seed):
+    picture = (batch["img"][place] * 255).round().numpy().transpose(1, 2, 0)
+    assert np.array_equal(picture, scenes.still(seed, (96, 96)).image)
+
+
+@PLACES
+def test_a_batch_holds_the_boxes_of_its_scenes(batch, place, seed):
+    frame = scenes.still(seed, (96, 96))
+    mine = batch["batch_idx"] == place
+    assert batch["cls"][mine].tolist() == frame.classes.tolist()
+    assert corners(batch["bboxes"][mine]).numpy() * 96 == pytest.approx(frame.boxes)
+
+
+def test_boxes_of_a_wide_scene_are_shares_of_its_width():
+    wide = gather(range(7, 8), (64, 96))
     right = (wide.boxes[0, :, 0] + wide.boxes[0, :, 2] / 2).max() * 96
+    assert wide.images.shape == (1, 3, 64, 96)
     assert right == pytest.approx(scenes.still(7, (64, 96)).boxes[:, 2].max())
 
 
-def test_boxes_turn_with_their_picture():
+def one_bright_box():
+    """A batch of a dark picture with a bright box that is centred at (8, 4) of 40 x 20 pixels."""
     image = torch.full((1, 3, 20, 40), 0.2)
     image[:, :, 2:6, 4:12] = 0.9
-    batch = {"img": image, "bboxes": torch.tensor([[8 / 40, 4 / 20, 8 / 40, 4 / 20]])}
-    random, places = torch.Generator().manual_seed(0), set()
-    for _ in range(20):
-        got = train_detector.vary(batch, random)
-        rows, columns = torch.nonzero(
-            got["img"][0, 0] > got["img"][0, 0].float().mean() + 0.05, as_tuple=True
-        )
-        x, y = got["bboxes"][0, 0] * 40, got["bboxes"][0, 1] * 20
-        assert (columns.float().mean() + 0.5).item() == pytest.approx(x.item(), abs=1e-3)
-        assert (rows.float().mean() + 0.5).item() == pytest.approx(y.item(), abs=1e-3)
-        places.add((round(x.item()), round(y.item())))
-    assert len(places) == 4
-    assert batch["bboxes"][0, 0] == 8 / 40, "the stored boxes were changed"
+    return {"img": image, "bboxes": torch.tensor([[8 / 40, 4 / 20, 8 / 40, 4 / 20]])}
 
 
-def test_the_training_script_writes_weights_that_load(monkeypatch, tmp_path):
+def bright_centre(batch) -> list[float]:
+    """Where the bright pixels of a batch's picture are centred."""
+    picture = batch["img"][0, 0]
+    rows, columns = torch.nonzero(picture > picture.float().mean() + 0.05, as_tuple=True)
+    return [columns.float().mean().item() + 0.5, rows.float().mean().item() + 0.5]
+
+
+def box_centre(batch) -> list[float]:
+    return (batch["bboxes"][0, :2] * torch.tensor([40, 20])).tolist()
+
+
+@pytest.fixture(scope="module")
+def variations():
+    """Twenty variations of one picture, as training sees it."""
+    random, given = torch.Generator().manual_seed(0), one_bright_box()
+    return [train_detector.vary(given, random) for _ in range(20)]
+
+
+def test_boxes_turn_with_their_picture(variations):
+    boxes = [box_centre(each) for each in variations]
+    assert boxes == [pytest.approx(bright_centre(each), abs=1e-3) for each in variations]
+
+
+def test_a_picture_is_turned_in_four_ways(variations):
+    assert len({tuple(map(round, box_centre(each))) for each in variations}) == 4
+
+
+def test_varying_a_picture_leaves_the_stored_boxes_as_they_are():
+    given = one_bright_box()
+    random = torch.Generator().manual_seed(0)
+    varied = [train_detector.vary(given, random) for _ in range(20)]
+    assert [box_centre(given)] * 20 != [box_centre(each) for each in varied]
+    assert box_centre(given) == pytest.approx([8, 4])
+
+
+def test_the_training_script_writes_weights_that_load_and_their_record(monkeypatch, tmp_path):
     monkeypatch.setattr("train_detector.SIZES", ((96, 128),))
     monkeypatch.setattr("train_detector.ProcessPoolExecutor", lambda *_: Serial())
     wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]
+
     train_detector.main([*wish, "--out", str(tmp_path)])
+
     record = json.loads((tmp_path / "scenes_yolov5n.json").read_text())
-    detector.load(tmp_path / record["file"], record["sha256"])
+    assert not detector.load(tmp_path / record["file"], record["sha256"]).training
     assert record["training_seeds"] == [1_000_000, 1_000_003]
     assert record["held_out_seeds"] == [0, 1]
     assert record["held_out"]["128x96"]["map50"] < 0.2, "two steps cannot teach it"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,20 +17,28 @@ def cells_of(page):
     return {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
 
 
-def test_networks_of_the_page_compute_what_they_say():
-    """Two bodies fall towards each other, and a perceptron is products with a ReLU between them."""
+@pytest.fixture(scope="module")
+def races():
+    """What the page's cell of plain functions defines."""
     import jax
 
     space = {"np": np, "jax": jax, "jnp": jax.numpy}
     exec(cells_of("52_compile_with_jit")["race-plain"], space)
-    at, speed = space["n_body"](
-        np.array([3.0, 1.0]), np.array([[0.0, 0, 0], [2, 0, 0]]), np.zeros((2, 3))
-    )
+    return space
+
+
+def test_two_bodies_of_the_page_fall_towards_each_other(races):
+    masses, places = np.array([3.0, 1.0]), np.array([[0.0, 0, 0], [2, 0, 0]])
+    at, speed = races["n_body"](masses, places, np.zeros((2, 3)))
+
     pull = 2 / (4 + 0.0025) ** 1.5
     np.testing.assert_allclose(speed, [[0.01 * pull, 0, 0], [-0.03 * pull, 0, 0]])
     np.testing.assert_allclose(at, [[0.01 * speed[0, 0], 0, 0], [2 + 0.01 * speed[1, 0], 0, 0]])
+
+
+def test_the_perceptron_of_the_page_is_products_with_a_relu_between_them(races):
     first, last = np.array([[1.0, -1.0]]), np.array([[2.0], [5.0]])
-    assert space["mlp"]([first, last], np.array([[3.0], [-3.0]])).tolist() == [[6.0], [15.0]]
+    assert races["mlp"]([first, last], np.array([[3.0], [-3.0]])).tolist() == [[6.0], [15.0]]
 
 
 PRETEND_MAC = """
@@ -51,27 +61,59 @@ refused = [c.refused for c in every if c.refused]
 """
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", ["51_transform_with_jax", "52_compile_with_jit"])
-def test_pages_run_with_an_apple_gpu(page, tmp_path):
-    """A second CPU device of JAX stands in for the GPU; not run on a Mac."""
+@functools.cache
+def run_on_an_apple_gpu(page: str, folder: Path) -> isolated.Outcome:
+    """Run a page with a second CPU device of JAX in the GPU's place; not run on a Mac."""
     settings = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "METALLAB_MODE": "fast",
         "MPLBACKEND": "agg",
+        "METALLAB_OUT": str(folder),
+        "JAX_PLATFORMS": "cpu",
     }
     ran = isolated.run(
         PRETEND_MAC.replace("PAGE", repr(str(paths.NOTEBOOKS / f"{page}.ipynb"))),
         results=["compared", "refused", "elsewhere"],
-        environment=settings | {"METALLAB_OUT": str(tmp_path), "JAX_PLATFORMS": "cpu"},
+        environment=settings,
     )
     assert ran.ok, ran.detail
-    assert ran["elsewhere"] == set(), "new arrays went elsewhere than to the page's device"
-    assert ran["refused"] == []
-    assert list(tmp_path.rglob(f"{page}.json")), "its records are saved"
-    if page.startswith("07_"):
-        return
-    for task in ("inference, latency", "gradient, latency", "inference, throughput"):
-        devices = ran["compared"][f"MLP, {task}"]
-        assert (devices["CPU"][-4:], devices["GPU"][-4:]) == (" CPU", " GPU"), task
+    return ran
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where pages save their records."""
+    return tmp_path_factory.mktemp("out")
+
+
+PAGES = pytest.mark.parametrize("page", ["51_transform_with_jax", "52_compile_with_jit"])
+
+
+@pytest.mark.nightly
+@PAGES
+def test_arrays_of_a_page_are_made_on_its_apple_gpu(page, folder):
+    assert run_on_an_apple_gpu(page, folder)["elsewhere"] == set()
+
+
+@pytest.mark.nightly
+@PAGES
+def test_comparisons_of_a_page_are_made_with_an_apple_gpu_and_saved(page, folder):
+    assert run_on_an_apple_gpu(page, folder)["refused"] == []
+    assert list(folder.rglob(f"{page}.json"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "task", ["inference, latency", "gradient, latency", "inference, throughput"]
+)
+def test_a_perceptron_races_on_the_cpu_and_on_an_apple_gpu(task, folder):
+    ran = run_on_an_apple_gpu("52_compile_with_jit", folder)
+    devices = ran["compared"][f"MLP, {task}"]
+    assert devices["CPU"].endswith(" CPU")
+    assert devices["GPU"].endswith(" GPU")
+
+
+@pytest.mark.nightly
+def test_a_program_that_ends_its_process_ends_no_page(folder):
+    ran = run_on_an_apple_gpu("52_compile_with_jit", folder)
     assert "os.abort(): crashed" in ran.printed

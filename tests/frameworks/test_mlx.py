@@ -54,9 +54,12 @@ def test_a_function_that_returns_no_array_is_refused():
         timing.measure(forgets, on=device.cpu(framework="mlx"), budget=BUDGET)
 
 
-def test_work_is_held_to_its_device():
+def test_work_is_held_to_the_cpu():
     with device.cpu(framework="mlx").active():
         assert mx.default_device() == mx.Device(mx.cpu)
+
+
+def test_the_device_that_is_picked_for_mlx_says_so():
     lab = device.pick(framework="mlx")
     assert lab.framework == "mlx"
     assert ("by MLX" in str(lab.banner())) == (lab.kind == "cpu")
@@ -88,19 +91,30 @@ def run(kernel, a=MATRIX, **more):
     return kernel(inputs=[a], **about | more)[0]
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
-def test_shapes_and_strides_are_handed_over(contiguous):
-    """Those of a copy in rows, or of the array as it lies in memory."""
+COPIED_OR_NOT = pytest.mark.parametrize(
+    "contiguous", [True, False], ids=["a copy in rows", "as it lies in memory"]
+)
+
+
+@COPIED_OR_NOT
+def test_a_kernel_reads_by_the_shapes_and_strides_that_it_is_given(contiguous):
     kernel = kernels.SimulatedKernel(**TRANSPOSED, ensure_row_contiguous=contiguous)
     assert np.array(run(kernel, init_value=0)).tolist() == [[0, 8], [4, 10], [6, 12]]
+
+
+@COPIED_OR_NOT
+def test_strides_are_those_of_the_copy_or_of_the_array(contiguous):
     steps = TRANSPOSED | {"source": "out[thread_position_in_grid.x] = a_strides[1];"}
     kernel = kernels.SimulatedKernel(**steps, ensure_row_contiguous=contiguous)
     assert set(np.array(run(kernel)).flat) == {1 if contiguous else 3}
 
 
-def test_what_a_kernel_does_not_write_stands_out():
+def test_what_a_kernel_does_not_write_is_nan():
+    assert np.isnan(np.array(run(kernels.SimulatedKernel(**TRANSPOSED)))[0, 0])
+
+
+def test_what_a_kernel_does_not_write_is_the_value_that_was_asked_for():
     kernel = kernels.SimulatedKernel(**TRANSPOSED)
-    assert np.isnan(np.array(run(kernel))[0, 0])
     assert np.array(run(kernel, init_value=7))[0, 0] == 7
 
 
@@ -114,12 +128,21 @@ def test_verbose_prints_as_mlx_does(capfd):
     assert printed.count("```") == 2
 
 
-def test_metal_is_left_alone_where_it_is(monkeypatch):
-    before = mx.fast.metal_kernel
-    monkeypatch.setattr(mx.fast, "metal_kernel", before)  # back at the end
+@pytest.fixture
+def metal_kernel(monkeypatch):
+    """MLX's function for kernels, which is there again at the end."""
+    monkeypatch.setattr(mx.fast, "metal_kernel", mx.fast.metal_kernel)
+    return mx.fast.metal_kernel
+
+
+def test_metal_is_left_alone_where_it_is(metal_kernel, monkeypatch):
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     assert kernels.install() == "Metal runs the kernels of MLX."
-    assert mx.fast.metal_kernel is before
+    assert mx.fast.metal_kernel is metal_kernel
+
+
+@pytest.mark.usefixtures("metal_kernel")
+def test_where_metal_is_not_kernels_of_mlx_are_simulated(monkeypatch):
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     assert kernels.install().startswith("SIMULATED")
     assert mx.fast.metal_kernel is kernels.SimulatedKernel

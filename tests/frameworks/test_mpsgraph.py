@@ -28,7 +28,7 @@ def mps():
 
 @pytest.fixture
 def difference(mps):
-    """A graph of a - 2 b, with its placeholders."""
+    """A compiled graph of a and b, whose results are a - 2 b and 2 b."""
     graph = mps.MPSGraph.alloc().init()
     a, b = (
         graph.placeholderWithShape_dataType_name_([2, 3], mps.MPSDataTypeFloat32, name)
@@ -36,13 +36,8 @@ def difference(mps):
     )
     two = mpsgraph.constant(graph, np.full((2, 3), 2, np.float32))
     doubled = graph.multiplicationWithPrimaryTensor_secondaryTensor_name_(b, two, None)
-    return (
-        graph,
-        a,
-        b,
-        graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, doubled, None),
-        doubled,
-    )
+    result = graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, doubled, None)
+    return mpsgraph.compile(graph, [a, b], [result, doubled])
 
 
 class Turned:
@@ -58,32 +53,65 @@ class Turned:
         return run(queue, inputs[::-1], results[::-1], descriptor)
 
 
-def test_each_array_reaches_its_placeholder(difference):
-    graph, a, b, result, doubled = difference
-    program = mpsgraph.compile(graph, [a, b], [result, doubled])
-    x, y = (np.random.default_rng(seed).normal(size=(2, 3)).astype(np.float32) for seed in (0, 1))
-    orders = {"feeds": program.feeds[::-1], "targets": program.targets[::-1]}
-    for made in (program, replace(program, executable=Turned(program.executable), **orders)):
-        outputs = made(x, y)
-        np.testing.assert_allclose(outputs[0], x - 2 * y, rtol=1e-6)
-        np.testing.assert_allclose(outputs[1], 2 * y, rtol=1e-6)
-    with pytest.raises(
-        ValueError, match=r"this input is float32 of shape \(2, 3\), and an array float64"
-    ):
-        program(x, y.astype(np.float64))
-    with pytest.raises(ValueError, match=r"shape \(2, 3\), and an array float32 \(3, 2\)"):
-        program(x.T.copy(), y)
-    with pytest.raises(ValueError, match="takes 2 arrays, and 1 were given"):
-        program(x)
+def turn(program):
+    """Return a program as a compiler may put it, with its inputs and outputs in the other order."""
+    return replace(
+        program,
+        executable=Turned(program.executable),
+        feeds=program.feeds[::-1],
+        targets=program.targets[::-1],
+    )
 
 
-def test_dtypes_have_their_numbers(mps):
-    assert mpsgraph.data_type("uint8") == mps.MPSDataTypeUInt8
-    assert mpsgraph.data_type(np.int8) == mps.MPSDataTypeInt8
-    assert mpsgraph.data_type(np.dtype(bool)) == mps.MPSDataTypeBool
-    with pytest.raises(
-        ValueError, match=r"Metal has no float64; float32, .* cast the array with astype"
-    ):
+X, Y = (np.random.default_rng(seed).normal(size=(2, 3)).astype(np.float32) for seed in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda program: program, turn], ids=["in order", "in the other order"]
+)
+def test_each_array_reaches_its_placeholder(difference, change):
+    result, doubled = change(difference)(X, Y)
+    np.testing.assert_allclose(result, X - 2 * Y, rtol=1e-6)
+    np.testing.assert_allclose(doubled, 2 * Y, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        pytest.param(
+            (X, Y.astype(np.float64)),
+            r"this input is float32 of shape \(2, 3\), and an array float64",
+            id="another dtype",
+        ),
+        pytest.param(
+            (X.T.copy(), Y), r"shape \(2, 3\), and an array float32 \(3, 2\)", id="another shape"
+        ),
+        pytest.param((X,), "takes 2 arrays, and 1 were given", id="too few"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(difference, arrays, words):
+    with pytest.raises(ValueError, match=words):
+        difference(*arrays)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        pytest.param("uint8", "MPSDataTypeUInt8", id="a name"),
+        pytest.param(np.int8, "MPSDataTypeInt8", id="a type of NumPy"),
+        pytest.param(np.dtype(bool), "MPSDataTypeBool", id="a dtype of NumPy"),
+    ],
+)
+def test_a_dtype_has_its_number(mps, dtype, name):
+    assert mpsgraph.data_type(dtype) == getattr(mps, name)
+
+
+def test_a_dtype_that_metal_does_not_have_is_refused_with_a_way_out():
+    with pytest.raises(ValueError, match=r"no float64; float32, .* cast the array with astype"):
         mpsgraph.data_type("float64")
+
+
+def test_a_dtype_that_numpy_does_not_have_is_refused_with_a_way_out(mps):
+    tensor = SimpleNamespace(dataType=lambda: mps.MPSDataTypeBFloat16)
     with pytest.raises(ValueError, match=r"none of float32, .*: cast it in the graph"):
-        mpsgraph.dtype_of(SimpleNamespace(dataType=lambda: mps.MPSDataTypeBFloat16))
+        mpsgraph.dtype_of(tensor)

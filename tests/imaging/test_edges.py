@@ -30,43 +30,77 @@ def test_pairs_of_float16_are_right_or_refused():
 
 
 @pytest.mark.parametrize(
-    ("operator", "name", "mistake"),
+    ("operator", "owner", "mistake"),
     [
-        ("sort", "sort", lambda x, dim, stable: torch.sort(x.nan_to_num(0), dim)),
-        (
-            "argsort",
-            "argsort",
-            lambda x, dim, stable, descending=False: (-x if descending else x).sort(dim).indices,
+        pytest.param(
+            "sort",
+            torch.Tensor,
+            lambda x, dim, stable: torch.sort(x.nan_to_num(0), dim),
+            id="a sort without NaN",
         ),
-        ("cumsum", None, lambda x, dim: x.nan_to_num(0).sum(dim, keepdim=True).expand_as(x)),
-        ("irfftn", None, lambda x, s, dim, norm: torch.zeros(4, 6, 5, 9)),
-        ("conv3d", None, lambda x, w: torch.zeros(1)),
-        ("grid_sample", None, functools.partial(torch.nn.functional.grid_sample, mode="nearest")),
+        pytest.param(
+            "argsort",
+            torch.Tensor,
+            lambda x, dim, stable, descending=False: (-x if descending else x).sort(dim).indices,
+            id="an argsort that is not stable",
+        ),
+        pytest.param(
+            "cumsum",
+            torch,
+            lambda x, dim: x.nan_to_num(0).sum(dim, keepdim=True).expand_as(x),
+            id="a cumulative sum of everything",
+        ),
+        pytest.param(
+            "irfftn", torch.fft, lambda x, s, dim, norm: torch.zeros(4, 6, 5, 9), id="zeros"
+        ),
+        pytest.param(
+            "conv3d", torch.nn.functional, lambda x, w: torch.zeros(1), id="another shape"
+        ),
+        pytest.param(
+            "grid_sample",
+            torch.nn.functional,
+            functools.partial(torch.nn.functional.grid_sample, mode="nearest"),
+            id="sampling of the nearest",
+        ),
     ],
 )
-def test_a_wrong_operator_is_found(operator, name, mistake, monkeypatch):
-    owner = {
-        "irfftn": torch.fft,
-        "conv3d": torch.nn.functional,
-        "grid_sample": torch.nn.functional,
-    }.get(operator, torch.Tensor if name else torch)
+def test_a_wrong_operator_is_found(operator, owner, mistake, monkeypatch):
     monkeypatch.setattr(owner, operator, mistake)
     outcomes = [case.outcome(CPU) for case in edges.cases(operator)]
     assert any(each.outcome == "differs" for each in outcomes)
 
 
-def test_the_table_names_what_does_not_agree():
-    no, yes = Parity("refused", "no"), Parity("agrees")
-    refused = dict.fromkeys(["empty", "one element"], no)
-    many = {f"{n}-D": no for n in range(12)}
-    both = {"ties": yes, "empty": yes}
-    cases = refused | {"ties": yes, "NaN": Parity("differs", "2 of 6")}
-    survey = {"sort": cases, "cumsum": both, "cumprod": both, "fftn": many}
-    head, sort, fftn, others = repr(edges.table(survey, "a GPU")).splitlines()
-    assert re.split(r"\s{2,}", head) == ["operator", "a GPU", "what does not agree"]
-    assert "1 of 4 agree   NaN: DIFFERS: 2 of 6; empty: refused: no (also: one element)" in sort
-    assert "0 of 12 agree  0-D: refused: no (also: 1-D; ...; 11-D)" in fftn
-    assert re.split(r"\s{2,}", others) == ["cumsum, cumprod", "all 4 agree"]
+AGREES, REFUSED, DIFFERS = Parity("agrees"), Parity("refused", "no"), Parity("differs", "2 of 6")
+SURVEY = {
+    "sort": {"empty": REFUSED, "one element": REFUSED, "ties": AGREES, "NaN": DIFFERS},
+    "cumsum": {"ties": AGREES, "empty": AGREES},
+    "cumprod": {"ties": AGREES, "empty": AGREES},
+    "fftn": {f"{n}-D": REFUSED for n in range(12)},
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """The lines of the table of a survey."""
+    return repr(edges.table(SURVEY, "a GPU")).splitlines()
+
+
+def test_the_table_has_a_column_of_the_device(table):
+    assert re.split(r"\s{2,}", table[0]) == ["operator", "a GPU", "what does not agree"]
+
+
+def test_the_table_names_what_does_not_agree_with_wrong_results_first(table):
+    sort = "1 of 4 agree   NaN: DIFFERS: 2 of 6; empty: refused: no (also: one element)"
+    assert sort in table[1]
+
+
+def test_the_table_names_the_first_and_the_last_of_many_cases(table):
+    assert "0 of 12 agree  0-D: refused: no (also: 1-D; ...; 11-D)" in table[2]
+
+
+def test_operators_that_agree_everywhere_stand_in_the_last_row(table):
+    assert len(table) == 4
+    assert re.split(r"\s{2,}", table[3]) == ["cumsum, cumprod", "all 4 agree"]
 
 
 def test_a_case_computes_in_its_dtype():

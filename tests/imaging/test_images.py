@@ -17,39 +17,64 @@ def drawn(figure):
     return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.get_images()]
 
 
-def test_every_way_to_store_a_picture_is_drawn_alike(caplog):
-    tensor = torch.tensor(COLOURS).permute(2, 0, 1).requires_grad_()
-    panels = {"array": COLOURS, "tensor": tensor, "batch of one": tensor[None]}
-    for picture in drawn(images.show(panels, "alike", on=HERE)):
-        assert np.array_equal(picture, COLOURS.clip(0, 1))
+TENSOR = torch.tensor(COLOURS).permute(2, 0, 1).requires_grad_()
+STORED = {"array": COLOURS, "tensor": TENSOR, "batch of one": TENSOR[None]}
+
+
+@pytest.mark.parametrize("picture", STORED.values(), ids=STORED)
+def test_every_way_to_store_a_picture_is_drawn_alike(picture, caplog):
+    (shown,) = drawn(images.show({"a": picture}, "alike", on=HERE))
+    assert np.array_equal(shown, COLOURS.clip(0, 1))
     assert not caplog.records, "matplotlib had to cut values itself"
-    for shape in ((1, 4, 5), (1, 1, 4, 5)):
-        assert drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))[0].shape == (
-            4,
-            5,
-        )
 
 
-def test_names_device_and_sizes_are_told():
-    grey = COLOURS[..., 0]
-    figure = images.show(
-        {"dull": np.full((4, 5), 0.4), "b": grey, "c": grey, "d": grey[:2]}, "Four", on=HERE
-    )
-    axes = figure.axes
-    assert np.array_equal(drawn(figure)[1], grey.clip(0, 1))
-    shades = axes[0].get_images()[0].to_rgba(np.array([[0, 0.4, 1]]))[0, :, 0]
-    assert shades == pytest.approx([0, 0.4, 1], abs=1 / 255), "a dull picture is drawn dull"
-    assert [place.get_title(loc="left") for place in axes] == ["dull", "b", "c", "d"]
-    assert figure._suptitle.get_text() == "Four\nNVIDIA H200"
-    assert figure.get_label() == "Four: dull (4 x 5), b (4 x 5), c (4 x 5), d (2 x 5)"
-    simulated = images.show(
-        {"a": grey}, "One", on=PyTorchDevice("mps", "Apple GPU", simulated=True)
-    )
-    assert "SIMULATED" in simulated._suptitle.get_text()
-    two = {"two": np.zeros((2, 4, 5))}
-    for wrong, message in (({"flat": grey[0]}, "'flat' has shape"), (two, "has shape .2, 4, 5.")):
-        with pytest.raises(ValueError, match=message):
-            images.show(wrong, "wrong", on=HERE)
+@pytest.mark.parametrize("shape", [(1, 4, 5), (1, 1, 4, 5)], ids=["a picture", "a batch of one"])
+def test_a_picture_of_one_channel_is_drawn_grey(shape):
+    (shown,) = drawn(images.show({"grey": torch.full(shape, 0.5)}, "grey", on=HERE))
+    assert shown.shape == (4, 5)
+
+
+GREY = COLOURS[..., 0]
+SIMULATED = PyTorchDevice("mps", "Apple GPU", simulated=True)
+
+
+def test_a_dull_picture_is_drawn_dull():
+    figure = images.show({"dull": np.full((4, 5), 0.4)}, "One", on=HERE)
+    (image,) = figure.axes[0].get_images()
+    shades = image.to_rgba(np.array([[0, 0.4, 1]]))[0, :, 0]
+    assert shades == pytest.approx([0, 0.4, 1], abs=1 / 255)
+
+
+def test_each_picture_stands_under_its_name():
+    figure = images.show({"a": GREY, "b": GREY[:2]}, "Two", on=HERE)
+    assert [place.get_title(loc="left") for place in figure.axes] == ["a", "b"]
+    assert np.array_equal(drawn(figure)[1], GREY[:2].clip(0, 1))
+
+
+def test_the_title_names_the_device():
+    figure = images.show({"a": GREY}, "One", on=HERE)
+    assert figure._suptitle.get_text() == "One\nNVIDIA H200"
+
+
+def test_the_words_for_a_figure_tell_names_and_sizes():
+    figure = images.show({"a": GREY, "b": GREY[:2]}, "Two", on=HERE)
+    assert figure.get_label() == "Two: a (4 x 5), b (2 x 5)"
+
+
+def test_pictures_of_a_simulated_gpu_say_so():
+    assert "SIMULATED" in images.show({"a": GREY}, "One", on=SIMULATED)._suptitle.get_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        pytest.param("flat", GREY[0], "'flat' has shape", id="one dimension"),
+        pytest.param("two", np.zeros((2, 4, 5)), "has shape .2, 4, 5.", id="two channels"),
+    ],
+)
+def test_what_is_no_picture_is_refused(name, array, words):
+    with pytest.raises(ValueError, match=words):
+        images.show({name: array}, "wrong", on=HERE)
 
 
 def test_the_middle_is_enlarged():
@@ -60,7 +85,13 @@ def test_the_middle_is_enlarged():
 
 def test_a_photograph_is_a_batch_of_one_from_0_to_1():
     photograph = images.photograph(torch.device("cpu"), every=4)
-    assert (photograph.shape, photograph.dtype) == ((1, 3, 96, 128), torch.float32)
+    assert photograph.shape == (1, 3, 96, 128)
+    assert photograph.dtype == torch.float32
     assert 0 <= photograph.min() < 0.1
     assert 0.9 < photograph.max() <= 1
-    assert torch.equal(images.photograph(torch.device("cpu"))[..., ::4, ::4], photograph)
+
+
+def test_a_small_photograph_has_every_fourth_pixel_of_the_whole_one():
+    whole = images.photograph(torch.device("cpu"))
+    small = images.photograph(torch.device("cpu"), every=4)
+    assert torch.equal(whole[..., ::4, ::4], small)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -15,23 +16,34 @@ def same(ours, theirs):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-12, atol=1e-12)
 
 
-def test_convolution_in_three_dimensions():
-    video, weights = RNG.normal(size=(2, 3, 4, 6, 7)), RNG.normal(size=(5, 3, 2, 3, 2))
-    for given in (video, video[:0], np.where(video > 1.5, np.nan, video)):
-        same(
-            references.convolution3d(given, weights),
-            F.conv3d(torch.tensor(given), torch.tensor(weights)),
-        )
+VIDEO, WEIGHTS = RNG.normal(size=(2, 3, 4, 6, 7)), RNG.normal(size=(5, 3, 2, 3, 2))
 
 
-def test_sampling_between_and_outside_of_the_pixels():
-    picture, grid = RNG.normal(size=(2, 3, 5, 4)), RNG.uniform(-1.5, 1.5, (2, 6, 8, 2))
-    holes = np.where(picture > 1.5, np.nan, picture)
-    for given, places in (
-        (picture, grid),
-        (picture[..., :1, :1], grid),
-        (picture, grid[:, :0]),
-        (holes, grid),
-    ):
-        theirs = F.grid_sample(torch.tensor(given), torch.tensor(places), align_corners=True)
-        same(references.sample_grid(given, places), theirs)
+@pytest.mark.parametrize(
+    "video",
+    [
+        pytest.param(VIDEO, id="numbers"),
+        pytest.param(VIDEO[:0], id="nothing"),
+        pytest.param(np.where(VIDEO > 1.5, np.nan, VIDEO), id="NaN"),
+    ],
+)
+def test_convolution_in_three_dimensions(video):
+    theirs = F.conv3d(torch.tensor(video), torch.tensor(WEIGHTS))
+    same(references.convolution3d(video, WEIGHTS), theirs)
+
+
+PICTURE, GRID = RNG.normal(size=(2, 3, 5, 4)), RNG.uniform(-1.5, 1.5, (2, 6, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("picture", "places"),
+    [
+        pytest.param(PICTURE, GRID, id="numbers"),
+        pytest.param(PICTURE[..., :1, :1], GRID, id="one pixel"),
+        pytest.param(PICTURE, GRID[:, :0], id="no places"),
+        pytest.param(np.where(PICTURE > 1.5, np.nan, PICTURE), GRID, id="NaN"),
+    ],
+)
+def test_sampling_between_and_outside_of_the_pixels(picture, places):
+    theirs = F.grid_sample(torch.tensor(picture), torch.tensor(places), align_corners=True)
+    same(references.sample_grid(picture, places), theirs)
