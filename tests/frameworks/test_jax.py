@@ -55,7 +55,7 @@ for cell in json.load(open(PAGE))["cells"]:
 shown = [value for value in space.values() if isinstance(value, (jax.Array, dict, list))]
 arrays = [leaf for leaf in jax.tree.leaves(shown) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
 elsewhere = {str(d) for array in arrays for d in array.devices()} - {str(cpus[1])}
-every = space.get("every", [])
+every = [each for group in space.get("raced", {}).values() for each in group]
 compared = {c.name: {key: m.device.split(",")[0] for key, m in c.measurements.items()} for c in every}
 refused = [c.refused for c in every if c.refused]
 """

@@ -43,15 +43,17 @@ def test_without_its_dropout_it_scores_as_the_decoder(monkeypatch):
         torch.testing.assert_close(found.load()(tokens), decoder.load()(tokens))
 
 
-def test_a_vote_of_whole_drafts_is_that_of_mode():
-    one, other = found.Writer(layers=0), repaired.Writer(layers=0)
-    for seed in range(20):
-        drafts = torch.randint(4, (9,), generator=torch.Generator().manual_seed(seed))
-        most = drafts.bincount().max()
-        for writer in (one, other):
-            chosen = writer.vote(drafts)
-            assert chosen.shape == (1,)
-            assert (drafts == chosen).sum() == most
+def drafts_of(seed: int) -> torch.Tensor:
+    return torch.randint(4, (9,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("module", [found, repaired], ids=["found", "repaired"])
+def test_a_vote_is_for_a_character_that_most_drafts_have(module, seed):
+    drafts = drafts_of(seed)
+    chosen = module.Writer(layers=0).vote(drafts)
+    assert chosen.shape == (1,)
+    assert (drafts == chosen).sum() == drafts.bincount().max()
 
 
 MOVES = f"""
@@ -110,8 +112,18 @@ def test_the_repaired_writer_learns_on_an_apple_gpu(moved):
     assert moved["learned"] is True
 
 
-@pytest.mark.parametrize(("module", "runs"), [(found, False), (repaired, True)])
-def test_coverage_tells_the_two_apart(module, runs):
+TELLS_APART = pytest.mark.parametrize(
+    ("module", "runs"),
+    [pytest.param(found, False, id="found"), pytest.param(repaired, True, id="repaired")],
+)
+
+
+@TELLS_APART
+def test_coverage_tells_the_two_writers_apart(module, runs):
     tokens = corpus.encode(PROMPT)[None]
     assert coverage.mps_coverage(module.load(), tokens).runs is runs
+
+
+@TELLS_APART
+def test_coverage_tells_their_votes_apart(module, runs):
     assert coverage.mps_coverage(module.Writer(layers=0).vote, torch.zeros(5).long()).runs is runs

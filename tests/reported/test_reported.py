@@ -31,12 +31,23 @@ def test_every_row_has_a_chip_of_the_table_and_none_is_of_a_phone():
     assert not re.search(r"iphone|ipad|\bA1\d\b", told, re.IGNORECASE)
 
 
-def test_every_row_has_an_address_a_value_and_a_unit():
-    for entry in ENTRIES:
-        assert entry.quantity.address.startswith("https://"), entry
-        assert entry.quantity.value > 0
-        assert entry.quantity.unit
-        assert re.fullmatch(r"\d{4}(-\d\d){0,2}", entry.date)
+def name_of(entry) -> str:
+    return f"{entry.chip}, {entry.what}"
+
+
+EVERY_ENTRY = pytest.mark.parametrize("entry", ENTRIES, ids=name_of)
+
+
+@EVERY_ENTRY
+def test_a_row_has_an_address_a_value_and_a_unit(entry):
+    assert entry.quantity.address.startswith("https://")
+    assert entry.quantity.value > 0
+    assert entry.quantity.unit
+
+
+@EVERY_ENTRY
+def test_the_date_of_a_row_is_a_year_a_month_or_a_day(entry):
+    assert re.fullmatch(r"\d{4}(-\d\d){0,2}", entry.date)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +73,13 @@ def test_nothing_comes_from_a_source_that_forbids_adaptation():
     assert not any("ND" in entry.licence for entry in ENTRIES)
 
 
-def test_only_files_that_were_fetched_were_read_in_full():
-    threads = re.compile(r"/(issues|pull)/\d+")
-    for entry in ENTRIES:
-        if threads.search(entry.quantity.address):
-            assert entry.sure is not Sure.FULL, entry.quantity.address
+THREAD = re.compile(r"/(issues|pull)/\d+")
+OF_THREADS = [entry for entry in ENTRIES if THREAD.search(entry.quantity.address)]
+
+
+@pytest.mark.parametrize("entry", OF_THREADS, ids=name_of)
+def test_a_thread_was_not_read_in_full_as_files_were_that_were_fetched(entry):
+    assert entry.sure is not Sure.FULL
 
 
 def test_no_row_stands_there_twice():
@@ -160,51 +173,76 @@ def test_the_chips_go_from_m1_to_m6():
     assert len(set(names)) == len(names)
 
 
-def test_each_cell_has_a_source_and_no_source_stands_without_its_cell():
-    for chip in reported.chips():
-        cells = {
-            "gpu_cores": chip.gpu_cores,
-            "memory": chip.memory_gb,
-            "bandwidth": chip.bandwidth,
-            "clock": chip.clock,
-            "published": chip.published,
-            "family": chip.family,
-            "matrix_units": chip.has_matrix_units is not None,
-        }
-        assert cells.keys() == chip.sources.keys()
-        for column, cell in cells.items():
-            assert bool(cell) == bool(chip.sources[column]), f"{chip.name}: {column}"
-            assert all(address.startswith("https://") for address in chip.sources[column])
+CELLS = {
+    "gpu_cores": lambda chip: bool(chip.gpu_cores),
+    "memory": lambda chip: bool(chip.memory_gb),
+    "bandwidth": lambda chip: bool(chip.bandwidth),
+    "clock": lambda chip: bool(chip.clock),
+    "published": lambda chip: bool(chip.published),
+    "family": lambda chip: bool(chip.family),
+    "matrix_units": lambda chip: chip.has_matrix_units is not None,
+}
+"""Whether a column of a chip is filled."""
+EVERY_CHIP = pytest.mark.parametrize("chip", reported.chips(), ids=lambda chip: chip.name)
 
 
-def test_a_clock_says_whether_it_was_measured():
-    for chip in reported.chips():
-        assert bool(chip.clock) == (chip.clock_basis in ("measured", "listed", "assumed"))
+@EVERY_CHIP
+def test_each_cell_has_a_source_and_no_source_stands_without_its_cell(chip):
+    filled = {column: is_filled(chip) for column, is_filled in CELLS.items()}
+    assert {column: bool(sources) for column, sources in chip.sources.items()} == filled
+
+
+@EVERY_CHIP
+def test_the_sources_of_a_chip_are_addresses(chip):
+    addresses = [address for sources in chip.sources.values() for address in sources]
+    assert all(address.startswith("https://") for address in addresses)
+
+
+@EVERY_CHIP
+def test_a_clock_says_whether_it_was_measured(chip):
+    assert bool(chip.clock) == (chip.clock_basis in ("measured", "listed", "assumed"))
 
 
 # ---------------------------------------------------------------- impossible figures
 
 
-def test_there_are_ten_figures_and_no_name_of_a_person():
+EVERY_FIGURE = pytest.mark.parametrize(
+    "figure", reported.impossible(), ids=lambda figure: figure.name
+)
+
+
+def test_there_are_ten_impossible_figures():
     assert len(reported.impossible()) == 10
-    for figure in reported.impossible():
-        assert "http" not in f"{figure.source} {figure.cause} {figure.other_source}"
-        assert "@" not in figure.source
-        assert figure.cause
 
 
-@pytest.mark.parametrize("figure", reported.impossible(), ids=lambda figure: figure.name)
+@EVERY_FIGURE
+def test_an_impossible_figure_has_a_cause_and_names_no_person(figure):
+    assert figure.cause
+    assert "http" not in f"{figure.source} {figure.cause} {figure.other_source}"
+    assert "@" not in figure.source
+
+
+@EVERY_FIGURE
 def test_each_figure_is_found_by_the_check_that_it_names(figure):
     found = [finding.check for finding in figures.find(figure)]
     assert found == [figure.check]
 
 
-@pytest.mark.parametrize("figure", reported.impossible(), ids=lambda figure: figure.name)
+BY_ARITHMETIC = [
+    figure
+    for figure in reported.impossible()
+    if figure.check in (Check.ARITHMETIC, Check.BANDWIDTH)
+]
+
+
+@EVERY_FIGURE
 def test_what_is_called_impossible_is_so_by_arithmetic(figure):
-    by_arithmetic = figure.check in (Check.ARITHMETIC, Check.BANDWIDTH)
-    assert by_arithmetic == (figure.verdict == "impossible")
-    if by_arithmetic:
-        assert figures.rate(figure) > figures.at_most(figure).high
+    assert (figure.verdict == "impossible") == (figure in BY_ARITHMETIC)
+
+
+@pytest.mark.parametrize("figure", BY_ARITHMETIC, ids=lambda figure: figure.name)
+def test_the_rate_of_an_impossible_figure_is_above_its_limit(figure):
+    assert figures.rate(figure) > figures.at_most(figure).high
 
 
 def test_the_rate_of_a_prompt_is_its_work():

@@ -21,14 +21,14 @@ def test_every_bar_is_hatched_and_the_legend_says_whose_they_are():
     assert reported.LABEL in figure.get_suptitle()
 
 
-def test_its_description_has_chip_version_and_address():
+@pytest.mark.parametrize("entry", PRODUCTS, ids=lambda entry: f"{entry.framework} {entry.dtype}")
+def test_its_description_has_value_chip_version_and_address(entry):
     words = pictures.bars(PRODUCTS, "Products").get_label()
     assert words.startswith(reported.LABEL)
-    for entry in PRODUCTS:
-        assert f"{entry.quantity.value:g} TFLOP/s" in words
-        assert entry.chip in words
-        assert entry.version in words
-        assert entry.quantity.address in words
+    assert f"{entry.quantity.value:g} TFLOP/s" in words
+    assert entry.chip in words
+    assert entry.version in words
+    assert entry.quantity.address in words
 
 
 def test_a_bar_can_be_added_to_a_picture_of_ours():
