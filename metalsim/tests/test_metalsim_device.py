@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -57,82 +58,140 @@ SESSIONS = {"plain": plain, "fallback": with_fallback}
 
 
 @plain
-def test_tensors_are_made_moved_and_viewed():
-    x = torch.arange(12.0, device="mps").view(3, 4)
-    assert (x.device, x.is_mps, x.dtype) == (torch.device("mps:0"), True, torch.float32)
-    y = torch.arange(12.0).view(3, 4)
-    for view in (
-        lambda t: t.t(), lambda t: t[1:, ::2], lambda t: t[:, 1], lambda t: t.expand(2, 3, 4),
-        lambda t: t.unfold(1, 2, 1),
-        lambda t: t.as_strided((2, 2), (1, 3), 1), lambda t: t.t().reshape(2, 6), lambda t: t.t().contiguous(),
-        lambda t: t.detach(), lambda t: t.unsqueeze(0).squeeze(0), lambda t: t.flatten(), lambda t: t.chunk(2)[1],
-        lambda t: t.transpose(0, 1).view(4, 3), lambda t: t.diagonal(), lambda t: t.view(torch.int32),
-        lambda t: torch.ops.aten.alias(t), lambda t: t.movedim(0, 1), lambda t: t.narrow(1, 1, 2),
-    ):  # fmt: skip
-        viewed, expected = view(x), view(y)
-        assert (viewed.device.type, viewed.stride(), viewed.storage_offset()) == (
-            "mps", expected.stride(), expected.storage_offset(),
-        )  # fmt: skip
-        assert torch.equal(viewed.cpu(), expected)
+def test_a_tensor_is_made_on_the_device():
+    x = torch.arange(12.0, device="mps")
+    assert x.device == torch.device("mps:0")
+    assert x.is_mps
+    assert x.dtype == torch.float32
 
 
-@plain
-def test_views_share_memory_and_writing_through_them_shows():
-    x = torch.zeros(4, 4, device="mps")
+VIEWS = {
+    "t": lambda t: t.t(),
+    "rows and steps": lambda t: t[1:, ::2],
+    "column": lambda t: t[:, 1],
+    "expand": lambda t: t.expand(2, 3, 4),
+    "unfold": lambda t: t.unfold(1, 2, 1),
+    "as_strided": lambda t: t.as_strided((2, 2), (1, 3), 1),
+    "reshape": lambda t: t.t().reshape(2, 6),
+    "contiguous": lambda t: t.t().contiguous(),
+    "detach": lambda t: t.detach(),
+    "squeeze": lambda t: t.unsqueeze(0).squeeze(0),
+    "flatten": lambda t: t.flatten(),
+    "chunk": lambda t: t.chunk(2)[1],
+    "view of a transpose": lambda t: t.transpose(0, 1).view(4, 3),
+    "diagonal": lambda t: t.diagonal(),
+    "another dtype": lambda t: t.view(torch.int32),
+    "alias": lambda t: torch.ops.aten.alias(t),
+    "movedim": lambda t: t.movedim(0, 1),
+    "narrow": lambda t: t.narrow(1, 1, 2),
+}
+
+
+@plain.cases(VIEWS)
+def test_a_view_is_that_of_the_cpu_with_its_strides_and_its_offset(view):
+    viewed = view(torch.arange(12.0, device="mps").view(3, 4))
+    expected = view(torch.arange(12.0).view(3, 4))
+    assert viewed.device.type == "mps"
+    assert viewed.stride() == expected.stride()
+    assert viewed.storage_offset() == expected.storage_offset()
+    assert torch.equal(viewed.cpu(), expected)
+
+
+def written_through_views(device: str) -> torch.Tensor:
+    """Return a tensor that was written through several views of it."""
+    x = torch.zeros(4, 4, device=device)
     x[1:3, ::2] = 5
     x.t()[0] += 1
     x.view(-1)[15] = 7
     x[x > 4] *= 2
-    expected = torch.zeros(4, 4)
-    expected[1:3, ::2] = 5
-    expected.t()[0] += 1
-    expected.view(-1)[15] = 7
-    expected[expected > 4] *= 2
-    assert torch.equal(x.cpu(), expected)
+    return x
+
+
+@plain
+def test_writing_through_a_view_shows_in_the_tensor():
+    assert torch.equal(written_through_views("mps").cpu(), written_through_views("cpu"))
+
+
+@plain
+def test_a_tensor_that_grows_keeps_its_values():
+    x = written_through_views("mps")
+    before = x.flatten().tolist()
     x.resize_(5, 5)
-    assert torch.equal(x.view(-1)[:16].cpu(), expected.view(-1))
+    assert x.view(-1)[:16].tolist() == before
+
+
+OVERLAPPING = {
+    "an expanded view": lambda x: x[0].expand(3, 4).add_(1),
+    "a result beside its input": lambda x: torch.add(x.view(-1)[:-1], 1, out=x.view(-1)[1:]),
+}
+
+
+@plain.cases(OVERLAPPING)
+def test_writing_where_memory_overlaps_is_refused(write):
     with pytest.raises(RuntimeError, match="single memory location"):
-        x[0].expand(3, 5).add_(1)
-    with pytest.raises(RuntimeError, match="refer to a single memory location"):
-        torch.add(x.view(-1)[:-1], 1, out=x.view(-1)[1:])
+        write(torch.zeros(4, 4, device="mps"))
 
 
-@plain
-def test_shapes_that_depend_on_data():
+DEPENDS_ON_DATA = {
+    "nonzero": (lambda x: x.nonzero().flatten(), [0, 1, 3, 4]),
+    "mask": (lambda x: x[x > 0], [3, 2]),
+    "masked_select": (lambda x: torch.masked_select(x, x < 0), [-1, -1]),
+    "unique": (torch.unique, [-1, 0, 2, 3]),
+    "topk": (lambda x: x.topk(2).values, [3, 2]),
+    "cumsum": (lambda x: x.cumsum(0), [3, 2, 2, 4, 3]),
+    "indices on the CPU": (lambda x: x[torch.tensor([0, 1])], [3, -1]),
+}
+
+
+@plain.cases(DEPENDS_ON_DATA)
+def test_values_and_shapes_that_depend_on_data(case):
+    function, expected = case
     x = torch.tensor([3.0, -1.0, 0.0, 2.0, -1.0], device="mps")
-    assert x.nonzero().flatten().tolist() == [0, 1, 3, 4]
-    assert x[x > 0].tolist() == [3, 2]
-    assert torch.masked_select(x, x < 0).tolist() == [-1, -1]
-    assert torch.unique(x).tolist() == [-1, 0, 2, 3]
-    assert x.topk(2).values.tolist() == [3, 2]
-    assert x.cumsum(0).tolist() == [3, 2, 2, 4, 3]
-    assert x[torch.tensor([0, 1])].tolist() == [3, -1], "indices may be on the CPU"
-    spectrum = torch.fft.rfft(x)
-    assert (spectrum.dtype, spectrum.device.type) == (torch.complex64, "mps")
-    assert torch.equal(spectrum.conj().cpu(), torch.fft.rfft(x.cpu()).conj())
-    x.index_put_(
-        (torch.tensor([0, 0], device="mps"),),
-        torch.tensor([1.0, 1.0], device="mps"),
-        accumulate=True,
-    )
-    assert x[0].item() == 5
+    assert function(x).tolist() == expected
 
 
 @plain
-def test_storages_are_made_of_sizes_and_of_bytes_and_grow():
-    assert (
-        torch.UntypedStorage(5, device="mps").nbytes()
-        == torch.UntypedStorage(size=5, device="mps").nbytes()
-        == 5
-    )
+def test_a_spectrum_is_complex_and_on_the_device():
+    x = torch.tensor([3.0, -1.0, 0.0, 2.0, -1.0])
+    spectrum = torch.fft.rfft(x.to("mps"))
+    assert spectrum.dtype == torch.complex64
+    assert spectrum.device.type == "mps"
+    assert torch.equal(spectrum.conj().cpu(), torch.fft.rfft(x).conj())
+
+
+@plain
+def test_values_with_one_index_add_up():
+    x, places = torch.tensor([3.0, -1.0], device="mps"), torch.tensor([0, 0], device="mps")
+    x.index_put_((places,), torch.ones(2, device="mps"), accumulate=True)
+    assert x.tolist() == [5, -1]
+
+
+@plain
+def test_a_storage_is_made_of_a_size():
+    assert torch.UntypedStorage(5, device="mps").nbytes() == 5
+    assert torch.UntypedStorage(size=5, device="mps").nbytes() == 5
+
+
+@plain
+def test_a_storage_is_made_of_bytes():
     assert torch.UntypedStorage([1, 2, 255], device="mps").cpu().tolist() == [1, 2, 255]
+
+
+@plain
+def test_a_storage_grows_with_a_tensor_that_is_set_over_it():
     x = torch.tensor([1.0, 2.0], device="mps")
     y = torch.empty(0, device="mps").set_(x.untyped_storage(), 1, (2, 2), (2, 1))
-    assert (y[0, 0].item(), y.isnan().sum().item()) == (2, 3)
+    assert y[0, 0].item() == 2
+    assert y.isnan().sum().item() == 3, "nobody wrote the rest"
     y.fill_(7)
     assert x.tolist() == [1, 7]
+
+
+@plain
+def test_a_storage_of_the_cpu_is_refused_for_a_tensor_of_the_device():
+    x = torch.zeros(2, device="mps")
     with pytest.raises(RuntimeError, match="different device"):
-        y.set_(torch.zeros(9).untyped_storage(), 0, (9,))
+        x.set_(torch.zeros(9).untyped_storage(), 0, (9,))
 
 
 @plain
@@ -142,34 +201,52 @@ def test_memory_that_nobody_wrote_is_nan():
     assert torch.ones(2, device="mps").resize_(1000)[2:].isnan().all()
 
 
-@plain
-def test_deterministic_memory_is_what_it_is_on_the_cpu():
-    whole = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool
-    torch.use_deterministic_algorithms(True)
+@contextlib.contextmanager
+def deterministic(**settings: bool):
+    """Ask for deterministic algorithms."""
+    torch.use_deterministic_algorithms(True, **settings)
     try:
-        for dtype in (*whole, torch.float32, torch.float16, torch.bfloat16, torch.complex64):
-            for make in (torch.empty, lambda n, **how: torch.empty_strided((n,), (2,), **how)):
-                assert str(make(2, dtype=dtype, device="mps").tolist()) == str(
-                    make(2, dtype=dtype).tolist()
-                ), dtype
-            grown = [
-                torch.ones(2, dtype=dtype, device=device).resize_(4).tolist()
-                for device in ("mps", "cpu")
-            ]
-            assert str(grown[0]) == str(grown[1]), dtype
+        yield
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+WHOLE = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool
+DTYPES = {
+    str(dtype): dtype
+    for dtype in (*WHOLE, torch.float32, torch.float16, torch.bfloat16, torch.complex64)
+}
+UNWRITTEN = {
+    "empty": torch.empty,
+    "with gaps": lambda n, **how: torch.empty_strided((n,), (2,), **how),
+    "grown": lambda n, **how: torch.ones(n, **how).resize_(2 * n),
+}
+"""How memory comes about that nobody writes."""
+
+
+@plain.cases(UNWRITTEN)
+def test_deterministic_memory_is_what_it_is_on_the_cpu(make):
+    with deterministic():
+        there = {name: str(make(2, dtype=d, device="mps").tolist()) for name, d in DTYPES.items()}
+        here = {name: str(make(2, dtype=d).tolist()) for name, d in DTYPES.items()}
+    assert there == here, (there, here)
 
 
 @since("2.13", "asking a storage whether it is pinned")
 @plain
 def test_pinned_memory_is_known_as_such():
     pinned = torch.ones(3).pin_memory()
-    assert (pinned.device.type, pinned.tolist()) == ("cpu", [1, 1, 1])
-    for tensor in (pinned, pinned[1:], torch.empty(3, pin_memory=True), pinned.untyped_storage()):
-        assert tensor.is_pinned()
-    for tensor in (torch.ones(3), pinned.clone(), torch.ones(3, device="mps")):
-        assert not tensor.is_pinned()
+    tensors = pinned, pinned[1:], torch.empty(3, pin_memory=True), pinned.untyped_storage()
+    assert [each.is_pinned() for each in tensors] == [True] * 4
+    assert pinned.device.type == "cpu"
+    assert pinned.tolist() == [1, 1, 1]
+
+
+@since("2.13", "asking a storage whether it is pinned")
+@plain
+def test_other_memory_is_not_called_pinned():
+    tensors = torch.ones(3), torch.ones(3).pin_memory().clone(), torch.ones(3, device="mps")
+    assert [each.is_pinned() for each in tensors] == [False] * 3
 
 
 CNN = lambda: nn.Sequential(
@@ -218,6 +295,7 @@ MODELS = {
 ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
 
 
+@functools.cache
 def curve(
     name: str, device: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None
 ) -> list[float]:
@@ -235,136 +313,191 @@ def curve(
     return training.losses(loss, optimiser(model.parameters()), 5)
 
 
-@since("2.13", "a gradient of GroupNorm")
-@plain
-def test_training_curves_are_the_cpus_to_the_last_bit():
-    for name in ("cnn", "transformer", "lstm"):
-        on_cpu = curve(name, "cpu")
-        assert curve(name, "mps") == on_cpu, name
-        assert on_cpu[-1] < on_cpu[0], f"{name} learns nothing"
-    gru, on_cpu = curve("gru", "mps"), curve("gru", "cpu")
-    assert all(abs(a - b) < 1e-6 for a, b in zip(gru, on_cpu, strict=True))
+def most_apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 @since("2.13", "a gradient of GroupNorm")
-@plain
-def test_training_curves_are_close_under_autocast():
-    for name in ("cnn", "transformer"):
-        on_cpu = curve(name, "cpu")
-        for dtype in (torch.float16, torch.bfloat16):
-            low = curve(name, "mps", dtype=dtype)
-            assert low != on_cpu, "autocast changed nothing"
-            assert all(abs(a - b) < 0.02 for a, b in zip(low, on_cpu, strict=True)), (
-                name,
-                dtype,
-                low,
-                on_cpu,
-            )
+@plain.cases({name: name for name in ("cnn", "transformer", "lstm")})
+def test_a_training_curve_is_the_cpus_to_the_last_bit(name):
+    assert curve(name, "mps") == curve(name, "cpu")
 
 
 @since("2.13", "a gradient of GroupNorm")
 @plain
-def test_optimisers_take_their_steps():
-    optim = torch.optim
-    for make in (
-        functools.partial(optim.SGD, lr=0.1, momentum=0.9), functools.partial(optim.SGD, lr=0.1, fused=True),
-        functools.partial(optim.Adam, lr=1e-2, foreach=True), functools.partial(optim.Adam, lr=1e-2, foreach=False),
-        functools.partial(optim.AdamW, lr=1e-2, fused=True), functools.partial(optim.RMSprop, lr=1e-3),
-    ):  # fmt: skip
-        assert curve("cnn", "mps", make) == curve("cnn", "cpu", make), make
+def test_the_training_curve_of_a_gru_is_the_cpus_but_for_rounding():
+    assert most_apart(curve("gru", "mps"), curve("gru", "cpu")) < 1e-6
 
 
-@plain
-def test_autocast_keeps_pytorchs_lists():
+@since("2.13", "a gradient of GroupNorm")
+@plain.cases({name: name for name in MODELS})
+def test_a_model_learns_on_the_device(name):
+    losses = curve(name, "mps")
+    assert losses[-1] < losses[0]
+
+
+@since("2.13", "a gradient of GroupNorm")
+@plain.cases(
+    {
+        f"{name} in {dtype}": (name, dtype)
+        for name in ("cnn", "transformer")
+        for dtype in (torch.float16, torch.bfloat16)
+    }
+)
+def test_a_training_curve_is_close_under_autocast(case):
+    name, dtype = case
+    low = curve(name, "mps", dtype=dtype)
+    assert low != curve(name, "cpu"), "autocast changed nothing"
+    assert most_apart(low, curve(name, "cpu")) < 0.02
+
+
+OPTIMISERS = {
+    "momentum": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "fused SGD": functools.partial(torch.optim.SGD, lr=0.1, fused=True),
+    "Adam for all at once": functools.partial(torch.optim.Adam, lr=1e-2, foreach=True),
+    "Adam one by one": functools.partial(torch.optim.Adam, lr=1e-2, foreach=False),
+    "fused AdamW": functools.partial(torch.optim.AdamW, lr=1e-2, fused=True),
+    "RMSprop": functools.partial(torch.optim.RMSprop, lr=1e-3),
+}
+
+
+@since("2.13", "a gradient of GroupNorm")
+@plain.cases(OPTIMISERS)
+def test_an_optimiser_takes_its_steps(make):
+    assert curve("cnn", "mps", make) == curve("cnn", "cpu", make)
+
+
+LOW = {
+    "product": lambda x: x @ x,
+    "linear": lambda x: F.linear(x, x),
+    "convolution": lambda x: F.conv1d(x[None], x[:, :, None]),
+}
+HIGH = {"softmax": lambda x: (x @ x).softmax(0), "exponential": lambda x: (x @ x).exp()}
+HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@plain.cases(HALVES)
+def test_under_autocast_products_are_in_half_precision_and_exponentials_in_float32(dtype):
     x = torch.randn(4, 4, device="mps")
-    for dtype in (torch.float16, torch.bfloat16):
-        with torch.autocast("mps", dtype=dtype):
-            assert (
-                (x @ x).dtype
-                == F.linear(x, x).dtype
-                == F.conv1d(x[None], x[:, :, None]).dtype
-                == dtype
-            )
-            assert (x @ x).softmax(0).dtype == (x @ x).exp().dtype == torch.float32
+    with torch.autocast("mps", dtype=dtype):
+        dtypes = {name: function(x).dtype for name, function in (LOW | HIGH).items()}
+    assert dtypes == dict.fromkeys(LOW, dtype) | dict.fromkeys(HIGH, torch.float32)
+
+
+@plain
+def test_autocast_is_available_on_the_device():
     assert torch.amp.autocast_mode.is_autocast_available("mps")
 
 
-@plain
-def test_autocast_of_the_cpu_leaves_the_device_alone():
+def attend_to_itself(q: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, q, q)
+
+
+class BilinearOfOne(nn.Bilinear):
+    def forward(self, x):
+        return super().forward(x, x)
+
+
+class AttentionToItself(nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x)[0]
+
+
+LISTED = {
+    "linear": lambda: nn.Linear(8, 4),
+    "LSTM": lambda: nn.LSTM(8, 6, 2),
+    "GRU": lambda: nn.GRU(8, 6),
+    "convolution": lambda: nn.Conv1d(5, 4, 3),
+    "encoder": lambda: nn.TransformerEncoderLayer(8, 2, 16),
+    "bilinear": lambda: BilinearOfOne(8, 8, 4),
+    "multihead attention": lambda: AttentionToItself(8, 2),
+    "einsum": lambda: lambda x: torch.einsum("abc,dbc->ad", x, x),
+    "attention": lambda: attend_to_itself,
+}
+"""What autocast lists, on the CPU at least."""
+
+
+def values_and_gradient(run: Callable, given: torch.Tensor) -> list[torch.Tensor]:
+    """Return values without and with a gradient, which choose other operators, and the gradient."""
+    leaf = given.clone().requires_grad_()
+    with torch.no_grad():
+        alone = run(given)
+    y = run(leaf)
+    if isinstance(y, tuple):
+        alone, y = alone[0], y[0]
+    return [alone, y.detach(), *torch.autograd.grad(y.square().sum(), leaf)]
+
+
+@plain.cases(LISTED)
+def test_autocast_of_the_cpu_leaves_the_device_alone(make):
     torch.manual_seed(0)
-    x, heads = torch.randn(3, 5, 8, device="mps"), torch.randn(2, 2, 6, 8, device="mps")
-    attend = lambda q: F.scaled_dot_product_attention(q, q, q)
-    modules = (
-        nn.Linear(8, 4),
-        nn.LSTM(8, 6, 2),
-        nn.GRU(8, 6),
-        nn.Conv1d(5, 4, 3),
-        nn.TransformerEncoderLayer(8, 2, 16),
-    )
-    bilinear, multihead = nn.Bilinear(8, 8, 4).to("mps"), nn.MultiheadAttention(8, 2).to("mps")
-    functions = (
-        lambda x: bilinear(x, x),
-        lambda x: multihead(x, x, x)[0],
-        lambda x: torch.einsum("abc,dbc->ad", x, x),
-    )
-    runs = [(run, x) for run in (*(module.to("mps").eval() for module in modules), *functions)] + [
-        (attend, heads)
-    ]
+    run = make()
+    if isinstance(run, nn.Module):
+        run = run.to("mps").eval()
+    shape = (2, 2, 6, 8) if run is attend_to_itself else (3, 5, 8)
+    x = torch.randn(shape, device="mps")
 
-    def values(run, given):
-        """With and without a gradient, which choose other operators, and the gradient."""
-        leaf = given.clone().requires_grad_()
-        with torch.no_grad():
-            alone = run(given)
-        y = run(leaf)
-        first = lambda y: y[0] if isinstance(y, tuple) else y
-        return [
-            first(alone),
-            first(y).detach(),
-            *torch.autograd.grad(first(y).square().sum(), leaf),
-        ]
+    expected = values_and_gradient(run, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = values_and_gradient(run, x)
 
-    for run, given in runs:
-        expected = values(run, given)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            for value, other in zip(values(run, given), expected, strict=True):
-                assert value.dtype == torch.float32, run
-                assert torch.equal(value, other), run
+    assert [value.dtype for value in values] == [torch.float32] * 3
+    assert all(map(torch.equal, values, expected))
 
 
-@plain
-def test_a_gradient_scaler_skips_what_overflowed():
-    model = nn.Linear(3, 1).to("mps")
+def step_scaled(model: nn.Module, scaler: torch.amp.GradScaler, inputs: torch.Tensor) -> None:
+    """Take one step of SGD with scaled gradients."""
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
-    scaler = torch.amp.GradScaler("mps", init_scale=4.0)
-    before = model.weight.detach().clone()
-    scaler.scale(model(torch.full((2, 3), float("inf"), device="mps")).sum()).backward()
+    scaler.scale(model(inputs).sum()).backward()
     scaler.step(optimiser)
     scaler.update()
+
+
+@plain
+def test_a_gradient_scaler_skips_what_overflowed_and_halves_its_scale():
+    model, scaler = nn.Linear(3, 1).to("mps"), torch.amp.GradScaler("mps", init_scale=4.0)
+    before = model.weight.detach().clone()
+    step_scaled(model, scaler, torch.full((2, 3), float("inf"), device="mps"))
     assert torch.equal(model.weight, before)
     assert scaler.get_scale() == 2.0
-    optimiser.zero_grad()
-    scaler.scale(model(torch.ones(2, 3, device="mps")).sum()).backward()
-    scaler.step(optimiser)
+
+
+@plain
+def test_a_gradient_scaler_takes_a_step_that_does_not_depend_on_its_scale():
+    model, scaler = nn.Linear(3, 1).to("mps"), torch.amp.GradScaler("mps", init_scale=4.0)
+    before = model.weight.detach().clone()
+    step_scaled(model, scaler, torch.ones(2, 3, device="mps"))
     assert torch.allclose(model.weight, before - 0.2)
 
 
-@plain
-def test_models_are_saved_loaded_and_copied():
+LOCATIONS = {"where they were": (None, "mps"), "the cpu": ("cpu", "cpu"), "mps": ("mps", "mps")}
+
+
+@plain.cases(LOCATIONS)
+def test_a_model_is_loaded_where_that_is_asked_for(case):
+    location, expected = case
     model = nn.Linear(3, 2).to("mps")
-    buffer = io.BytesIO()
+    state = saved(model.state_dict(), location)
+    fresh = nn.Linear(3, 2).to("mps")
+    fresh.load_state_dict(state)
+    assert state["weight"].device.type == expected
+    assert torch.equal(fresh.weight, model.weight)
+
+
+@plain.cases(LOCATIONS)
+def test_tensors_that_share_a_storage_share_one_when_they_are_loaded(case):
+    location, expected = case
     tensor = torch.arange(10.0, device="mps")
-    torch.save({"model": model.state_dict(), "view": tensor[3:7], "all": tensor}, buffer)
-    for location, expected in ((None, "mps"), ("cpu", "cpu"), ("mps", "mps")):
-        buffer.seek(0)
-        loaded = torch.load(buffer, map_location=location)
-        assert loaded["view"].device.type == loaded["model"]["weight"].device.type == expected
-        assert loaded["view"].tolist() == [3, 4, 5, 6]
-        loaded["all"][3] = 9
-        assert loaded["view"][0].item() == 9, "tensors shared a storage before"
-        fresh = nn.Linear(3, 2).to("mps")
-        fresh.load_state_dict(loaded["model"])
-        assert torch.equal(fresh.weight, model.weight)
+    loaded = saved({"view": tensor[3:7], "all": tensor}, location)
+    assert loaded["view"].device.type == expected
+    assert loaded["view"].tolist() == [3, 4, 5, 6]
+    loaded["all"][3] = 9
+    assert loaded["view"][0].item() == 9
+
+
+@plain
+def test_the_copy_of_a_model_has_weights_of_its_own():
+    model = nn.Linear(3, 2).to("mps")
     twin = copy.deepcopy(model)
     with torch.no_grad():
         twin.weight.zero_()
@@ -451,64 +584,98 @@ def tried(way, tensor):
     return made.dtype, made.requires_grad, made.tolist()
 
 
+def send_and_take_back(tensor: torch.Tensor) -> dict[str, Any]:
+    """Return what each way gives of a tensor."""
+    with warnings.catch_warnings(action="ignore"):  # TypedStorage and TorchScript are deprecated
+        return {name: tried(way, tensor) for name, way in WAYS.items()}
+
+
 @since("2.13", "one of these ways")
-@plain
-def test_what_leaves_a_storage_and_comes_back_is_what_it_was():
-    different = []
-    for kind, make in KINDS.items():
-        on_cpu, on_mps = make(torch.arange(12.0)), make(torch.arange(12.0).to("mps"))
-        for name, way in WAYS.items():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # TypedStorage and TorchScript are deprecated
-                expected, result = tried(way, on_cpu), tried(way, on_mps)
-            if result != expected:
-                different.append(
-                    f"{name} of {kind}: {str(result)[:300]} on mps, {str(expected)[:300]} on the CPU"
-                )
-    assert not different, "\n".join(different)
+@plain.cases(KINDS)
+def test_what_leaves_a_storage_and_comes_back_is_what_it_was(make):
+    on_mps = send_and_take_back(make(torch.arange(12.0).to("mps")))
+    on_cpu = send_and_take_back(make(torch.arange(12.0)))
+    different = [name for name in WAYS if on_mps[name] != on_cpu[name]]
+    assert not different, {name: (str(on_mps[name])[:300], on_cpu[name]) for name in different}
 
 
-@plain
-def test_strides_offsets_and_shared_storages_come_back():
+def pickled(thing):
+    return pickle.loads(pickle.dumps(thing))
+
+
+STRIDED = {name: WAYS[name] for name in ("pickle 2", "save", "save, old format", "from_dlpack")}
+
+
+@plain.cases(STRIDED)
+def test_strides_and_offsets_come_back(way):
     x = torch.arange(12.0, device="mps")
-    for way in (WAYS["pickle 2"], saved, WAYS["save, old format"], WAYS["from_dlpack"]):
-        made = way(x.view(3, 4)[1:, 1::2].t())
-        assert (made.stride(), made.storage_offset()) == ((2, 4), 5)
-    for way in (saved, WAYS["save, old format"]):
-        whole, part = way([x, x[3:5]])
-        whole[4] = 9
-        assert part.tolist() == [3, 9]
+    made = way(x.view(3, 4)[1:, 1::2].t())
+    assert made.stride() == (2, 4)
+    assert made.storage_offset() == 5
+
+
+@plain.cases({name: WAYS[name] for name in ("save", "save, old format")})
+def test_a_storage_that_is_shared_comes_back_as_one(way):
+    x = torch.arange(12.0, device="mps")
+    whole, part = way([x, x[3:5]])
+    whole[4] = 9
+    assert part.tolist() == [3, 9]
+
+
+@plain.cases({"pickled": pickled, "copied": copy.deepcopy})
+def test_a_weight_of_two_layers_comes_back_as_one(way):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("mps")
     model[1].weight = model[0].weight
-    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert twin[0].weight is twin[1].weight is not model[0].weight
-        assert torch.equal(twin[1].bias, model[1].bias)
+
+    twin = way(model)
+
+    assert twin[0].weight is twin[1].weight
+    assert twin[0].weight is not model[0].weight
+    assert torch.equal(twin[1].bias, model[1].bias)
+
+
+@plain.cases(
+    {"copied": copy.deepcopy, "pickled": pickled, "cloned": lambda each: each.clone_state()}
+)
+def test_a_generator_that_comes_back_draws_the_same_numbers(way):
     generator = torch.Generator("mps").manual_seed(3)
     torch.rand(5, device="mps", generator=generator)
-    for twin in (
-        copy.deepcopy(generator),
-        pickle.loads(pickle.dumps(generator)),
-        generator.clone_state(),
-    ):
-        state = generator.get_state()
-        assert torch.equal(*(torch.rand(4, device="mps", generator=g) for g in (generator, twin)))
-        generator.set_state(state)
+    twin = way(generator)
+    drawn = [torch.rand(4, device="mps", generator=each) for each in (generator, twin)]
+    assert torch.equal(*drawn)
+
+
+SHARING = {
+    "DLPack": lambda x: torch.from_dlpack(x[2:5]),
+    "storage": lambda x: over(x[2:5], x.untyped_storage()[:]),
+}
+
+
+@plain.cases(SHARING)
+def test_dlpack_and_storages_share_memory(make):
+    x = torch.arange(6.0, device="mps")
+    alias = make(x)
+    alias[1] = alias[1] + 10
+    assert x.tolist() == [0, 1, 2, 13, 4, 5]
 
 
 @plain
-def test_dlpack_and_storages_share_memory():
+def test_the_beginning_of_a_storage_is_shared_and_does_not_grow():
     x = torch.arange(6.0, device="mps")
-    for alias in (torch.from_dlpack(x[2:5]), over(x[2:5], x.untyped_storage()[:])):
-        alias[1] = alias[1] + 10
-    assert x.tolist() == [0, 1, 2, 23, 4, 5]
     first = torch.empty(0, device="mps").set_(x.untyped_storage()[:8])
     first += 1
-    assert (x.tolist(), first.untyped_storage().nbytes()) == ([1, 2, 2, 23, 4, 5], 8)
+    assert x.tolist() == [1, 2, 2, 3, 4, 5]
+    assert first.untyped_storage().nbytes() == 8
     with pytest.raises(RuntimeError, match="not resizable"):
         first.resize_(3)
+
+
+@plain
+def test_memory_lives_as_long_as_who_shares_it():
+    x = torch.arange(6.0, device="mps")
     alias, before = torch.from_dlpack(x), torch.mps.current_allocated_memory()
-    del x, first
-    assert alias.tolist() == [1, 2, 2, 23, 4, 5], "memory lives as long as who shares it"
+    del x
+    assert alias.tolist() == [0, 1, 2, 3, 4, 5]
     del alias
     assert torch.mps.current_allocated_memory() == before - 24
 
@@ -537,35 +704,51 @@ REFUSED = {  # what raises, with the words
 
 
 @since("2.13", "one of these words")
+@plain.cases(REFUSED)
+def test_what_cannot_leave_the_device_raises(case):
+    leave, kind, words = case
+    error, text = raised(lambda: leave(torch.arange(10.0).to("mps")))
+    assert error is kind, (error, text)
+    assert words in text, text
+
+
 @plain
-def test_what_cannot_leave_the_device_raises():
+def test_a_storage_that_is_shared_stays_on_the_device():
     x = torch.arange(10.0).to("mps")
-    for name, (do, kind, words) in REFUSED.items():
-        error, text = raised(lambda do=do: do(x.clone()))
-        assert (error, words in text) == (kind, True), (name, error, text)
     assert x.untyped_storage().share_memory_().device.type == "mps"
-    assert torch.equal(pickle.loads(reduction.ForkingPickler.dumps(x.cpu())), x.cpu())
+
+
+@plain
+def test_a_tensor_of_the_cpu_leaves_for_another_process():
+    x = torch.arange(10.0)
+    assert torch.equal(pickle.loads(reduction.ForkingPickler.dumps(x)), x)
+
+
+def write_by_masks(y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    y[mask] = 0.0
+    y[1, mask[0]] = y[0, mask[1]]
+    y[:, torch.tensor([1, 0], device=y.device)] += y[mask].sum()
+    return torch.cat([y, y[:, 1:]], 1)[:, mask[0].nonzero()[0]]
+
+
+def run_three_times(function: Callable, device: str) -> list[Any]:
+    """Return its results; TorchScript rewrites what it has seen run."""
+    y = torch.arange(6.0, device=device).view(2, 3)
+    mask = torch.tensor([[True, False, True], [False, True, True]], device=device)
+    return [function(y.clone(), mask).tolist() for _ in range(3)]
+
+
+@plain
+def test_masks_and_lists_index_as_on_the_cpu():
+    assert run_three_times(write_by_masks, "mps") == run_three_times(write_by_masks, "cpu")
 
 
 @plain
 def test_torchscript_indexes_with_masks_and_lists():
-    def write(y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        y[mask] = 0.0
-        y[1, mask[0]] = y[0, mask[1]]
-        y[:, torch.tensor([1, 0], device=y.device)] += y[mask].sum()
-        return torch.cat([y, y[:, 1:]], 1)[:, mask[0].nonzero()[0]]
-
-    devices = ("cpu", "mps")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated
-        scripted, made = torch.jit.script(write), {}
-        for device in devices:
-            for how, function in (("eager", write), ("scripted", scripted)):
-                y = torch.arange(6.0, device=device).view(2, 3)
-                mask = torch.tensor([[True, False, True], [False, True, True]], device=device)
-                for _ in range(3):  # TorchScript rewrites what it has seen run
-                    made[device, how] = function(y.clone(), mask).tolist()
-    assert len({str(values) for values in made.values()}) == 1, made
+    with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated
+        scripted = torch.jit.script(write_by_masks)
+        made = run_three_times(scripted, "mps")
+    assert made == run_three_times(write_by_masks, "cpu")
 
 
 class Squares(torch.utils.data.Dataset):
@@ -598,20 +781,39 @@ def read_by_a_worker(item: Callable[[int], torch.Tensor], batch_size: int | None
         pass
 
 
+@functools.cache
+def inherited() -> torch.Tensor:
+    """A tensor on the device that is there before a worker is."""
+    return torch.arange(20.0, device="mps")
+
+
+USED_BY_A_WORKER = {
+    "moved there": lambda i: torch.ones(2).to("mps"),
+    "read": lambda i: inherited()[i],
+    "copied from there": lambda i: inherited()[i].cpu(),
+}
+
+
+@plain.cases(USED_BY_A_WORKER)
+def test_a_worker_that_uses_the_device_is_refused(item):
+    inherited()
+    error, text = raised(lambda: read_by_a_worker(item))
+    assert error is RuntimeError, text
+    assert "on the CPU" in text
+
+
 @plain
-def test_a_worker_that_uses_the_device_is_refused():
-    inherited = torch.arange(20.0, device="mps")
-    for item in (
-        lambda i: torch.ones(2).to("mps"),
-        lambda i: inherited[i],
-        lambda i: inherited[i].cpu(),
-    ):
-        error, text = raised(lambda item=item: read_by_a_worker(item))
-        assert (error, "on the CPU" in text) == (RuntimeError, True), text
-    assert (
-        raised(lambda: read_by_a_worker(lambda i: inherited, None))[0] is RuntimeError
-    )  # as it is, without a use
-    assert inherited.sum().item() == 190
+def test_a_worker_that_returns_a_tensor_of_the_device_is_refused():
+    tensor = inherited()
+    error, _ = raised(lambda: read_by_a_worker(lambda i: tensor, None))
+    assert error is RuntimeError
+
+
+@plain
+def test_what_a_worker_does_leaves_the_tensor_as_it_is():
+    tensor = inherited()
+    raised(lambda: read_by_a_worker(USED_BY_A_WORKER["read"]))
+    assert tensor.sum().item() == 190
 
 
 def test_a_worker_that_is_the_first_to_use_it_is_refused():
@@ -628,42 +830,73 @@ except RuntimeError as error: print("on the CPU" in str(error))
 
 
 @plain
-def test_each_side_draws_its_own_random_numbers():
+def test_the_device_draws_no_random_numbers_of_the_cpu():
     torch.manual_seed(3)
-    cpu, mps, dropped = (
-        torch.randn(5),
-        torch.randn(5, device="mps"),
-        F.dropout(torch.ones(50, device="mps")),
-    )
+    expected = torch.randn(5)
     torch.manual_seed(3)
     torch.randn(7, device="mps")
-    assert torch.equal(torch.randn(5), cpu), "the device drew from the CPU's generator"
+    assert torch.equal(torch.randn(5), expected)
+
+
+@plain
+def test_the_cpu_draws_no_random_numbers_of_the_device():
+    torch.manual_seed(3)
+    expected = torch.randn(5, device="mps")
     torch.manual_seed(3)
     torch.randn(7)
-    assert torch.equal(torch.randn(5, device="mps"), mps), (
-        "the CPU drew from the device's generator"
-    )
+    assert torch.equal(torch.randn(5, device="mps"), expected)
+
+
+@plain
+def test_a_seed_gives_the_same_dropout():
+    torch.manual_seed(3)
+    dropped = F.dropout(torch.ones(50, device="mps"))
+    torch.manual_seed(3)
     assert torch.equal(F.dropout(torch.ones(50, device="mps")), dropped)
+
+
+@plain
+def test_dropout_drops_in_its_gradient_and_draws_no_random_numbers_of_the_cpu():
+    state, ones = torch.get_rng_state(), torch.ones(100, device="mps", requires_grad=True)
+    F.dropout(ones).sum().backward()
+    assert set(ones.grad.tolist()) == {0.0, 2.0}
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@plain
+def test_a_state_of_the_device_that_is_set_gives_the_same_numbers():
     state = torch.mps.get_rng_state()
     first = torch.rand(3, device="mps")
     torch.mps.set_rng_state(state)
     assert torch.equal(torch.rand(3, device="mps"), first)
+
+
+@plain
+def test_a_generator_of_the_device_has_a_seed_of_its_own():
     own = torch.Generator("mps").manual_seed(5)
-    assert own.device.type == "mps"
     once = torch.rand(3, device="mps", generator=own)
+    assert own.device.type == "mps"
     assert torch.equal(torch.rand(3, device="mps", generator=own.manual_seed(5)), once)
-    with pytest.raises(
-        RuntimeError, match="Expected a 'mps' device type for generator but found 'cpu'"
-    ):
-        torch.rand(3, device="mps", generator=torch.Generator())
-    for draw in (lambda: torch.rand(3, generator=own), lambda: torch.randperm(3, generator=own)):
-        with pytest.raises(RuntimeError, match="Passed CPU tensor to MPS op"):
-            draw()
-    rng = torch.get_rng_state()
-    ones = torch.ones(100, device="mps", requires_grad=True)
-    F.dropout(ones).sum().backward()
-    assert set(ones.grad.tolist()) == {0.0, 2.0}
-    assert torch.equal(torch.get_rng_state(), rng), "dropout drew from the CPU's generator"
+
+
+@plain.cases(
+    {
+        "rand": lambda own: torch.rand(3, generator=own),
+        "randperm": lambda own: torch.randperm(3, generator=own),
+    }
+)
+def test_a_generator_of_the_device_is_refused_for_the_cpu(draw):
+    with pytest.raises(RuntimeError, match="Passed CPU tensor to MPS op"):
+        draw(torch.Generator("mps"))
+
+
+def run_lstm(lstm: nn.LSTM, x: torch.Tensor, *, between: Callable[[], Any]) -> torch.Tensor:
+    """Return the outputs of an LSTM with dropout; its input has a gradient afterwards."""
+    torch.manual_seed(1)
+    out, (h, c) = lstm(x)
+    between()
+    (out.sum() + h.sum() + c.sum()).backward()
+    return out.detach().cpu()
 
 
 @plain
@@ -671,29 +904,34 @@ def test_an_lstm_drops_the_same_values_in_both_passes():
     torch.manual_seed(0)
     lstm = nn.LSTM(4, 5, 2, dropout=0.5).to("mps")
     x = torch.randn(3, 2, 4, device="mps", requires_grad=True)
-    torch.manual_seed(1)
-    out, (h, c) = lstm(x)
-    torch.randn(5, device="mps")  # somebody draws between the passes
-    (out.sum() + h.sum() + c.sum()).backward()
     reference, leaf = copy.deepcopy(lstm).cpu(), x.detach().cpu().requires_grad_()
-    torch.manual_seed(1)
-    expected, (h, c) = reference(leaf)
-    (expected.sum() + h.sum() + c.sum()).backward()
-    assert torch.equal(out.cpu(), expected)
+
+    made = run_lstm(lstm, x, between=lambda: torch.randn(5, device="mps"))
+    expected = run_lstm(reference, leaf, between=lambda: None)
+
+    assert torch.equal(made, expected)
     assert torch.equal(x.grad.cpu(), leaf.grad)
 
 
+BOXES = [[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 30.0, 30.0]]
+
+
 @plain
-def test_detection_operators_run():
+def test_overlapping_boxes_are_left_out_on_the_device():
     import torchvision
 
-    boxes = torch.tensor(
-        [[0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 8.0], [20.0, 20.0, 30.0, 30.0]], device="mps"
-    )
-    kept = torchvision.ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7], device="mps"), 0.5)
-    assert (kept.device.type, kept.tolist()) == ("mps", [0, 2])
+    boxes, scores = torch.tensor(BOXES, device="mps"), torch.tensor([0.9, 0.8, 0.7], device="mps")
+    kept = torchvision.ops.nms(boxes, scores, 0.5)
+    assert kept.device.type == "mps"
+    assert kept.tolist() == [0, 2]
+
+
+@plain
+def test_regions_of_a_picture_have_a_gradient_on_the_device():
+    import torchvision
+
     image = torch.rand(1, 2, 32, 32, device="mps", requires_grad=True)
-    torchvision.ops.roi_align(image, [boxes], 4).sum().backward()
+    torchvision.ops.roi_align(image, [torch.tensor(BOXES, device="mps")], 4).sum().backward()
     assert image.grad.abs().sum() > 0
 
 
@@ -704,124 +942,233 @@ def test_detection_operators_run():
 def test_torch_says_that_it_has_mps():
     assert torch.backends.mps.is_available()
     assert torch.backends.mps.is_built()
+    assert torch.mps.is_available()
+    assert torch.mps.device_count() == 1
+    assert "Simulated" in torch.backends.mps.get_name()
+
+
+@plain
+def test_torch_says_that_macos_is_15():
     assert torch.backends.mps.is_macos_or_newer(15, 0)
     assert not torch.backends.mps.is_macos_or_newer(26, 0)
-    assert "Simulated" in torch.backends.mps.get_name()
-    assert torch.mps.is_available()
-    assert torch.mps.device_count() == torch.accelerator.device_count() == 1
+
+
+@plain
+def test_the_accelerator_of_torch_is_the_device():
     assert torch.accelerator.is_available()
+    assert torch.accelerator.device_count() == 1
     assert torch.accelerator.current_accelerator() == torch.device("mps")
     assert torch.accelerator.current_device_index() == 0
+
+
+@plain
+def test_the_accelerator_supports_no_float64():
+    assert torch.float64 not in torch.accelerator.get_device_capability()["supported_dtypes"]
+
+
+@plain
+def test_an_nvidia_gpu_is_hidden():
     assert not torch.cuda.is_available()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    torch.mps.synchronize()
-    torch.accelerator.synchronize()
-    assert torch.float64 not in torch.accelerator.get_device_capability()["supported_dtypes"]
+
+
+@plain.cases({"mps": torch.mps, "accelerator": torch.accelerator})
+def test_waiting_for_the_device_ends(module):
+    module.synchronize()
+
+
+@plain
+def test_installing_the_device_again_changes_nothing_and_says_what_it_is():
     assert metalsim.is_installed()
     assert "Simulated Apple GPU" in metalsim.install()
     assert torch.ones(2, device="mps").add(1).sum().item() == 4
 
 
+MIB = 1 << 20
+
+
 @plain
-def test_memory_is_counted():
-    torch.mps.empty_cache()
-    before = torch.mps.current_allocated_memory()
-    torch.accelerator.reset_peak_memory_stats()
-    big = torch.zeros(1 << 20, device="mps")
-    product = big * 2
-    view = product[5:].view(-1)
-    assert torch.mps.current_allocated_memory() - before == 8 << 20
-    del big
-    assert torch.accelerator.memory_allocated() - before == 4 << 20
-    del product
-    assert torch.accelerator.memory_allocated() - before == 4 << 20, "a view holds its storage"
+def test_memory_is_counted_as_long_as_a_view_holds_it():
+    before = torch.accelerator.memory_allocated()
+    whole = torch.zeros(MIB, device="mps")
+    view = whole[5:]
+    assert torch.accelerator.memory_allocated() - before == 4 * MIB
+    del whole
+    assert torch.accelerator.memory_allocated() - before == 4 * MIB
     del view
     assert torch.accelerator.memory_allocated() == before
-    assert torch.accelerator.max_memory_allocated() - before == 8 << 20
-    assert torch.accelerator.memory_reserved() >= before + (8 << 20)
-    assert torch.mps.driver_allocated_memory() == torch.accelerator.memory_reserved()
-    torch.accelerator.empty_cache()
-    assert torch.mps.driver_allocated_memory() == before
+
+
+@plain
+def test_the_two_modules_of_torch_count_the_same_memory():
+    x = torch.zeros(MIB, device="mps")
+    assert torch.mps.current_allocated_memory() == torch.accelerator.memory_allocated() >= x.nbytes
+    assert torch.mps.driver_allocated_memory() == torch.accelerator.memory_reserved() >= x.nbytes
+
+
+@plain
+def test_the_peak_of_memory_stays_until_it_is_reset():
+    torch.accelerator.reset_peak_memory_stats()
+    before = torch.accelerator.memory_allocated()
+    big = torch.zeros(MIB, device="mps")
+    product = big * 2
+    del big, product
+    assert torch.accelerator.max_memory_allocated() - before == 8 * MIB
     torch.accelerator.reset_peak_memory_stats()
     assert torch.accelerator.max_memory_allocated() == before
+
+
+@plain.cases({"mps": torch.mps, "accelerator": torch.accelerator})
+def test_what_was_freed_stays_reserved_until_the_cache_is_emptied(module):
+    module.empty_cache()
+    before = torch.mps.driver_allocated_memory()
+    x = torch.zeros(MIB, device="mps")
+    del x
+    assert torch.mps.driver_allocated_memory() >= before + 4 * MIB
+    module.empty_cache()
+    assert torch.mps.driver_allocated_memory() == before
+
+
+@plain
+def test_the_device_recommends_more_than_8_gib():
     assert torch.mps.recommended_max_memory() > 1 << 33
 
 
-@plain
-def test_the_cpu_s_random_numbers_stay_its_own():
-    """Also while another thread draws on the device, as a data loader beside a training step does."""
-    import threading
-
+@contextlib.contextmanager
+def somebody_drops():
+    """Have a thread that draws on the device all the time, as a data loader beside a training step does."""
     x, done = torch.ones(4096, device="mps"), threading.Event()
 
     def drop():
         while not done.is_set():
             torch.nn.functional.dropout(x, 0.5)
 
-    torch.manual_seed(0)
-    alone = [torch.rand(3).tolist() for _ in range(400)]
     thread = threading.Thread(target=drop)
     thread.start()
     try:
-        for _ in range(5):
-            torch.manual_seed(0)
-            assert [torch.rand(3).tolist() for _ in range(400)] == alone
+        yield
     finally:
         done.set()
         thread.join()
 
 
+def draw_many() -> list[list[float]]:
+    torch.manual_seed(0)
+    return [torch.rand(3).tolist() for _ in range(400)]
+
+
 @plain
-def test_too_much_memory_is_refused_in_torchs_words():
-    with pytest.raises(TypeError, match="must be `float`"):
-        torch.mps.set_per_process_memory_fraction(0)
-    with pytest.raises(ValueError, match="Allowed range: 0~2"):
-        torch.mps.set_per_process_memory_fraction(2.5)
+def test_the_cpu_s_random_numbers_stay_its_own_while_a_thread_draws_on_the_device():
+    alone = draw_many()
+    with somebody_drops():
+        beside = [draw_many() for _ in range(5)]
+    assert beside == [alone] * 5
+
+
+@contextlib.contextmanager
+def memory_for_11_mib():
+    """Allow the device a thousandth of the memory that it recommends."""
     torch.mps.set_per_process_memory_fraction(0.001)
     try:
-        with pytest.raises(
-            RuntimeError, match=r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"
-        ):
-            torch.empty(1 << 26, device="mps")
-        x = torch.ones(1 << 20, device="mps")  # 4 MiB of some 11 that are allowed
-        for too_large in (
-            lambda: torch.cat([x, x, x]),
-            lambda: x[:4096, None] + x[:4096],
-            lambda: x.repeat(4),
-        ):
-            with pytest.raises(RuntimeError, match="MPS backend out of memory") as refused:
-                too_large()
-            assert type(refused.value) is RuntimeError
+        yield
     finally:
         torch.mps.set_per_process_memory_fraction(0.0)
-    torch.empty(1 << 26, device="mps")
+
+
+@plain
+def test_a_share_of_memory_has_to_be_a_float():
+    with pytest.raises(TypeError, match="must be `float`"):
+        torch.mps.set_per_process_memory_fraction(0)
+
+
+@plain
+def test_a_share_of_memory_beyond_2_is_refused():
+    with pytest.raises(ValueError, match="Allowed range: 0~2"):
+        torch.mps.set_per_process_memory_fraction(2.5)
+
+
+@plain
+def test_too_much_memory_is_refused_with_its_size():
+    words = r"MPS backend out of memory \(MPS allocated: .* 256.00 MiB on"
+    with memory_for_11_mib(), pytest.raises(RuntimeError, match=words):
+        torch.empty(64 * MIB, device="mps")
+
+
+TOO_LARGE = {
+    "cat": lambda x: torch.cat([x, x, x]),
+    "broadcast": lambda x: x[:4096, None] + x[:4096],
+    "repeat": lambda x: x.repeat(4),
+}
+
+
+@plain.cases(TOO_LARGE)
+def test_a_result_that_needs_too_much_memory_is_refused_with_a_plain_runtime_error(compute):
+    with memory_for_11_mib():
+        error, text = raised(lambda: compute(torch.ones(MIB, device="mps")))
+    assert error is RuntimeError
+    assert "MPS backend out of memory" in text
+
+
+@plain
+def test_without_a_share_there_is_no_limit_but_that_of_a_buffer():
+    with memory_for_11_mib():
+        pass
+    assert torch.empty(64 * MIB, device="mps").nbytes == 256 * MIB
     with pytest.raises(RuntimeError, match="Invalid buffer size"):
         torch.empty(1 << 31, device="mps")
 
 
-@plain
-def test_events():
-    start, end = (torch.mps.Event(enable_timing=True) for _ in range(2))
-    assert not start.query()
+def record_two(**settings: bool) -> list[torch.mps.Event]:
+    """Return two events with work between them."""
+    start, end = torch.mps.Event(**settings), torch.mps.Event(**settings)
     start.record()
     torch.ones(10, device="mps").sum()
     end.record()
+    return [start, end]
+
+
+@plain
+def test_an_event_has_not_happened_before_it_was_recorded():
+    assert not torch.mps.Event(enable_timing=True).query()
+
+
+@plain
+def test_an_event_that_was_waited_for_has_happened():
+    _, end = record_two(enable_timing=True)
     end.synchronize()
     end.wait()
     assert end.query()
+
+
+@plain
+def test_time_goes_by_between_two_events():
+    start, end = record_two(enable_timing=True)
+    end.synchronize()
     assert start.elapsed_time(end) > 0
-    with pytest.raises(RuntimeError, match=r"End event \d+ was not recorded after start event \d+"):
+
+
+@plain
+def test_time_between_events_is_not_told_backwards():
+    start, end = record_two(enable_timing=True)
+    words = r"End event \d+ was not recorded after start event \d+"
+    with pytest.raises(RuntimeError, match=words):
         end.elapsed_time(start)
-    untimed = torch.mps.Event()
-    untimed.record()
-    with pytest.raises(
-        RuntimeError, match="Events were not created with argument 'enable_timing=True'"
-    ):
-        untimed.elapsed_time(end)
-    generic = [torch.Event("mps", enable_timing=True) for _ in range(2)]
-    for event in generic:
-        event.record()
-    assert generic[0].elapsed_time(generic[1]) > 0
+
+
+@plain
+def test_events_without_timing_have_no_time_between_them():
+    start, end = record_two()
+    words = "Events were not created with argument 'enable_timing=True'"
+    with pytest.raises(RuntimeError, match=words):
+        start.elapsed_time(end)
+
+
+@plain
+def test_time_goes_by_between_two_events_of_torch_itself():
+    start, end = (torch.Event("mps", enable_timing=True) for _ in range(2))
+    start.record()
+    end.record()
+    assert start.elapsed_time(end) > 0
 
 
 @since("2.15", "torch.mps.Stream")
@@ -861,179 +1208,281 @@ def raised(do: Callable) -> tuple[type, str]:
     return type(caught.value), str(caught.value)
 
 
-@plain
-def test_float64_raises_as_on_a_mac():
-    x = torch.ones(3, device="mps")
-    for do in (
-        lambda: torch.zeros(3, dtype=torch.float64, device="mps"), lambda: torch.ones(3, dtype=torch.float64).to("mps"),
-        lambda: torch.tensor([1.0], dtype=torch.float64, device="mps"), x.double, lambda: x.sum(dtype=torch.float64),
-        lambda: nn.Linear(2, 2).double().to("mps"),
-    ):  # fmt: skip
-        assert raised(do) == (TypeError, FLOAT64)
+IN_FLOAT64 = {
+    "zeros": lambda x: torch.zeros(3, dtype=torch.float64, device="mps"),
+    "moved": lambda x: torch.ones(3, dtype=torch.float64).to("mps"),
+    "tensor": lambda x: torch.tensor([1.0], dtype=torch.float64, device="mps"),
+    "double": lambda x: x.double(),
+    "sum": lambda x: x.sum(dtype=torch.float64),
+    "model": lambda x: nn.Linear(2, 2).double().to("mps"),
+}
+
+
+@plain.cases(IN_FLOAT64)
+def test_float64_raises_as_on_a_mac(make):
+    error, text = raised(lambda: make(torch.ones(3, device="mps")))
+    assert error is TypeError
+    assert text == FLOAT64
+
+
+OF_8_BITS = torch.float8_e4m3fn
+NAMES_OF_FEW_BITS = [name for name in dir(torch) if re.match("float[48]_", name)]
+
+
+def eye_of_8_bits() -> torch.Tensor:
+    return torch.eye(3, device="mps").to(OF_8_BITS)
 
 
 @plain
-def test_one_type_of_8_bits_is_there():
-    for name in (name for name in dir(torch) if re.match("float[48]_", name)):
-        make = lambda name=name: torch.empty(2, dtype=getattr(torch, name), device="mps")
-        if name == "float8_e4m3fn":
-            assert make().float().cpu().isnan().all()
-            a = torch.eye(3, device="mps").to(torch.float8_e4m3fn)
-            words = "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype."
-            for do in (
-                torch.mm,
-                torch.mul,
-                lambda a, b: torch.addmm(a, a, b),
-                lambda a, _: a.abs(),
-            ):
-                assert raised(lambda do=do: do(a, a)) == (TypeError, words)  # noqa: B023
-            _, said = raised(lambda a=a: F.linear(a, a))
-            assert said == "MPS device does not support linear for non-float inputs"
-            assert (
-                a.gather(0, torch.zeros(1, 3, dtype=torch.long, device="mps")).float().sum().item()
-                == 1
-            )
-        else:
-            error, text = raised(make)
-            assert (error, name.capitalize() in text) == (TypeError, True), text
+def test_one_type_of_8_bits_can_be_made_and_copied():
+    assert torch.empty(2, dtype=OF_8_BITS, device="mps").float().cpu().isnan().all()
 
 
 @plain
-def test_mixed_devices_raise_as_on_a_mac():
-    x, y = torch.ones(2, 2, device="mps"), torch.ones(2, 2)
-    for do in (
-        lambda: x + y, lambda: y * x, lambda: x.add_(y), lambda: y.add_(x), lambda: torch.cat([x, y]),
-        lambda: torch.where(x > 0, y, y), lambda: torch.add(x, x, out=y),
-        lambda: F.scaled_dot_product_attention(x, x, x, y),
-        lambda: F.scaled_dot_product_attention(x, x, x, y > 0),
-    ):  # fmt: skip
-        assert raised(do) == (RuntimeError, TWO_DEVICES)
-    assert (x + torch.tensor(2.0)).sum().item() == 12, "one number may be on the CPU"
-    assert raised(lambda: F.linear(x, y)) == (
-        RuntimeError,
-        "Tensor for argument weight is on cpu but expected on mps",
+def test_one_type_of_8_bits_can_be_gathered():
+    places = torch.zeros(1, 3, dtype=torch.long, device="mps")
+    assert eye_of_8_bits().gather(0, places).float().sum().item() == 1
+
+
+@plain.cases(
+    {
+        "mm": lambda a: torch.mm(a, a),
+        "mul": lambda a: torch.mul(a, a),
+        "addmm": lambda a: torch.addmm(a, a, a),
+        "abs": lambda a: a.abs(),
+    }
+)
+def test_one_type_of_8_bits_cannot_be_computed_with(compute):
+    error, text = raised(lambda: compute(eye_of_8_bits()))
+    assert error is TypeError
+    assert text == (
+        "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype."
     )
-    assert raised(lambda: F.linear(y, x)) == (
-        RuntimeError,
-        "Tensor for argument input is on cpu but expected on mps",
-    )
-    assert raised(lambda: F.linear(x, x, y[0])) == (
-        RuntimeError, "Tensor for argument bias is on cpu but expected on mps"
-    )  # fmt: skip
-    lstm, states = nn.LSTM(2, 2).to("mps"), (torch.ones(1, 2),) * 2
-    for do in (lambda: lstm(y), lambda: lstm(x, states)):
-        error, text = raised(do)
-        assert (error, "not at the same device" in text) == (RuntimeError, True), text
+
+
+@plain
+def test_a_linear_layer_of_8_bits_is_refused_in_words_of_its_own():
+    _, text = raised(lambda: F.linear(eye_of_8_bits(), eye_of_8_bits()))
+    assert text == "MPS device does not support linear for non-float inputs"
+
+
+@plain.cases({name: name for name in NAMES_OF_FEW_BITS if name != "float8_e4m3fn"})
+def test_other_types_of_few_bits_are_refused_by_name(name):
+    error, text = raised(lambda: torch.empty(2, dtype=getattr(torch, name), device="mps"))
+    assert error is TypeError
+    assert name.capitalize() in text
+
+
+MIXED = {
+    "add": lambda x, y: x + y,
+    "mul": lambda x, y: y * x,
+    "add_": lambda x, y: x.add_(y),
+    "add_ on the CPU": lambda x, y: y.add_(x),
+    "cat": lambda x, y: torch.cat([x, y]),
+    "where": lambda x, y: torch.where(x > 0, y, y),
+    "out=": lambda x, y: torch.add(x, x, out=y),
+    "mask": lambda x, y: F.scaled_dot_product_attention(x, x, x, y),
+    "mask of bools": lambda x, y: F.scaled_dot_product_attention(x, x, x, y > 0),
+}
+"""Calls with a tensor of the device and one of the CPU."""
+
+
+@plain.cases(MIXED)
+def test_mixed_devices_raise_as_on_a_mac(compute):
+    error, text = raised(lambda: compute(torch.ones(2, 2, device="mps"), torch.ones(2, 2)))
+    assert error is RuntimeError
+    assert text == TWO_DEVICES
+
+
+@plain
+def test_one_number_may_be_on_the_cpu():
+    assert (torch.ones(2, 2, device="mps") + torch.tensor(2.0)).sum().item() == 12
+
+
+@plain.cases(
+    {
+        "weight": lambda x, y: F.linear(x, y),
+        "input": lambda x, y: F.linear(y, x),
+        "bias": lambda x, y: F.linear(x, x, y[0]),
+    }
+)
+def test_a_linear_layer_names_its_argument_that_is_on_the_cpu(compute):
+    error, text = raised(lambda: compute(torch.ones(2, 2, device="mps"), torch.ones(2, 2)))
+    assert error is RuntimeError
+    assert re.fullmatch(r"Tensor for argument \w+ is on cpu but expected on mps", text)
+
+
+@plain.cases(
+    {
+        "input": lambda lstm, x, y: lstm(y),
+        "states": lambda lstm, x, y: lstm(x, (y[:1], y[:1])),
+    }
+)
+def test_an_lstm_with_an_argument_on_the_cpu_raises_as_on_a_mac(compute):
+    lstm = nn.LSTM(2, 2).to("mps")
+    error, text = raised(lambda: compute(lstm, torch.ones(2, 2, device="mps"), torch.ones(2, 2)))
+    assert error is RuntimeError
+    assert "not at the same device" in text, text
+
+
+@plain
+def test_a_convolution_with_weights_on_the_cpu_names_both_types():
     image, weight = torch.ones(1, 1, 4, 4, device="mps"), torch.ones(1, 1, 2, 2)
-    assert raised(lambda: F.conv2d(image, weight)) == (
-        RuntimeError, "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same",
-    )  # fmt: skip
+    error, text = raised(lambda: F.conv2d(image, weight))
+    assert error is RuntimeError
+    assert text == (
+        "Input type (MPSFloatType) and weight type (torch.FloatTensor) should be the same"
+    )
+
+
+NO_BUFFER = "Passed CPU tensor to MPS op"
+OTHER_INDEX = "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+IDS = torch.tensor([0, 1])
+LEFT_ON_THE_CPU = {
+    "product": (lambda x, y: x @ y, "Placeholder storage has not been allocated on MPS device!"),
+    "embedding": (lambda x, y: F.embedding(IDS, x), NO_BUFFER),
+    "classes": (lambda x, y: F.cross_entropy(x, IDS), NO_BUFFER),
+    "a class": (lambda x, y: F.cross_entropy(x[0], torch.tensor(1)), NO_BUFFER),
+    "layer norm": (lambda x, y: F.layer_norm(y, (2,), x[0], x[0]), NO_BUFFER),
+    "masked_fill": (
+        lambda x, y: x.masked_fill(y > 0, 0.0),
+        "expected self and mask to be on the same device, but got mask on cpu",
+    ),
+    "indices on the device": (lambda x, y: y[IDS.to("mps")], OTHER_INDEX),
+    "mask on the device": (lambda x, y: y[x > 0], OTHER_INDEX),
+    "dot": (
+        lambda x, y: torch.dot(x[0], y[0]),
+        "Expected all tensors to be on the same device. Found: mps:0, cpu",
+    ),
+    "baddbmm": (
+        lambda x, y: torch.baddbmm(x[None], x[None], y[None]),
+        "Expected batch2.is_mps() to be true, but got false.",
+    ),
+    "searchsorted": (
+        lambda x, y: torch.searchsorted(x[0], torch.tensor(1.0)),
+        "torch.searchsorted(): boundaries and input value tensors should have same device type",
+    ),
+}
 
 
 @since("2.15", "these words of two of the kernels")
-@plain
-def test_what_was_left_on_the_cpu_has_the_words_of_its_kernel():
-    x, y, ids = torch.ones(2, 2, device="mps"), torch.ones(2, 2), torch.tensor([0, 1])
-    no_buffer = "Passed CPU tensor to MPS op"
-    for do, words in (
-        (lambda: x @ y, "Placeholder storage has not been allocated on MPS device!"),
-        (lambda: F.embedding(ids, x), no_buffer),
-        (lambda: F.cross_entropy(x, ids), no_buffer),
-        (lambda: F.cross_entropy(x[0], torch.tensor(1)), no_buffer),
-        (lambda: F.layer_norm(y, (2,), x[0], x[0]), no_buffer),
-        (lambda: x.masked_fill(y > 0, 0.0), "expected self and mask to be on the same device, but got mask on cpu"),
-        (lambda: y[ids.to("mps")], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
-        (lambda: y[x > 0], "indices should be either on cpu or on the same device as the indexed tensor (cpu)"),
-        (lambda: torch.dot(x[0], y[0]), "Expected all tensors to be on the same device. Found: mps:0, cpu"),
-        (lambda: torch.baddbmm(x[None], x[None], y[None]), "Expected batch2.is_mps() to be true, but got false."),
-        (
-            lambda: torch.searchsorted(x[0], torch.tensor(1.0)),
-            "torch.searchsorted(): boundaries and input value tensors should have same device type",
-        ),
-    ):  # fmt: skip
-        error, text = raised(do)
-        assert (error, text.startswith(words)) == (RuntimeError, True), text
+@plain.cases(LEFT_ON_THE_CPU)
+def test_what_was_left_on_the_cpu_has_the_words_of_its_kernel(case):
+    compute, words = case
+    error, text = raised(lambda: compute(torch.ones(2, 2, device="mps"), torch.ones(2, 2)))
+    assert error is RuntimeError
+    assert text.startswith(words), text
+
+
+@plain.cases(
+    {
+        "randperm": (torch.randperm, "Expected a 'mps:0' generator device but found 'cpu'"),
+        "rand": (torch.rand, "Expected a 'mps' device type for generator but found 'cpu'"),
+    }
+)
+def test_a_generator_of_the_cpu_is_refused_in_the_words_of_the_function(case):
+    draw, words = case
+    error, text = raised(lambda: draw(6, generator=torch.Generator("cpu"), device="mps"))
+    assert error is RuntimeError
+    assert text == words
+
+
+ALERT = "index_put_with_accumulate_mps does not have a deterministic implementation"
+
+
+def add_at_places() -> torch.Tensor:
+    """Add six ones to a tensor, by a kernel that is not deterministic."""
+    x, places = torch.ones(3, 2, device="mps"), torch.tensor([0, 0, 1], device="mps")
+    return torch.zeros(3, 2, device="mps").index_add(0, places, x)
 
 
 @plain
-def test_a_generator_of_the_cpu_is_refused_in_two_ways():
-    cpu = torch.Generator("cpu")
-    assert raised(lambda: torch.randperm(6, generator=cpu, device="mps")) == (
-        RuntimeError, "Expected a 'mps:0' generator device but found 'cpu'",
-    )  # fmt: skip
-    assert raised(lambda: torch.rand(6, generator=cpu, device="mps")) == (
-        RuntimeError, "Expected a 'mps' device type for generator but found 'cpu'",
-    )  # fmt: skip
+def test_a_kernel_that_is_not_deterministic_runs_where_nobody_minds():
+    assert add_at_places().sum().item() == 6
 
 
 @since("2.13", "an alert of index_put")
 @plain
-def test_a_kernel_that_is_not_deterministic_raises_or_warns_where_that_is_asked_for():
-    x, places = torch.ones(3, 2, device="mps"), torch.tensor([0, 0, 1], device="mps")
-    add = lambda: torch.zeros(3, 2, device="mps").index_add(0, places, x)
-    torch.use_deterministic_algorithms(True)
-    try:
-        error, text = raised(add)
-        name = "index_put_with_accumulate_mps does not have a deterministic implementation"
-        assert (error, text.startswith(name)) == (RuntimeError, True), text
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            assert add().sum().item() == 6
-        assert [str(each.message).startswith(name) for each in told] == [True]
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert add().sum().item() == 6
+def test_a_kernel_that_is_not_deterministic_raises_where_that_is_asked_for():
+    with deterministic():
+        error, text = raised(add_at_places)
+    assert error is RuntimeError
+    assert text.startswith(ALERT), text
+
+
+@since("2.13", "an alert of index_put")
+@plain
+def test_a_kernel_that_is_not_deterministic_warns_where_that_is_asked_for():
+    with deterministic(warn_only=True), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert add_at_places().sum().item() == 6
+    assert len(told) == 1
+    assert str(told[0].message).startswith(ALERT)
 
 
 @since("2.13", "an alert of index_put")
 @plain
 def test_the_gradient_of_a_bilinear_resize_is_an_index_put_where_determinism_is_asked_for():
     x = torch.rand(1, 1, 4, 4, device="mps", requires_grad=True)
-    torch.use_deterministic_algorithms(True)
-    try:
+    with deterministic():
         resized = F.interpolate(x, scale_factor=2, mode="bilinear")
         error, text = raised(resized.sum().backward)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert (error, text.split()[0]) == (RuntimeError, "index_put_with_accumulate_mps")
+    assert error is RuntimeError
+    assert text.startswith(ALERT), text
 
 
 @plain
 def test_what_only_the_cpus_kernel_finds_not_deterministic_runs():
     pooled, places = F.max_pool2d(torch.rand(1, 1, 4, 4, device="mps"), 2, return_indices=True)
-    torch.use_deterministic_algorithms(True)
-    try:
+    with deterministic():
         assert F.max_unpool2d(pooled, places, 2).shape == (1, 1, 4, 4)
         assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
+
+
+TRIANGLE = torch.eye(3)
+CONTIGUOUS = {
+    "nonzero": lambda x: x.nonzero(),
+    "nonzero of a view": lambda x: (x[:, ::2] > 3).nonzero(),
+    "argwhere": lambda x: torch.argwhere(x > 3),
+    "fftn": torch.fft.fftn,
+    "rfft": lambda x: torch.fft.rfft(x, dim=0),
+    "solve_triangular": lambda x: torch.linalg.solve_triangular(
+        TRIANGLE.to("mps"), x[0], upper=True
+    ),
+}
+
+
+@plain.cases(CONTIGUOUS)
+def test_results_lie_in_memory_as_metals_kernels_lay_them(compute):
+    result = compute(torch.arange(24.0, device="mps").view(2, 3, 4))
+    assert result.is_contiguous()
+    assert result.view(-1).numel() == result.numel()
 
 
 @plain
-def test_results_lie_in_memory_as_metals_kernels_lay_them():
-    x = torch.arange(24.0, device="mps").view(2, 3, 4)
-    triangle = torch.eye(3, device="mps")
-    for result in (
-        x.nonzero(), (x[:, ::2] > 3).nonzero(), torch.argwhere(x > 3), torch.fft.fftn(x), torch.fft.rfft(x, dim=0),
-        torch.linalg.solve_triangular(triangle, x[0], upper=True),
-    ):  # fmt: skip
-        assert result.is_contiguous()
-        assert result.view(-1).numel() == result.numel()
-    assert not torch.linalg.inv(triangle).is_contiguous(), (
-        "this one is laid out before a kernel is called"
-    )
+def test_an_inverse_is_laid_out_before_a_kernel_is_called():
+    assert not torch.linalg.inv(TRIANGLE.to("mps")).is_contiguous()
+
+
+WITHOUT_A_KERNEL = {
+    "aten::rrelu_with_noise": lambda x: nn.RReLU()(x),
+    "aten::linalg_eig": torch.linalg.eig,
+    "aten::mode": lambda x: x.mode(),
+    "aten::special_ndtri.out": torch.special.ndtri,
+}
+
+
+@plain.cases({operator: operator for operator in WITHOUT_A_KERNEL})
+def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac(operator):
+    compute = WITHOUT_A_KERNEL[operator]
+    error, text = raised(lambda: compute(torch.ones(3, 3, device="mps")))
+    assert error is NotImplementedError
+    assert text == MISSING.format(operator, torch.version.git_version)
 
 
 @plain
-def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac():
-    x, commit = torch.ones(3, 3, device="mps"), torch.version.git_version
-    for operator, do in {
-        "aten::rrelu_with_noise": lambda: nn.RReLU()(x), "aten::linalg_eig": lambda: torch.linalg.eig(x),
-        "aten::mode": lambda: x.mode(), "aten::special_ndtri.out": lambda: torch.special.ndtri(x),
-    }.items():  # fmt: skip
-        assert raised(do) == (NotImplementedError, MISSING.format(operator, commit))
-    assert nn.Softshrink()(x).sum().item() == 4.5
+def test_softshrink_which_had_no_kernel_computes():
+    assert nn.Softshrink()(torch.ones(3, 3, device="mps")).sum().item() == 4.5
 
 
 def fell_back(do: Callable) -> tuple[int, list[str]]:
@@ -1054,120 +1503,174 @@ def refusal(call: Any) -> tuple[type, str]:
         return raised(lambda: model(*(x.to("mps") for x in call.inputs)))
 
 
-@plain
-def test_a_kernel_refuses_arguments_as_on_a_mac():
-    for name, call in refused.REFUSED.items():
-        error, words = refusal(call)
-        assert (error, words.startswith(call.words)) == (call.error, True), (name, error, words)
+@plain.cases(refused.REFUSED)
+def test_a_kernel_refuses_arguments_as_on_a_mac(call):
+    error, words = refusal(call)
+    assert error is call.error
+    assert words.startswith(call.words), words
 
 
 @with_fallback
 def test_a_refusal_is_no_matter_of_fallbacks():
     call = refused.REFUSED["uneven pooling"]
-    assert refusal(call)[0] is RuntimeError
-    assert refusal(call)[1].startswith(call.words)
+    error, words = refusal(call)
+    assert error is RuntimeError
+    assert words.startswith(call.words)
+
+
+@plain
+def test_a_backward_pass_refuses_arguments_as_the_forward_pass_does():
+    x = torch.rand(1, 2, 12, 12, device="mps", requires_grad=True)
+    grad = torch.ones(1, 2, 5, 5, device="mps")
+    error, text = raised(lambda: torch.ops.aten._adaptive_avg_pool2d_backward(grad, x))
+    assert error is RuntimeError
+    assert text == refusal(refused.REFUSED["uneven pooling"])[1]
+
+
+class RefusedOnTheWayBack(torch.autograd.Function):
+    """Calls what is refused in its backward pass, on autograd's own thread."""
+
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+
+    @staticmethod
+    def backward(context, grad):
+        return F.adaptive_avg_pool2d(grad, 5)
 
 
 @plain
 def test_a_refusal_on_the_way_back_reaches_the_caller():
     x = torch.rand(1, 2, 12, 12, device="mps", requires_grad=True)
-    grad = torch.ones(1, 2, 5, 5, device="mps")
-    assert raised(lambda: torch.ops.aten._adaptive_avg_pool2d_backward(grad, x)) == (
-        RuntimeError, refusal(refused.REFUSED["uneven pooling"])[1]
-    )  # fmt: skip
-
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):
-            return x * 2
-
-        @staticmethod
-        def backward(context, grad):
-            return F.adaptive_avg_pool2d(grad, 5)  # on autograd's own thread
-
-    assert raised(lambda: Scaled.apply(x).sum().backward())[0] is RuntimeError
+    error, text = raised(lambda: RefusedOnTheWayBack.apply(x).sum().backward())
+    assert error is RuntimeError
+    assert text.startswith(refused.REFUSED["uneven pooling"].words), text
 
 
 @since("2.13", "a refusal of dropout")
 @plain
-def test_attention_dropout_only_where_gradients_are_wanted():
+def test_attention_drops_where_gradients_are_wanted():
     q = torch.rand(1, 2, 3, 8, device="mps", requires_grad=True)
     F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).sum().backward()
     assert q.grad is not None
+
+
+@since("2.13", "a refusal of dropout")
+@plain
+def test_attention_refuses_dropout_where_no_gradients_are_wanted():
+    q = torch.rand(1, 2, 3, 8, device="mps", requires_grad=True)
     with torch.no_grad():
-        assert raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)) == (
-            NotImplementedError, "scaled_dot_product_attention for MPS does not support dropout."
-        )  # fmt: skip
+        error, text = raised(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5))
+    assert error is NotImplementedError
+    assert text == "scaled_dot_product_attention for MPS does not support dropout."
+
+
+def attend_under_a_mask(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, q.sin(), q, mask)
+
+
+@plain.cases(
+    {
+        "values": attend_under_a_mask,
+        "gradients": torch.func.grad(lambda q, mask: attend_under_a_mask(q, mask).sin().sum()),
+    }
+)
+def test_attention_is_mapped_over_batches(function):
+    q, mask = torch.rand(2, 1, 4, 8, device="mps"), torch.rand(2, 4, 4, device="mps") > 0.1
+    with warnings.catch_warnings(action="ignore"):  # it has no batching rule, there neither
+        expected = torch.stack([function(*one) for one in zip(q, mask, strict=True)])
+        torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
+
+
+TRUTHS = torch.tensor([True, False, True, True])
 
 
 @plain
-def test_attention_is_mapped_over_batches():
-    q, mask = torch.rand(2, 1, 4, 8, device="mps"), torch.rand(2, 4, 4, device="mps") > 0.1
-    attend = lambda q, mask: F.scaled_dot_product_attention(q, q.sin(), q, mask)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it has no batching rule, there neither
-        for function in (attend, torch.func.grad(lambda q, mask: attend(q, mask).sin().sum())):
-            expected = torch.stack([function(*one) for one in zip(q, mask, strict=True)])
-            torch.testing.assert_close(torch.vmap(function)(q, mask), expected)
+def test_a_product_of_truth_values_is_one_on_the_device_alone():
+    x = TRUTHS.to("mps")
+    assert torch.dot(x, x).item() is True
+    assert torch.dot(x, ~x).item() is False
+    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
+        torch.dot(TRUTHS, TRUTHS)
 
 
 @since("2.13", "one of these kernels")
 @plain
-def test_metal_computes_where_the_cpu_has_no_kernel():
-    truths = torch.tensor([True, False, True, True])
-    x = truths.to("mps")
-    assert torch.dot(x, x).item() is True
-    assert torch.dot(x, ~x).item() is False
-    assert F.silu(x).dtype is torch.bool
-    assert F.pad(x.view(1, 1, 4), (1, 1), mode="reflect").flatten().tolist() == [
-        False,
-        True,
-        False,
-        True,
-        True,
-        True,
-    ]
+def test_silu_of_truth_values_is_one():
+    assert F.silu(TRUTHS.to("mps")).dtype is torch.bool
+
+
+@since("2.13", "one of these kernels")
+@plain
+def test_truth_values_are_reflected_at_their_ends():
+    padded = F.pad(TRUTHS.to("mps").view(1, 1, 4), (1, 1), mode="reflect")
+    assert padded.flatten().tolist() == [False, True, False, True, True, True]
+
+
+@since("2.13", "one of these kernels")
+@plain
+def test_a_histogram_of_whole_numbers_has_whole_counts():
     counts = torch.histc(torch.tensor([0, 1, 1, 3], device="mps"), 4, 0, 4)
-    assert (counts.dtype, counts.tolist()) == (torch.int64, [1, 2, 0, 1])
-    with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
-        torch.dot(truths, truths)
+    assert counts.dtype == torch.int64
+    assert counts.tolist() == [1, 2, 0, 1]
+
+
+FITS, LARGE = torch.rand(64, 128), torch.rand(64, 129)  # 32768 and 33024 bytes
+WIDE = torch.rand(2, 64, 64, dtype=torch.complex64)
+MATRICES = {"fits": FITS, "too large": LARGE}
+
+
+@since("2.14", "a kernel for singular values")
+@plain.cases({"real": FITS, "complex": WIDE})
+def test_an_svd_stays_on_the_device_within_its_limit(matrix):
+    fallbacks, told = fell_back(lambda: torch.linalg.svdvals(matrix.to("mps")))
+    assert fallbacks == 0
+    assert told == []
 
 
 @since("2.14", "a kernel for singular values")
 @plain
-def test_an_svd_stays_on_the_device_within_its_limit():
-    fits, large = torch.rand(64, 128), torch.rand(64, 129)  # 32768 and 33024 bytes
-    wide = torch.rand(2, 64, 64, dtype=torch.complex64)
-    assert fell_back(lambda: [torch.linalg.svdvals(x.to("mps")) for x in (fits, wide)]) == (0, [])
-    words = (
+def test_an_svd_into_tensors_that_are_there_stays_on_the_device():
+    out = [torch.empty(0, device="mps") for _ in range(3)]
+    fallbacks, _ = fell_back(lambda: torch.linalg.svd(FITS.to("mps"), out=out))
+    assert fallbacks == 0
+    assert torch.equal(out[1].cpu(), torch.linalg.svd(FITS).S)
+
+
+@since("2.14", "a kernel for singular values")
+@plain
+def test_each_svd_beyond_the_limit_falls_back_and_torch_warns_once():
+    def twice():
+        torch.linalg.svd(LARGE.to("mps"), full_matrices=False)
+        torch.linalg.svd(LARGE.to("mps"), full_matrices=False)
+
+    fallbacks, told = fell_back(twice)
+    assert fallbacks == 2
+    assert told == [
         "linalg.svd: matrix too large to stage in MPS threadgroup memory (33024 > 32768 bytes); "
         "falling back to CPU."
-    )
-    svd = lambda: torch.linalg.svd(large.to("mps"), full_matrices=False)
-    assert fell_back(lambda: (svd(), svd())) == (2, [words]), "torch warns once"
-    for x in (fits, large):
-        for factor, expected in zip(
-            torch.linalg.svd(x.to("mps")), torch.linalg.svd(x), strict=True
-        ):
-            assert torch.equal(factor.cpu(), expected)
-    out = [torch.empty(0, device="mps") for _ in range(3)]
-    assert fell_back(lambda: torch.linalg.svd(fits.to("mps"), out=out))[0] == 0
-    assert torch.equal(out[1].cpu(), torch.linalg.svd(fits).S)
+    ]
+
+
+@since("2.14", "a kernel for singular values")
+@plain.cases(MATRICES)
+def test_the_factors_of_an_svd_are_the_cpus(matrix):
+    factors = [factor.cpu() for factor in torch.linalg.svd(matrix.to("mps"))]
+    assert all(map(torch.equal, factors, torch.linalg.svd(matrix)))
 
 
 @since("2.14", "a kernel for singular values")
 @plain
 def test_fallbacks_of_limited_kernels_are_reported():
+    """The matrix there; U, the values and Vh back, or with a gradient's need of them all three."""
     x = torch.rand(96, 96, device="mps", requires_grad=True)
+
     with heard() as events:
         torch.linalg.svdvals(x).sum().backward()
         with torch.inference_mode():
             torch.linalg.pinv(x)
-    fallbacks = [
-        (event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"
-    ]
-    # the matrix there; U, the values and Vh back, or with a gradient's need of them all three
-    assert fallbacks == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
+
+    assert fallbacks_of(events) == [("aten::_linalg_svd", 4, 4 * (3 * 96 * 96 + 96))] * 2
     assert x.grad.isfinite().all().item()
 
 
@@ -1185,30 +1688,56 @@ def heard():
         metalsim.install()
 
 
+def fallbacks_of(events: list) -> list[tuple[str, int, int]]:
+    """Return the operator of each fallback, how many tensors it copies, and their bytes."""
+    return [(event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"]
+
+
+def copies_of(events: list) -> list[tuple[str, str, int]]:
+    """Return the operator of each copy, its direction, and its bytes."""
+    return [(event.name, event.direction, event.bytes) for event in events if event.kind == "copy"]
+
+
+def copy_to_and_fro() -> None:
+    """Copy 40 and 12 bytes to the device, and 40, 4 and 20 bytes from it; a clone is no copy."""
+    x = torch.ones(10).to("mps")
+    x.cpu()
+    x.sum().item()
+    x.half().to("cpu", torch.float32)
+    x.clone()
+    torch.zeros(3, dtype=torch.int64).to("mps", torch.int32)
+
+
 @plain
-def test_copies_are_told_and_counted():
-    before = metalsim.counters()
+def test_copies_are_told_with_their_direction_and_their_bytes():
     with heard() as events:
-        x = torch.ones(10).to("mps")
-        x.cpu()
-        x.sum().item()
-        x.half().to("cpu", torch.float32)
-        x.clone()
-        torch.zeros(3, dtype=torch.int64).to("mps", torch.int32)
-    copies = [
-        (event.name, event.direction, event.bytes) for event in events if event.kind == "copy"
-    ]
-    assert copies == [
+        copy_to_and_fro()
+    assert copies_of(events) == [
         ("aten::copy_", "to device", 40),
         ("aten::copy_", "to host", 40),
         ("aten::_local_scalar_dense", "to host", 4),
         ("aten::copy_", "to host", 20),
         ("aten::copy_", "to device", 12),
     ]
+
+
+@plain
+def test_copies_are_counted():
+    before = metalsim.counters()
+    copy_to_and_fro()
     after = metalsim.counters() - before
-    assert (after.copies_to_device, after.bytes_to_device) == (2, 52)
-    assert (after.copies_to_host, after.bytes_to_host) == (3, 64)
-    assert after.ops == sum(event.kind == "op" for event in events)
+    assert after.copies_to_device == 2
+    assert after.bytes_to_device == 52
+    assert after.copies_to_host == 3
+    assert after.bytes_to_host == 64
+
+
+@plain
+def test_as_many_operators_are_counted_as_are_told():
+    before = metalsim.counters()
+    with heard() as events:
+        copy_to_and_fro()
+    assert (metalsim.counters() - before).ops == sum(event.kind == "op" for event in events) > 0
 
 
 @plain
@@ -1221,59 +1750,98 @@ def test_a_copy_is_told_with_what_is_copied_and_what_is_written():
     assert copies == ["MPS:Half[2, 3] --> CPU:Half[2, 3]", "MPS:Float[] --> CPU:Float[]"]
 
 
-@plain
-def test_operators_are_told_by_the_names_that_a_mac_has():
-    lstm, conv, x = (
-        nn.LSTM(3, 4).to("mps"),
-        nn.Conv2d(1, 2, 2).to("mps"),
-        torch.ones(2, 2, 3, device="mps"),
-    )
+TOLD = {
+    "linear": (lambda x: F.linear(x, torch.ones(3, 3, device="mps")), {"aten::linear"}),
+    "layer norm": (lambda x: F.layer_norm(x, (3,)), {"aten::native_layer_norm"}),
+    "softshrink in place": (lambda x: F.softshrink(x).add_(1), {"aten::softshrink", "aten::add_.Tensor"}),
+    "LSTM": (
+        lambda x: nn.LSTM(3, 4).to("mps")(x)[0].sum().backward(),
+        {"aten::_lstm_mps", "aten::lstm_mps_backward"},
+    ),
+    "convolution": (
+        lambda x: nn.Conv2d(2, 2, 2).to("mps")(x).sum().backward(),
+        {"aten::_mps_convolution", "aten::mps_convolution_backward"},
+    ),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        {"aten::_scaled_dot_product_attention_math_for_mps"},
+    ),
+}  # fmt: skip
+
+
+@plain.cases(TOLD)
+def test_operators_are_told_by_the_names_that_a_mac_has(case):
+    compute, expected = case
+    x = torch.ones(2, 2, 3, device="mps")
     with heard() as events:
-        F.softshrink(F.layer_norm(F.linear(x, torch.ones(3, 3, device="mps")), (3,))).add_(1).view(
-            -1
-        )
-        lstm(x)[0].sum().backward()
-        conv(torch.ones(1, 1, 3, 3, device="mps")).sum().backward()
-        F.scaled_dot_product_attention(x, x, x)
-    names = [event.name for event in events if event.kind == "op"]
-    for name in (
-        "aten::linear", "aten::native_layer_norm", "aten::softshrink", "aten::add_.Tensor", "aten::_lstm_mps",
-        "aten::lstm_mps_backward", "aten::_mps_convolution", "aten::mps_convolution_backward",
-        "aten::_scaled_dot_product_attention_math_for_mps",
-    ):  # fmt: skip
-        assert name in names, (name, names)
-    assert not any("view" in name for name in names), "a view is no work"
-    tensors = "MPS:Float[2, 2, 3]:MPS:Float[3, 3]:undefined"  # as PyTorch's profiler prints them
+        compute(x)
+    names = {event.name for event in events if event.kind == "op"}
+    assert names >= expected, names
+
+
+@plain
+def test_a_view_is_told_as_no_operator():
+    x = torch.ones(2, 2, 3, device="mps")
+    with heard() as events:
+        x.view(-1)
+    assert [event.name for event in events if event.kind == "op"] == []
+
+
+@plain
+def test_an_operator_is_told_with_its_tensors_as_pytorchs_profiler_prints_them():
+    x, weight = torch.ones(2, 2, 3, device="mps"), torch.ones(3, 3, device="mps")
+    with heard() as events:
+        F.linear(x, weight)
+    tensors = "MPS:Float[2, 2, 3]:MPS:Float[3, 3]:undefined"
     assert metalsim.Event("op", "aten::linear", tensors=tensors) in events
+
+
+FULL = """
+kernel void full(device float* x, constant float& v, uint i [[thread_position_in_grid]]) { x[i] = v; }
+"""
+
+
+@functools.cache
+def library_of_full() -> Any:
+    return torch.mps.compile_shader(FULL)
+
+
+@plain
+def test_a_library_of_shaders_shows_its_kernels():
+    assert re.search(r"<simulated Metal library: .*\bfull\b", repr(library_of_full()))
+    assert library_of_full().full.max_threads_per_threadgroup == 1024
 
 
 @plain
 def test_a_shader_is_given_the_memory_of_its_tensors():
-    text = "kernel void full(device float* x, constant float& v, uint i [[thread_position_in_grid]]) { x[i] = v; }"
-    compiled = torch.mps.compile_shader(text)
-    assert re.search(r"<simulated Metal library: .*\bfull\b", repr(compiled))
     x = torch.zeros(8, device="mps")
-    compiled.full(x[2:], 3.5, threads=5)
+    library_of_full().full(x[2:], 3.5, threads=5)
     assert x.tolist() == [0, 0, 3.5, 3.5, 3.5, 3.5, 3.5, 0]
-    assert compiled.full.max_threads_per_threadgroup == 1024
-    assert raised(lambda: compiled.full(torch.zeros(3), 1.0)) == (
-        RuntimeError,
-        "Passed CPU tensor to MPS op",
-    )
-    compiled.full(x, torch.tensor(2.0))
-    assert x[0].item() == 2
+
+
+@plain
+def test_a_number_for_a_shader_may_be_on_the_cpu():
+    x = torch.zeros(8, device="mps")
+    library_of_full().full(x, torch.tensor(2.0))
+    assert x.tolist() == [2.0] * 8
+
+
+@plain
+def test_a_tensor_of_the_cpu_is_refused_for_a_shader():
+    error, text = raised(lambda: library_of_full().full(torch.zeros(3), 1.0))
+    assert error is RuntimeError
+    assert text == "Passed CPU tensor to MPS op"
 
 
 @plain
 def test_a_listener_that_raises_or_computes_does_no_harm():
-    told = []
+    told, unraisable = [], []
 
     def listen(event):
         told.append(event.name)
         torch.ones(3, device="mps").add(1)
         raise ValueError("from the listener")
 
-    unraisable = []
     sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
     try:
         metalsim.install(listen)
@@ -1281,6 +1849,7 @@ def test_a_listener_that_raises_or_computes_does_no_harm():
     finally:
         metalsim.install()
         sys.unraisablehook = hook
+
     assert told[-2:] == ["aten::mul.Tensor", "aten::copy_"]
     assert len(unraisable) == len(told)
 
@@ -1288,28 +1857,62 @@ def test_a_listener_that_raises_or_computes_does_no_harm():
 # ---- in the child with PYTORCH_ENABLE_MPS_FALLBACK=1 ----------------------------------------------------------------
 
 
-@with_fallback
-def test_a_fallback_warns_once_and_is_counted():
+def fall_back_twice() -> torch.Tensor:
+    """Compute RReLU and a mode on the CPU."""
     x = torch.ones(4, 4, device="mps")
-    before = metalsim.counters()
-    with heard() as events, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        y = nn.RReLU(0.5, 0.5)(-x)
-        x.mode()
-    assert y.tolist() == [[-0.5] * 4] * 4
-    fallbacks = [
-        (event.name, event.copies, event.bytes) for event in events if event.kind == "fallback"
+    y = nn.RReLU(0.5, 0.5)(-x)
+    x.mode()
+    return y
+
+
+FALLS_BACK = """
+import metalsim, warnings
+metalsim.install_with_torch(required=True)
+import torch
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x = torch.ones(4, 4, device="mps")
+    torch.nn.functional.rrelu(x)
+    x.mode()
+print(*(str(each.message) for each in caught), sep="|")
+"""
+
+
+def test_the_first_fallback_alone_warns_and_names_no_path_of_its_builder():
+    """Of a process; a user may have got a build from somebody else."""
+    told = python("-c", FALLS_BACK, PYTORCH_ENABLE_MPS_FALLBACK="1").stdout.strip()
+    assert "|" not in told
+    assert told.split("'")[1] == "aten::rrelu_with_noise"
+    assert "metalsim/csrc/host_call.h" in told
+    assert str(ROOT) not in told
+
+
+@with_fallback
+def test_a_fallback_is_right():
+    assert fall_back_twice().tolist() == [[-0.5] * 4] * 4
+
+
+@with_fallback
+def test_a_fallback_is_told_with_its_copies_and_their_bytes():
+    """RReLU: two tensors there, its result and the written noise back; mode: one there, values and indices back."""
+    with heard() as events:
+        fall_back_twice()
+    assert fallbacks_of(events) == [
+        ("aten::rrelu_with_noise", 4, 4 * 64),
+        ("aten::mode", 3, 64 + 16 + 32),
     ]
-    # rrelu: two tensors there, its result and the written noise back; mode: one there, values and indices back
-    assert fallbacks == [("aten::rrelu_with_noise", 4, 4 * 64), ("aten::mode", 3, 64 + 16 + 32)]
+
+
+@with_fallback
+def test_fallbacks_are_counted_and_their_copies_are_no_others():
+    before = metalsim.counters()
+    fall_back_twice()
     after = metalsim.counters() - before
-    assert (after.fallbacks, after.fallback_copies, after.fallback_bytes) == (2, 7, 4 * 64 + 112)
-    assert (after.copies_to_host, after.copies_to_device) == (1, 0), (
-        "y.tolist() is the only other copy"
-    )
-    assert [str(one.message).split("'")[1] for one in caught] == ["aten::rrelu_with_noise"]
-    assert "metalsim/csrc/host_call.h" in str(caught[0].message)
-    assert str(ROOT) not in str(caught[0].message), "a user may have got a build from somebody else"
+    assert after.fallbacks == 2
+    assert after.fallback_copies == 7
+    assert after.fallback_bytes == 4 * 64 + 112
+    assert after.copies_to_host == 0
+    assert after.copies_to_device == 0
 
 
 @with_fallback
@@ -1317,6 +1920,10 @@ def test_gradients_flow_through_a_fallback():
     x = torch.ones(4, device="mps", requires_grad=True)
     nn.RReLU(0.5, 0.5)(-x).sum().backward()
     assert x.grad.tolist() == [-0.5] * 4
+
+
+@with_fallback
+def test_the_device_says_that_missing_operators_run_on_the_cpu():
     assert "run on the CPU and are counted" in device.description()
 
 
@@ -1377,26 +1984,37 @@ def test_arming_after_torch_says_what_to_do():
 
 
 def test_without_a_compiler_it_says_what_to_install(tmp_path):
-    done = python(
-        "-c",
-        "import metalsim; metalsim.arm()",
-        PATH=str(tmp_path),
-        METALSIM_CACHE=str(tmp_path / "cache"),
-    )
-    assert re.search(
-        r"SimulationError: .* built with g\+\+, which is not here: install it", done.stderr
-    )
+    empty = {"PATH": str(tmp_path), "METALSIM_CACHE": str(tmp_path / "cache")}
+    done = python("-c", "import metalsim; metalsim.arm()", **empty)
+    words = r"SimulationError: .* built with g\+\+, which is not here: install it"
+    assert re.search(words, done.stderr)
 
 
-def test_a_key_knows_everything_that_matters(tmp_path):
+@pytest.fixture
+def source(tmp_path):
     file = tmp_path / "a.cpp"
     file.write_text("one")
-    first = building.key("2.15", "g++ 12", files=[file])
-    assert building.key("2.15", "g++ 12", files=[file]) == first
-    assert building.key("2.16", "g++ 12", files=[file]) != first
-    assert building.key("2.15", "g++ 13", files=[file]) != first
-    file.write_text("two")
-    assert building.key("2.15", "g++ 12", files=[file]) != first
+    return file
+
+
+def test_a_build_of_the_same_sources_with_the_same_tools_has_the_same_key(source):
+    first = building.key("2.15", "g++ 12", files=[source])
+    assert building.key("2.15", "g++ 12", files=[source]) == first
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "compiler"),
+    [pytest.param("2.16", "g++ 12", id="torch"), pytest.param("2.15", "g++ 13", id="compiler")],
+)
+def test_a_build_with_another_tool_has_another_key(source, torch_version, compiler):
+    first = building.key("2.15", "g++ 12", files=[source])
+    assert building.key(torch_version, compiler, files=[source]) != first
+
+
+def test_a_build_of_another_text_has_another_key(source):
+    first = building.key("2.15", "g++ 12", files=[source])
+    source.write_text("two")
+    assert building.key("2.15", "g++ 12", files=[source]) != first
 
 
 def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeypatch):
@@ -1409,22 +2027,28 @@ def test_another_torch_whose_build_fails_is_named_with_its_log(tmp_path, monkeyp
         return subprocess.CompletedProcess(command, 1)
 
     monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(
-        metalsim.SimulationError, match=r"torch 9\.9 with g\+\+ 99; (\S+\.log) tells why"
-    ) as caught:
+    words = r"torch 9\.9 with g\+\+ 99; (\S+\.log) tells why"
+    with pytest.raises(metalsim.SimulationError, match=words) as caught:
         device._build("9.9")
+
     log = re.search(r"(\S+\.log)", str(caught.value))[1]
     assert Path(log).read_text() == "no member named getAccelerator"
 
 
-def test_releases_from_the_oldest_to_the_newest_known_are_known_and_a_newer_one_is_told():
-    for version in (device.OLDEST_TORCH, "2.13.0+cpu", "2.14.1", device.TORCH):
-        assert device.knows(version)
-        assert device.notice_of_newer(version) is None
+@pytest.mark.parametrize("version", [device.OLDEST_TORCH, "2.13.0+cpu", "2.14.1", device.TORCH])
+def test_a_release_from_the_oldest_to_the_newest_known_is_known(version):
+    assert device.knows(version)
+    assert device.notice_of_newer(version) is None
+
+
+def test_a_release_before_the_oldest_is_not_known():
     assert not device.knows("2.10.0")
-    for version in ("2.16.0.dev20261101+cpu", "3.0.0"):
-        assert not device.knows(version)
-        assert f"torch {version} is newer than {device.TORCH}" in device.notice_of_newer(version)
+
+
+@pytest.mark.parametrize("version", ["2.16.0.dev20261101+cpu", "3.0.0"])
+def test_a_newer_release_than_the_newest_known_is_told(version):
+    assert not device.knows(version)
+    assert f"torch {version} is newer than {device.TORCH}" in device.notice_of_newer(version)
 
 
 def test_a_torch_with_mps_is_left_alone(monkeypatch):

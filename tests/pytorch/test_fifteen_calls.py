@@ -78,6 +78,17 @@ def test_a_gpu_halves_its_bytes_by_16_bits():
     assert experiment.change.factor == 0.5
 
 
+@pytest.mark.parametrize(
+    ("name", "functions", "new", "matrix"),
+    [
+        pytest.param("doubling", 0, 0, 0, id="neither function nor new memory"),
+        pytest.param("softmax", 256**2, 0, 0, id="an exponential a number"),
+        pytest.param("GELU", 256**2, 0, 0, id="an error function a number"),
+        pytest.param("layer norm", 0, 4 * 256**2, 0, id="a new result"),
+        pytest.param("matrix x 8 vectors", 0, 0, 4 * 256 * 512, id="a skinny product"),
+        pytest.param("product, n = 128", 0, 0, 0, id="a square product"),
+    ],
+)
 def test_what_the_textbook_leaves_out_is_counted(name, functions, new, matrix):
     work = CALLS[name].work
     assert work.functions == functions
