@@ -51,25 +51,34 @@ def test_a_folder_whose_build_was_interrupted_is_emptied(tmp_path):
     assert contents == [[], ["thing.so"], []]
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
+WAYS_TO_BUILD = {
+    "filled once": lambda folder: building.fill_once(folder, make),
+    "sealed": lambda folder: building.seal(folder).__enter__(),
+}
+
+
+@pytest.mark.parametrize("build", WAYS_TO_BUILD.values(), ids=WAYS_TO_BUILD)
+def test_a_cache_that_cannot_be_written_is_one_line(build, tmp_path):
     """Without being refused anything: whoever runs the tests may be root."""
     (tmp_path / "file").write_text("")
-    for act in (
-        lambda: building.fill_once(tmp_path / "file" / "thing", make),
-        lambda: building.seal(tmp_path / "file" / "thing").__enter__(),
-    ):
-        with pytest.raises(SimulationError, match=r"cannot be kept in .*file.*") as caught:
-            act()
-        assert "\n" not in str(caught.value)
+    with pytest.raises(SimulationError, match=r"cannot be kept in .*file.*") as caught:
+        build(tmp_path / "file" / "thing")
+    assert "\n" not in str(caught.value)
+
+
+EMPTY_MODULE = f"""#include <Python.h>
+static PyModuleDef about = {{PyModuleDef_HEAD_INIT, "m"}};
+PyMODINIT_FUNC PyInit_{device.MODULE}() {{ return PyModule_Create(&about); }}
+"""
 
 
 def test_the_device_is_built_in_a_folder_with_a_space(tmp_path):
     source = tmp_path / "a checkout" / "device.cpp"
     source.parent.mkdir()
-    module = 'static PyModuleDef about = {PyModuleDef_HEAD_INIT, "m"};\n'
-    module += f"PyMODINIT_FUNC PyInit_{device.MODULE}() {{ return PyModule_Create(&about); }}\n"
-    source.write_text(f"#include <Python.h>\n{module}")
+    source.write_text(EMPTY_MODULE)
+
     command = [sys.executable, "-c", device._BUILD, str(source.parent), str(source)]
     environment = device._environment(building.compiler()[0])
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+
     assert done.returncode == 0, done.stdout + done.stderr

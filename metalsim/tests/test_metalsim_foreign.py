@@ -47,18 +47,36 @@ def sums():
     ).sums
 
 
-def test_constants_and_lengths_are_what_the_host_sets(sums):
-    out, expected = torch.zeros(8), X.view(-1, WIDTH).sum(1)
+EACH_SUM = X.view(-1, WIDTH).sum(1)
+"""The sum of each group."""
+
+
+@pytest.fixture(scope="module")
+def scaled_sums():
+    """The kernel with a scale, its constants by index, and a factor of 0.5."""
+    constants = {0: WIDTH, 1: True, 2: 0.5}
+    return shader.compile_shader(SUMS, constants=constants, threadgroup=LENGTH).sums
+
+
+def test_constants_may_be_set_by_name(sums):
+    out = torch.zeros(8)
     sums(out, X, **EACH_GROUP)
-    assert torch.equal(out, 3 * expected)
-    assert sums.static_thread_group_memory_length == LENGTH[0]
-    by_index = shader.compile_shader(
-        SUMS, constants={0: WIDTH, 1: True, 2: 0.5}, threadgroup=LENGTH
-    )
-    by_index.sums(out, X, torch.tensor([10.0]), **EACH_GROUP)
-    assert torch.equal(out, 5 * expected)
+    assert torch.equal(out, 3 * EACH_SUM)
+
+
+def test_constants_may_be_set_by_index(scaled_sums):
+    out = torch.zeros(8)
+    scaled_sums(out, X, torch.tensor([10.0]), **EACH_GROUP)
+    assert torch.equal(out, 5 * EACH_SUM)
+
+
+def test_a_parameter_is_there_where_its_constant_is_true(scaled_sums):
     with pytest.raises(RuntimeError, match=r"buffer\(2\) is not bound"):
-        by_index.sums(out, X, **EACH_GROUP)
+        scaled_sums(torch.zeros(8), X, **EACH_GROUP)
+
+
+def test_a_length_that_the_host_sets_is_threadgroup_memory_of_the_kernel(sums):
+    assert sums.static_thread_group_memory_length == LENGTH[0]
 
 
 def test_what_is_written_behind_a_length_is_found():
@@ -71,24 +89,42 @@ def test_what_is_written_behind_a_length_is_found():
     assert "global-buffer-overflow: write of 4 bytes" in str(finding)
 
 
-def test_what_is_missing_or_wrong_is_named():
-    plain, values = {"width": WIDTH, "scaled": False}, {"constants": {0: WIDTH, 1: False}}
-    for given, error, words in (
-        ({}, SyntaxError, "function constants"),
-        ({"constants": {}}, SyntaxError, "threadgroup memory as a parameter"),
-        ({"constants": {"scaled": True}, "threadgroup": LENGTH}, SyntaxError, "width has no value"),
-        (
-            {"constants": {"widht": 8}, "threadgroup": {}},
-            ValueError,
-            "no function constant 'widht'",
-        ),
-        (values | {"threadgroup": {1: 16}}, SyntaxError, r"\[\[threadgroup\(0\)\]\] has no length"),
-        (values | {"threadgroup": {0: 12}}, ValueError, "multiple of 16 bytes"),
-    ):
-        with pytest.raises(error, match=words):
-            shader.compile_shader(SUMS, **given)
+PLAIN = {"width": WIDTH, "scaled": False}
+WRONG = {
+    "nothing": ({}, SyntaxError, "function constants"),
+    "no length": ({"constants": {}}, SyntaxError, "threadgroup memory as a parameter"),
+    "a constant without a value": (
+        {"constants": {"scaled": True}, "threadgroup": LENGTH},
+        SyntaxError,
+        "width has no value",
+    ),
+    "a constant that is not there": (
+        {"constants": {"widht": 8}, "threadgroup": {}},
+        ValueError,
+        "no function constant 'widht'",
+    ),
+    "another length": (
+        {"constants": PLAIN, "threadgroup": {1: 16}},
+        SyntaxError,
+        r"\[\[threadgroup\(0\)\]\] has no length",
+    ),
+    "an odd length": (
+        {"constants": PLAIN, "threadgroup": {0: 12}},
+        ValueError,
+        "multiple of 16 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "error", "words"), WRONG.values(), ids=WRONG)
+def test_what_is_missing_or_wrong_is_named(given, error, words):
+    with pytest.raises(error, match=words):
+        shader.compile_shader(SUMS, **given)
+
+
+def test_a_length_beyond_the_threadgroup_memory_is_refused():
     with pytest.raises(RuntimeError, match="65536 bytes of threadgroup memory"):
-        _ = shader.compile_shader(SUMS, constants=plain, threadgroup={0: 65536}).sums
+        _ = shader.compile_shader(SUMS, constants=PLAIN, threadgroup={0: 65536}).sums
 
 
 def test_a_vector_is_a_sequence():
@@ -120,11 +156,23 @@ kernel void functions(
 """
 
 
-def test_headers_may_overload_functions_for_bfloat16():
-    x, i = torch.linspace(0, 1, 32).bfloat16(), torch.arange(32)
-    out, lanes = torch.zeros(32, dtype=torch.bfloat16), torch.zeros(32, dtype=torch.int32)
+@pytest.fixture(scope="module")
+def bfloat16_functions():
+    """Values and lanes of the kernel with functions for bfloat16, of 32 numbers from 0 to 1."""
+    x, lanes = torch.linspace(0, 1, 32).bfloat16(), torch.zeros(32, dtype=torch.int32)
+    out = torch.zeros_like(x)
     shader.compile_shader(BFLOAT16).functions(out, x, lanes, threads=32)
+    return x, out, lanes
+
+
+def test_headers_may_overload_functions_for_bfloat16(bfloat16_functions):
+    x, out, _ = bfloat16_functions
     assert torch.equal(out, x.float().exp().bfloat16() + x.float().sqrt().bfloat16())
+
+
+def test_lanes_are_shifted_within_their_parts_of_a_simd_group(bfloat16_functions):
+    _, _, lanes = bfloat16_functions
+    i = torch.arange(32)
     assert lanes.tolist() == torch.where(i % 8 < 5, i + 3, -(i + 3 - 8)).tolist()
 
 
@@ -229,30 +277,44 @@ def test_threadgroup_memory_with_first_values_is_shared(manners):
     x = torch.arange(128.0)
     manners.neighbours_float(x, threads=128, group_size=64)
     assert torch.equal(x, torch.arange(128.0).view(-1, 2).flip(1).flatten())
+
+
+def test_the_number_of_threads_stands_in_an_attribute_beside_kernel(manners):
     assert manners.neighbours_float.max_threads_per_threadgroup == 64
 
 
 def test_lanes_hold_the_elements_of_a_tile_as_on_a_gpu(manners):
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     out, mine = torch.zeros(8, 8), torch.zeros(32, 2)
+
     manners.tiles(out, mine, a, b, threads=32)
-    torch.testing.assert_close(out, (a @ b.T + a) @ a)
+
     lane = np.arange(32)
     row, column = (lane // 4 & 4) + lane // 2 % 4, (lane // 4 & 2) * 2 + lane % 2 * 2
+    torch.testing.assert_close(out, (a @ b.T + a) @ a)
     assert torch.equal(mine, torch.stack((a[row, column], a[row, column + 1]), 1))
 
 
 def test_what_comes_of_metal_4_is_refused_with_its_line():
     text = "#include <metal_stdlib>\n#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
-    with pytest.raises(
-        SyntaxError, match="program_source:3:19: error: Metal 4 tensors are not simulated"
-    ):
+    words = "program_source:3:19: error: Metal 4 tensors are not simulated"
+    with pytest.raises(SyntaxError, match=words):
         shader.compile_shader(text + "kernel void k() { mpp::tensor_ops::run(); }")
 
 
 def test_only_the_chosen_kernels_are_compiled(manners):
     assert set(dir(manners)) == set(CHOSEN)
-    with pytest.raises(SyntaxError, match="Metal's atomics are"):
-        shader.compile_shader(MANNERS, kernels=["neighbours_not_there"])
-    with pytest.raises(ValueError, match="no kernel 'neighbours'"):
-        shader.compile_shader(MANNERS, kernels=["neighbours"])
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        pytest.param(
+            "neighbours_not_there", SyntaxError, "Metal's atomics are", id="does not compile"
+        ),
+        pytest.param("neighbours", ValueError, "no kernel 'neighbours'", id="a template"),
+    ],
+)
+def test_a_chosen_kernel_that_cannot_be_had_is_named(name, error, words):
+    with pytest.raises(error, match=words):
+        shader.compile_shader(MANNERS, kernels=[name])

@@ -75,57 +75,112 @@ def test_a_module_of_that_name_is_not_hidden(monkeypatch):
         metalsim.graph.install()
 
 
-def test_what_is_not_simulated_is_named(graph, G):
+def test_an_operation_that_is_not_simulated_is_named(graph):
     with pytest.raises(AttributeError, match="sortWithTensor_axis_name_"):
         graph.sortWithTensor_axis_name_(None, 0, None)
+
+
+def test_a_setting_that_is_not_simulated_is_named(G):
     with pytest.raises(AttributeError, match="groups"):
         G.MPSGraphConvolution2DOpDescriptor.descriptorWithStrideInX_strideInY_dilationRateInX_dilationRateInY_groups_paddingStyle_dataLayout_weightsLayout_(
             2, 2, 1, 1, 1, 2, 0, 2
         )
 
 
-def test_shapes_are_known_before_a_run_and_checked(graph):
-    x, y = place(graph, [2, 3]), place(graph, [3, 5])
-    product = graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_
-    assert product(x, y, None).shape() == [2, 5]
+@pytest.fixture
+def product(graph):
+    """A function that adds a product of two placeholders, given by their shapes, to a graph."""
+
+    def multiply(first, second):
+        x, y = place(graph, first), place(graph, second)
+        return graph.matrixMultiplicationWithPrimaryTensor_secondaryTensor_name_(x, y, None)
+
+    return multiply
+
+
+def test_shapes_are_known_before_a_run(product):
+    assert product([2, 3], [3, 5]).shape() == [2, 5]
+
+
+def test_shapes_that_do_not_fit_are_refused_before_a_run(product):
     with pytest.raises(metalsim.graph.InvalidGraph):
-        product(y, x, None)
+        product([3, 5], [2, 3])
 
 
-def test_a_run_takes_what_was_compiled(graph, data):
+@pytest.fixture
+def relu(graph):
+    """A ReLU of three numbers, compiled."""
     x = place(graph, [3])
-    executable = compiled(graph, [x], [graph.reLUWithTensor_name_(x, None)])
-    (result,) = run(executable, data(np.float32([-1, 0, 2])))
+    return compiled(graph, [x], [graph.reLUWithTensor_name_(x, None)])
+
+
+def test_a_run_computes_what_was_compiled(relu, data):
+    (result,) = run(relu, data(np.float32([-1, 0, 2])))
     assert result.tensor().tolist() == [0, 0, 2]
-    for inputs in ([], [data(np.zeros(4, np.float32))]):
-        with pytest.raises(metalsim.graph.InvalidGraph):
-            run(executable, *inputs)
+
+
+def test_a_run_without_its_inputs_is_refused(relu):
     with pytest.raises(metalsim.graph.InvalidGraph):
-        run(compiled(graph, [], [x]))
+        run(relu)
 
 
-def test_a_package_keeps_the_graph_and_not_its_order(graph, data, G, tmp_path):
-    from Foundation import NSURL
+def test_a_run_with_an_input_of_another_shape_is_refused(relu, data):
+    with pytest.raises(metalsim.graph.InvalidGraph):
+        run(relu, data(np.zeros(4, np.float32)))
 
+
+def test_a_result_that_needs_an_input_which_is_not_fed_is_refused(graph):
+    with pytest.raises(metalsim.graph.InvalidGraph):
+        run(compiled(graph, [], [place(graph, [3])]))
+
+
+@pytest.fixture
+def centred(graph, G):
+    """A compiled graph of a less the mean of 2 b, with its placeholders a and b."""
     a, b = place(graph, [2]), place(graph, [2])
     two = graph.constantWithData_shape_dataType_(
         np.full(2, 2, np.float32).tobytes(), [2], G.MPSDataTypeFloat32
     )
     doubled = graph.multiplicationWithPrimaryTensor_secondaryTensor_name_(b, two, None)
     mean = graph.meanOfTensor_axes_name_(doubled, [0], None)
-    executable = compiled(
-        graph, [a, b], [graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, mean, None)]
-    )
-    assert executable.feedTensors() == [b, a], "a dictionary has no order on a Mac"
-    url = NSURL.fileURLWithPath_(str(tmp_path / "x.mpsgraphpackage"))
+    result = graph.subtractionWithPrimaryTensor_secondaryTensor_name_(a, mean, None)
+    return compiled(graph, [a, b], [result]), a, b
+
+
+def save_and_load(G, executable, path):
+    """Return what is read of the package into which an executable was written."""
+    from Foundation import NSURL
+
+    url = NSURL.fileURLWithPath_(str(path))
     executable.serializeToMPSGraphPackageAtURL_descriptor_(url, None)
-    loaded = G.MPSGraphExecutable.alloc().initWithMPSGraphPackageAtURL_compilationDescriptor_(
-        url, None
-    )
-    assert (loaded.feedTensors(), loaded.targetTensors()) == (None, None)
-    for each in (executable, loaded):
-        (result,) = run(each, data(np.float32([1, 3])), data(np.float32([10, 20])))
-        assert result.tensor().tolist() == [6, 16]
+    empty = G.MPSGraphExecutable.alloc()
+    return empty.initWithMPSGraphPackageAtURL_compilationDescriptor_(url, None)
+
+
+def run_centred(executable, data) -> list[float]:
+    """Run it with its inputs in the order in which it takes them, b first."""
+    (result,) = run(executable, data(np.float32([1, 3])), data(np.float32([10, 20])))
+    return result.tensor().tolist()
+
+
+def test_inputs_are_taken_in_no_order_of_a_dictionary(centred):
+    """A dictionary has no order on a Mac."""
+    executable, a, b = centred
+    assert executable.feedTensors() == [b, a]
+
+
+def test_a_package_keeps_the_graph(centred, data, G, tmp_path):
+    executable, _, _ = centred
+    loaded = save_and_load(G, executable, tmp_path / "x.mpsgraphpackage")
+    assert run_centred(executable, data) == [6, 16]
+    assert run_centred(loaded, data) == [6, 16]
+
+
+def test_a_package_does_not_keep_the_order_of_a_graph(centred, G, tmp_path):
+    executable, _, _ = centred
+    loaded = save_and_load(G, executable, tmp_path / "x.mpsgraphpackage")
+    assert loaded.feedTensors() is None
+    assert loaded.targetTensors() is None
 
 
 def test_a_missing_core_ml_package_is_named(G, tmp_path):

@@ -84,84 +84,121 @@ def softshrink() -> Any:
     return module
 
 
+def forward(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    return softshrink().forward(x, lambd)
+
+
 def agrees(x: torch.Tensor, lambd: float = 0.5) -> bool:
     """Forward and backward of a device tensor are what PyTorch computes on the CPU."""
     there = x.cpu().requires_grad_()
     expected = F.softshrink(there, lambd)
     grad = torch.randn(x.shape).to(x.dtype)
     (wanted,) = torch.autograd.grad(expected, there, grad)
-    y, grad_x = softshrink().forward(x, lambd), softshrink().backward(grad.to("mps"), x, lambd)
-    assert (y.shape, y.dtype, y.device) == (x.shape, x.dtype, x.device)
+
+    y, grad_x = forward(x, lambd), softshrink().backward(grad.to("mps"), x, lambd)
+
+    assert y.shape == x.shape
+    assert y.dtype == x.dtype
+    assert y.device == x.device
     return torch.equal(y.cpu(), expected) and torch.equal(grad_x.cpu(), wanted)
 
 
+EVERY_DTYPE = {str(dtype): dtype for dtype in DTYPES}
+EVERY_LENGTH = {
+    f"{count} of {dtype}": (count, dtype) for dtype in DTYPES for count in (1, 31, 1000, 5001)
+}
+
+
 @since("2.14", "rounding of lambd by PyTorch's own softshrink")
-@in_softshrink
-def test_values_and_gradients_are_pytorchs_in_every_dtype():
-    for dtype in DTYPES:
-        for count in (1, 31, 1000, 5001):
-            assert agrees(torch.randn(count, device="mps").to(dtype)), (dtype, count)
-        assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1), (
-            "lambd is rounded to the dtype"
-        )
-    for shape in ((0,), (3, 0), ()):
-        assert agrees(torch.randn(shape, device="mps"))
+@in_softshrink.cases(EVERY_LENGTH)
+def test_values_and_gradients_are_pytorchs_for_every_length(case):
+    count, dtype = case
+    assert agrees(torch.randn(count, device="mps").to(dtype))
+
+
+@since("2.14", "rounding of lambd by PyTorch's own softshrink")
+@in_softshrink.cases(EVERY_DTYPE)
+def test_lambd_is_rounded_to_the_dtype(dtype):
+    assert agrees(torch.randn(7, 11, 13, device="mps").to(dtype), 0.1)
+
+
+@in_softshrink.cases({"a row": (0,), "rows": (3, 0), "a number": ()})
+def test_values_and_gradients_are_pytorchs_of_nothing_and_of_one_number(shape):
+    assert agrees(torch.randn(shape, device="mps"))
+
+
+SPECIAL = (float("nan"), float("inf"), -float("inf"), -0.0, 0.0, -0.3, 0.5)
 
 
 @in_softshrink
 def test_nan_infinity_and_the_sign_of_zero_are_kept():
-    x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, -0.3, 0.5])
-    y = softshrink().forward(x.to("mps"), 0.5).cpu()
+    x = torch.tensor(SPECIAL)
+    y = forward(x.to("mps")).cpu()
     # one by one: for long tensors PyTorch's vector instructions lose the sign of zero
     expected = torch.stack([F.softshrink(one) for one in x])
     assert y[0].isnan()
     assert torch.equal(y[1:].view(torch.int32), expected[1:].view(torch.int32))
-    assert softshrink().backward(torch.ones(7, device="mps"), x.to("mps"), 0.5).tolist() == [
-        1,
-        1,
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
 
 
 @in_softshrink
-def test_views_and_other_layouts():
-    base = torch.randn(6000, device="mps")
-    for dtype in DTYPES:
-        b = base.to(dtype)
-        for view in (
-            b[1000:4000],
-            b[1:],
-            b[::2],
-            b.view(60, 100).t(),
-            b.view(60, 100)[:, 3],
-            b[:9].expand(4, 9),
-        ):
-            assert agrees(view), (dtype, view.shape, view.stride(), view.storage_offset())
-    put_off = torch.complex(base[:9], base[:9]).conj().imag  # a minus sign that is not in memory
+def test_the_gradient_at_nan_and_at_infinity_is_passed_on():
+    x, grad = torch.tensor(SPECIAL, device="mps"), torch.ones(7, device="mps")
+    assert softshrink().backward(grad, x, 0.5).tolist() == [1, 1, 1, 0, 0, 0, 0]
+
+
+LAYOUTS = {
+    "a slice": lambda b: b[1000:4000],
+    "all but the first": lambda b: b[1:],
+    "every other one": lambda b: b[::2],
+    "transposed": lambda b: b.view(60, 100).t(),
+    "a column": lambda b: b.view(60, 100)[:, 3],
+    "expanded": lambda b: b[:9].expand(4, 9),
+}
+
+
+@in_softshrink.cases(
+    {f"{name} of {dtype}": (layout, dtype) for dtype in DTYPES for name, layout in LAYOUTS.items()}
+)
+def test_values_and_gradients_are_pytorchs_in_every_layout(case):
+    layout, dtype = case
+    assert agrees(layout(torch.randn(6000, device="mps").to(dtype)))
+
+
+@in_softshrink
+def test_a_minus_sign_that_is_not_in_memory_is_kept():
+    x = torch.randn(9, device="mps")
+    put_off = torch.complex(x, x).conj().imag
     assert put_off.is_neg()
     assert agrees(put_off)
 
 
-@in_softshrink
-def test_what_it_does_not_take_is_told():
-    module, x = softshrink(), torch.ones(3, device="mps")
-    for call, message in {
-        lambda: module.forward(torch.ones(3), 0.5): "x is on cpu; move it to mps",
-        lambda: module.forward(
-            x.int(), 0.5
-        ): "there are kernels for float32, float16 and bfloat16, not for Int",
-        lambda: module.backward(x[:2], x, 0.5): r"grad is \[2\] and x is \[3\]",
-        lambda: module.compile(
-            "kernel void f() {\n  int i = 1\n}"
-        ): "does not compile: program_source:2:12: error: e",
-    }.items():
-        with pytest.raises(RuntimeError, match=message):
-            call()
-    assert agrees(x), "a source that does not compile changes nothing"
+def ones(count: int = 3) -> torch.Tensor:
+    return torch.ones(count, device="mps")
+
+
+NOT_TAKEN = {
+    "a tensor of the CPU": (lambda: forward(torch.ones(3)), "x is on cpu; move it to mps"),
+    "integers": (
+        lambda: forward(ones().int()),
+        "there are kernels for float32, float16 and bfloat16, not for Int",
+    ),
+    "a gradient of another shape": (
+        lambda: softshrink().backward(ones(2), ones(3), 0.5),
+        r"grad is \[2\] and x is \[3\]",
+    ),
+    "a text that does not compile": (
+        lambda: softshrink().compile("kernel void f() {\n  int i = 1\n}"),
+        "does not compile: program_source:2:12: error: e",
+    ),
+}
+
+
+@in_softshrink.cases(NOT_TAKEN)
+def test_what_it_does_not_take_is_told_and_changes_nothing(case):
+    call, words = case
+    with pytest.raises(RuntimeError, match=words):
+        call()
+    assert agrees(ones())
 
 
 @in_softshrink
@@ -254,19 +291,23 @@ def test_libraries_and_pipelines_say_what_they_are():
     ), printed
 
 
-@in_program
-def test_what_metal_refuses_is_told():
-    for function, message in {
-        "waits_for_nothing": "it was not committed",
-        "commits_twice": "commit an already committed",
-        "binds_too_much": r"length\(5000\) must be 1 to 4096",
-        "binds_beyond_the_end": r"offset\(16\) must be < the buffer's length, 16",
-        "commits_in_a_handler": "left the block: .*commit an already committed",
-        "has_too_many_threads": "65 threads, must be <= 64",
-        "has_no_threads": "must not have a 0",
-        "asks_for_too_long_a_buffer": "a buffer of 8589934591 bytes",
-    }.items():
-        assert re.search(message, program()(function)), (function, program()(function))
+REFUSED_BY_METAL = {
+    "waits_for_nothing": "it was not committed",
+    "commits_twice": "commit an already committed",
+    "binds_too_much": r"length\(5000\) must be 1 to 4096",
+    "binds_beyond_the_end": r"offset\(16\) must be < the buffer's length, 16",
+    "commits_in_a_handler": "left the block: .*commit an already committed",
+    "has_too_many_threads": "65 threads, must be <= 64",
+    "has_no_threads": "must not have a 0",
+    "asks_for_too_long_a_buffer": "a buffer of 8589934591 bytes",
+}
+"""Functions of the program, and what Metal says of what they do."""
+
+
+@in_program.cases({function: function for function in REFUSED_BY_METAL})
+def test_what_metal_refuses_is_told(function):
+    printed = program()(function)
+    assert re.search(REFUSED_BY_METAL[function], printed), printed
 
 
 @in_program
@@ -276,11 +317,16 @@ def test_a_program_has_classes_and_categories_of_its_own():
     assert printed.startswith("2 2 1 2 3 named -[Derived commit]: unrecognized selector"), printed
 
 
-@in_program
-def test_handlers_and_who_asks_see_the_status():
+@in_program.cases(
+    {
+        "a good one": ("statuses_of_a_good_one", "01444"),
+        "a bad one": ("statuses_of_a_bad_one", "0155!5"),
+    }
+)
+def test_handlers_and_who_asks_see_the_status(case):
     """Not enqueued 0, enqueued 1, completed 4 or error 5; what fails raises behind the handlers."""
-    assert program()("statuses_of_a_good_one") == "01444"
-    assert program()("statuses_of_a_bad_one") == "0155!5"
+    function, statuses = case
+    assert program()(function) == statuses
 
 
 # ---- broken copies of softshrink.mm ----------------------------------------------------------------------------------
@@ -426,60 +472,90 @@ def symptom(name: str) -> str:
     return "right" if right else "wrong values"
 
 
-def check_peek_without_commit() -> None:
-    """Without a commit the work waits for whoever waits for the GPU; who looks before sees memory that nobody wrote."""
-    x = torch.full((4,), 3.0, device="mps")
-    committed, uncommitted = broken("none").forward(x, 0.5), broken("no commit").forward(x, 0.5)
-    first = lambda tensor: planted().peek(tensor)["first"]
-    assert first(committed) == 2.5
-    uncommitted = broken("no commit").forward(x, 0.5)
+def first(tensor: torch.Tensor) -> float:
+    """The first number in a tensor's buffer, read without waiting for anything."""
+    return planted().peek(tensor)["first"]
+
+
+def shrink_without_commit() -> torch.Tensor:
+    """Encode the work of 3.0 becoming 2.5, and commit nothing."""
+    return broken("no commit").forward(torch.full((4,), 3.0, device="mps"), 0.5)
+
+
+def check_committed_work_is_done() -> None:
+    assert first(broken("none").forward(torch.full((4,), 3.0, device="mps"), 0.5)) == 2.5
+
+
+def check_uncommitted_work_waits_until_somebody_waits_for_the_gpu() -> None:
+    """Who looks before sees memory that nobody wrote."""
+    uncommitted = shrink_without_commit()
     assert first(uncommitted) != 2.5
     torch.mps.synchronize()
     assert first(uncommitted) == 2.5
-    again = broken("no commit").forward(x, 0.5)
-    assert again.add(1)[0].item() == 3.5, (
-        "an operator of PyTorch comes after what was encoded before it"
-    )
-    assert first(again) == 2.5
-    event = torch.mps.Event()
-    again = broken("no commit").forward(x, 0.5)
-    event.record()
-    assert first(again) == 2.5
 
 
-def check_buffers() -> None:
-    """Also of a tensor that is older than the run time of Objective-C, and of one that was resized."""
-    for tensor in (
-        OLD,
-        torch.zeros(10, device="mps"),
-        torch.zeros(2, device="mps").resize_(10),
-        OLD[3:],
-    ):
-        assert planted().peek(tensor) == {
-            "length": 40,
-            "first": 0.0,
-            "address": True,
-            "class": True,
-        }
+def check_an_operator_of_pytorch_comes_after_what_was_encoded_before_it() -> None:
+    uncommitted = shrink_without_commit()
+    assert uncommitted.add(1)[0].item() == 3.5
+    assert first(uncommitted) == 2.5
+
+
+def check_an_event_comes_after_what_was_encoded_before_it() -> None:
+    uncommitted = shrink_without_commit()
+    torch.mps.Event().record()
+    assert first(uncommitted) == 2.5
+
+
+STORED = {
+    "older than Objective-C": lambda: OLD,
+    "a view of an older one": lambda: OLD[3:],
+    "new": lambda: torch.zeros(10, device="mps"),
+    "resized": lambda: torch.zeros(2, device="mps").resize_(10),
+}
+
+
+def check_a_storage_is_a_buffer(kind: str) -> None:
+    seen = planted().peek(STORED[kind]())
+    assert seen == {"length": 40, "first": 0.0, "address": True, "class": True}, seen
+
+
+def check_a_result_that_grows_has_a_buffer_of_its_size() -> None:
     grown = torch.zeros(2, device="mps")
     torch.add(torch.zeros(10, device="mps"), 0, out=grown.resize_(0))
     assert planted().peek(grown)["length"] == 40
 
 
-def check_an_error_is_over_when_it_was_told() -> None:
-    for name in ("encoding is not ended", "an exception leaves the block", "lambd is not bound"):
-        with pytest.raises(RuntimeError):
-            broken(name).forward(torch.ones(3, device="mps"), 0.5)
-        assert torch.ones(3, device="mps").add(1).tolist() == [2, 2, 2]
-        assert broken("none").forward(torch.ones(3, device="mps"), 0.5).tolist() == [0.5] * 3
+RAISING = ("encoding is not ended", "an exception leaves the block", "lambd is not bound")
+
+
+def check_an_error_is_over_when_it_was_told(bug: str) -> None:
+    with pytest.raises(RuntimeError):
+        broken(bug).forward(ones(), 0.5)
+    assert ones().add(1).tolist() == [2, 2, 2]
+    assert broken("none").forward(ones(), 0.5).tolist() == [0.5] * 3
 
 
 PLANTED_CHECKS = {
-    check.__name__: check
-    for check in (
-        check_buffers, check_peek_without_commit, check_an_error_is_over_when_it_was_told,
-    )
-}  # fmt: skip
+    **{
+        f"a storage is a buffer, {kind}": functools.partial(check_a_storage_is_a_buffer, kind)
+        for kind in STORED
+    },
+    **{
+        f"the error is over, {bug}": functools.partial(check_an_error_is_over_when_it_was_told, bug)
+        for bug in RAISING
+    },
+    **{
+        check.__name__.removeprefix("check_").replace("_", " "): check
+        for check in (
+            check_a_result_that_grows_has_a_buffer_of_its_size,
+            check_committed_work_is_done,
+            check_uncommitted_work_waits_until_somebody_waits_for_the_gpu,
+            check_an_operator_of_pytorch_comes_after_what_was_encoded_before_it,
+            check_an_event_comes_after_what_was_encoded_before_it,
+        )
+    },
+}
+"""By what is checked of the broken copies."""
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -534,17 +610,17 @@ if not CHILD:
 # ---- without a child -------------------------------------------------------------------------------------------------
 
 
-def test_frameworks_are_dropped_and_nothing_else():
-    flags = [
-        "-framework",
-        "Metal",
-        "-L/some where",
-        "-framework Foundation",
-        "-Wl,-framework,Metal",
-        "-lm",
-    ]
-    assert extension.without_frameworks(flags) == ["-L/some where", "-lm"]
-    assert extension.without_frameworks(["-framework"]) == []
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        pytest.param(["-framework", "Metal", "-lm"], ["-lm"], id="two arguments"),
+        pytest.param(["-L/some where", "-framework Foundation"], ["-L/some where"], id="one"),
+        pytest.param(["-Wl,-framework,Metal", "-lm"], ["-lm"], id="for the linker"),
+        pytest.param(["-framework"], [], id="without a name"),
+    ],
+)
+def test_frameworks_are_dropped_and_nothing_else(flags, kept):
+    assert extension.without_frameworks(flags) == kept
 
 
 def test_a_missing_package_is_named_where_an_mm_file_comes(monkeypatch):

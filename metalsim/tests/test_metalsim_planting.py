@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -109,26 +110,61 @@ gone, last = wrong(), told()
 """
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
-def test_a_planted_kernel_is_wrong_only_as_described():
-    names = ("before", "after", "labels", "warned", "together", "refused", "gone", "last")
-    outcome = isolated.run(PROGRAM, results=names, device="mps")
-    cases = len(outcome["before"])
-    assert not any(outcome["before"] + outcome["gone"])
-    for number, wrong in enumerate(
-        outcome["after"].values()
-    ):  # a right case and a wrong one for each of the faults
-        assert [place for place in range(cases) if wrong[place]] == [2 * number + 1][
-            : 2 * number < cases
-        ]
-    assert outcome["together"] == [False, True] * (cases // 2)
-    assert outcome["labels"] == [[0, 0, 0], *[[1, 1, 1]] * len(outcome["after"])]
-    assert outcome["last"] == [0, 0, 0]
-    assert outcome["warned"] == ["PlantedFault"] * len(outcome["after"])
-    assert [text.split(":")[0] for text in outcome["refused"]] == [
-        "there is no fault (none named)", "there is no fault no such fault",
-        f"{list(outcome['after'])[-1]} is planted already",
-    ]  # fmt: skip
+NAMES = ("before", "after", "labels", "warned", "together", "refused", "gone", "last")
+on_the_simulated_gpu = pytest.mark.skipif(
+    sys.platform == "darwin", reason="a Mac has no simulated GPU"
+)
+RIGHT_AND_WRONG = 24
+"""The cases of the program: a right one and a wrong one for each of the faults whose values can be compared."""
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """What the program tells of each fault: which of its cases are wrong, and what is said of it."""
+    return isolated.run(PROGRAM, results=NAMES, device="mps")
+
+
+@on_the_simulated_gpu
+def test_nothing_is_wrong_before_a_fault_is_planted_and_when_it_is_gone(planted):
+    assert planted["before"] == [False] * RIGHT_AND_WRONG
+    assert planted["gone"] == [False] * RIGHT_AND_WRONG
+
+
+@on_the_simulated_gpu
+def test_a_planted_kernel_is_wrong_only_as_described(planted):
+    wrong = [
+        [number for number, is_wrong in enumerate(cases) if is_wrong]
+        for cases in planted["after"].values()
+    ]
+    each_its_own = [[2 * number + 1] for number in range(RIGHT_AND_WRONG // 2)]
+    others = [[] for _ in wrong[len(each_its_own) :]]
+    assert wrong == each_its_own + others
+
+
+@on_the_simulated_gpu
+def test_all_faults_may_be_planted_at_once(planted):
+    assert planted["together"] == [False, True] * (RIGHT_AND_WRONG // 2)
+
+
+@on_the_simulated_gpu
+def test_every_label_of_the_device_says_that_a_fault_is_planted(planted):
+    assert planted["labels"] == [[0, 0, 0], *[[1, 1, 1]] * len(planted["after"])]
+    assert planted["last"] == [0, 0, 0]
+
+
+@on_the_simulated_gpu
+def test_planting_a_fault_warns(planted):
+    assert planted["warned"] == ["PlantedFault"] * len(planted["after"])
+
+
+@on_the_simulated_gpu
+def test_a_fault_that_is_unknown_or_planted_already_is_refused(planted):
+    last = [*planted["after"]][-1]
+    assert [text.split(":")[0] for text in planted["refused"]] == [
+        "there is no fault (none named)",
+        "there is no fault no such fault",
+        f"{last} is planted already",
+    ]
 
 
 MEETINGS = """
@@ -167,39 +203,58 @@ except KeyError:
 """
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
-def test_a_fault_that_no_call_has_met_is_told():
-    outcome = isolated.run(MEETINGS, results=("not_met", "after_error"), device="mps")
-    told = outcome["not_met"]
-    assert [name for name, messages in told.items() if messages] == [
-        "no call",
-        "another kind",
-        "too few",
-    ]
-    assert "1 call of linear" in told["another kind"][0]
-    assert "3 of 3 calls were counted" in told["too few"][0]
-    assert outcome["after_error"] == ["PlantedFault"]
+@pytest.fixture(scope="module")
+def meetings():
+    """What is told of faults that calls have met or have not met."""
+    return isolated.run(MEETINGS, results=("not_met", "after_error"), device="mps")
 
 
-def test_nothing_is_planted_without_the_simulated_gpu():
+@on_the_simulated_gpu
+def test_a_fault_that_no_call_has_met_is_told(meetings):
+    told = [name for name, messages in meetings["not_met"].items() if messages]
+    assert told == ["no call", "another kind", "too few"]
+
+
+@on_the_simulated_gpu
+def test_how_many_calls_a_fault_has_nearly_met_is_told(meetings):
+    assert "1 call of linear" in meetings["not_met"]["another kind"][0]
+    assert "3 of 3 calls were counted" in meetings["not_met"]["too few"][0]
+
+
+@on_the_simulated_gpu
+def test_after_an_exception_it_is_not_told_that_a_fault_was_not_met(meetings):
+    assert meetings["after_error"] == ["PlantedFault"]
+
+
+def test_without_the_simulated_gpu_nothing_is_planted():
     assert metalsim.list_planted() == ()
+
+
+def test_without_the_simulated_gpu_nothing_can_be_planted():
     with pytest.raises(metalsim.SimulationError, match="install"), metalsim.plant(*metalsim.FAULTS):
         pass
 
 
-def test_two_threads_at_once_are_refused():
-    wrong, entered, leave = (
-        metalsim.FAULTS["two threads at once"].wrong,
-        threading.Event(),
-        threading.Event(),
-    )
+@contextlib.contextmanager
+def another_thread_inside(wrong):
+    """Have another thread in a call of a planted kernel."""
+    entered, leave = threading.Event(), threading.Event()
     other = threading.Thread(target=lambda: wrong(lambda: (entered.set(), leave.wait())))
     other.start()
+    entered.wait()
     try:
-        entered.wait()
-        with pytest.raises(RuntimeError, match="two threads"):
-            wrong(lambda: None)
+        yield
     finally:
         leave.set()
         other.join()
+
+
+def test_two_threads_at_once_are_refused():
+    wrong = metalsim.FAULTS["two threads at once"].wrong
+    with another_thread_inside(wrong), pytest.raises(RuntimeError, match="two threads"):
+        wrong(lambda: None)
+
+
+def test_a_call_within_a_call_of_one_thread_is_not_refused():
+    wrong = metalsim.FAULTS["two threads at once"].wrong
     assert wrong(lambda: wrong(lambda: 3)) == 3

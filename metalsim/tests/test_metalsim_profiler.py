@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,42 +13,75 @@ import torch
 import metalsim
 from metalsim import profiler
 
+MODES = ("interval", "event", "interval,event")
 
-def test_it_starts_and_stops_as_pytorch_s():
-    """Twice raises, and so does a wrong mode; a stop too many does not."""
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_profiler_that_was_started_is_not_started_again_before_it_was_stopped(mode):
     made = profiler.Profiler({})
-    for mode in ("interval", "event", "interval,event"):
-        made.start(mode, True)
-        with pytest.raises(RuntimeError, match="already enabled"):
-            made.start(mode, False)
-        made.stop()
+    made.start(mode, True)
+    with pytest.raises(RuntimeError, match="already enabled"):
+        made.start(mode, False)
+
     made.stop()
+    made.start(mode, False)
+
+
+def test_a_profiler_that_was_not_started_may_be_stopped():
+    profiler.Profiler({}).stop()
+
+
+def test_an_unknown_mode_is_refused():
     with pytest.raises(RuntimeError, match="Invalid Signpost trace mode: intervals"):
-        made.start("event,intervals", False)
+        profiler.Profiler({}).start("event,intervals", False)
+
+
+def test_a_profiler_that_a_variable_starts_is_not_started_again():
     with pytest.raises(RuntimeError, match="already enabled"):
         profiler.Profiler({profiler.SIGNPOSTS: "6"}).start("interval", False)
 
 
-def test_it_logs_what_was_asked_for_and_nothing_else():
-    """Copies as they happen, and their table at the end, with sums."""
+class Logged(NamedTuple):
+    """What was logged as it happened, and the tables at the end."""
+
+    live: str
+    tables: str
+
+
+@pytest.fixture
+def copies():
+    """The log of copies alone: of three to the host, one to the device, and of an operator, which is left out."""
     text = io.StringIO()
     made = profiler.Profiler({profiler.LOG: "0x22"}, text)
     made.hear(metalsim.Event("op", "aten::add.Tensor"))
-    for size in (4, 1024, 2048):
-        made.hear(metalsim.Event("copy", "aten::copy_", size, "to host", 1))
+    made.hear(metalsim.Event("copy", "aten::copy_", 4, "to host", 1))
+    made.hear(metalsim.Event("copy", "aten::copy_", 1024, "to host", 1))
+    made.hear(metalsim.Event("copy", "aten::copy_", 2048, "to host", 1))
     made.hear(metalsim.Event("copy", "aten::copy_", 3 * 2**20, "to device", 1))
-    assert re.findall(r"len=(.*)\)", text.getvalue()) == [
-        "4 bytes",
-        "1024 bytes",
-        "2.00 KiB",
-        "3.00 MiB",
-    ]
+    live = text.getvalue()
     made.print_stats()
-    tables = text.getvalue()
-    assert "4 total copies (3.00 MiB), 1 scalar copies" in tables
-    assert re.search(r"MPS to CPU +3 +3\.00 KiB +nan +nan +1 ", tables)
-    assert "aten" not in tables
+    return Logged(live, text.getvalue()[len(live) :])
+
+
+def test_copies_are_logged_as_they_happen(copies):
+    lengths = re.findall(r"len=(.*)\)", copies.live)
+    assert lengths == ["4 bytes", "1024 bytes", "2.00 KiB", "3.00 MiB"]
+
+
+def test_a_table_at_the_end_has_the_sums_of_copies(copies):
+    assert "4 total copies (3.00 MiB), 1 scalar copies" in copies.tables
+    assert re.search(r"MPS to CPU +3 +3\.00 KiB +nan +nan +1 ", copies.tables)
+
+
+def test_what_was_not_asked_for_is_not_logged(copies):
+    assert "aten" not in copies.live + copies.tables
+
+
+def test_a_bit_for_everything_stands_for_each_statistic():
     assert profiler.Profiler({profiler.LOG: "8"}).logged == 8 + sum(profiler.STATS_OF.values())
+
+
+def test_a_variable_that_is_no_number_logs_nothing():
     assert not profiler.Profiler({profiler.LOG: "many"}).logged
 
 
@@ -78,21 +112,34 @@ def test_the_log_names_dtypes_and_shapes(event, entry):
     assert text.getvalue().startswith(f"{entry} (")
 
 
-def test_a_capture_wants_its_variable_and_is_numbered(tmp_path, monkeypatch):
-    """As a Mac's: a name with a number in front, one at a time; the note inside says that it is none."""
+@pytest.fixture
+def capturing(tmp_path, monkeypatch):
+    """A profiler that may capture, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
+    return profiler.Profiler({profiler.CAPTURE: "1"})
+
+
+def test_a_capture_wants_its_variable():
     with pytest.raises(RuntimeError, match="Failed to start capture"):
         profiler.Profiler({}).start_capture("x")
-    made = profiler.Profiler({profiler.CAPTURE: "1"})
-    made.start_capture("x")
+
+
+def test_there_is_one_capture_at_a_time(capturing):
+    capturing.start_capture("x")
     with pytest.raises(RuntimeError, match="Failed to start capture"):
-        made.start_capture("y")
-    made.stop_capture()
-    made.start_capture("x")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "0000-x.gputrace",
-        "0001-x.gputrace",
-    ]
+        capturing.start_capture("y")
+
+
+def test_captures_are_numbered(capturing, tmp_path):
+    capturing.start_capture("x")
+    capturing.stop_capture()
+    capturing.start_capture("x")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["0000-x.gputrace", "0001-x.gputrace"]
+
+
+def test_a_capture_says_that_it_is_none(capturing, tmp_path):
+    capturing.start_capture("x")
     assert "simulated" in (tmp_path / "0000-x.gputrace" / "README.txt").read_text()
 
 

@@ -91,25 +91,32 @@ def values(n: int, dtype: torch.dtype) -> torch.Tensor:
 # ---- right kernels compute what PyTorch computes ---------------------------------------------------------------------
 
 
+LENGTHS = pytest.mark.parametrize("n", [1, pytest.param(1000, marks=pytest.mark.processor)])
+
+
 @with_each_compiler
 @pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("n", [1, pytest.param(1000, marks=pytest.mark.processor)])
+@LENGTHS
 def test_softshrink_is_pytorch_s_to_the_last_bit(name, n):
-    """In pieces of 7: on longer ones PyTorch's vector code takes over and drops the sign of zero, a NaN's gradient."""
-    lib, x = library("softshrink"), values(n, DTYPES[name])
-    out, grad_x, grad = (
-        torch.empty_like(x),
-        torch.empty_like(x),
-        values(n, DTYPES[name]).flip(0).contiguous(),
-    )
-    getattr(lib, f"softshrink_forward_{name}")(out, x, 0.5)
+    """In pieces of 7: on longer ones PyTorch's vector code takes over, and drops the sign of zero."""
+    x = values(n, DTYPES[name])
+    out = torch.empty_like(x)
+    getattr(library("softshrink"), f"softshrink_forward_{name}")(out, x, 0.5)
     assert same_bits(out, torch.cat([F.softshrink(piece, 0.5) for piece in x.split(7)]))
-    getattr(lib, f"softshrink_backward_{name}")(grad_x, grad, x, 0.5)
+
+
+@with_each_compiler
+@pytest.mark.parametrize("name", DTYPES)
+@LENGTHS
+def test_the_gradient_of_softshrink_is_pytorch_s_to_the_last_bit(name, n):
+    """In pieces of 7: on longer ones PyTorch's vector code takes over, and drops the gradient of a NaN."""
+    x = values(n, DTYPES[name])
+    out, grad = torch.empty_like(x), x.flip(0).contiguous()
+    getattr(library("softshrink"), f"softshrink_backward_{name}")(out, grad, x, 0.5)
+
     pieces = zip(grad.split(7), x.split(7), strict=True)
-    assert same_bits(
-        grad_x,
-        torch.cat([torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]),
-    )
+    expected = [torch.ops.aten.softshrink_backward(g, piece, 0.5) for g, piece in pieces]
+    assert same_bits(out, torch.cat(expected))
 
 
 @with_each_compiler
@@ -123,39 +130,61 @@ def test_softmax_in_threadgroup_memory(name, rows, cols, group):
 
 
 @with_each_compiler
-def test_shuffles_and_atomics():
-    lib, x, out = library("softmax"), torch.randn(320), torch.empty(10)
-    lib.shuffle_sum(out, x, threads=320, group_size=64)
+def test_a_sum_by_shuffles_is_that_of_each_simd_group():
+    x, out = torch.randn(320), torch.empty(10)
+    library("softmax").shuffle_sum(out, x, threads=320, group_size=64)
     torch.testing.assert_close(out, x.view(10, 32).sum(1), atol=1e-5, rtol=1e-5)
-    counts, drawn = (
-        torch.zeros(10, dtype=torch.int32),
-        torch.randint(0, 10, (5000,), dtype=torch.int32),
-    )
-    lib.histogram(counts, drawn, threads=5000)
+
+
+@with_each_compiler
+def test_atomics_lose_no_count():
+    counts = torch.zeros(10, dtype=torch.int32)
+    drawn = torch.randint(0, 10, (5000,), dtype=torch.int32)
+    library("softmax").histogram(counts, drawn, threads=5000)
     assert torch.equal(counts.long(), torch.bincount(drawn.long(), minlength=10))
 
 
 @with_each_compiler
-def test_swizzles_and_packed_vectors():
-    lib, x = library("language"), torch.randn(6, 4)
+def test_swizzles_read_and_write_the_elements_that_they_name():
+    x = torch.randn(6, 4)
     out = torch.empty_like(x)
-    lib.swizzles(out, x, threads=6)
+    library("language").swizzles(out, x, threads=6)
     a, b = x[:, 0] + 1, x[:, 1] + 1
     assert torch.equal(out, torch.stack([2 * x[:, 0], x[:, 1], b, a], 1))
-    p, q = torch.randn(5, 3), torch.empty(5, 3)
-    lib.packed(q, p, 3, threads=5)
-    torch.testing.assert_close(q, p * 2 + 3 + p * p)
 
 
 @with_each_compiler
-def test_positions_in_a_grid_that_groups_do_not_divide():
-    """The last groups are smaller, as measured on a Mac: threads=10, group_size=4 gives groups of 4, 4 and 2."""
+def test_packed_vectors_of_three_lie_side_by_side():
+    p, q = torch.randn(5, 3), torch.empty(5, 3)
+    library("language").packed(q, p, 3, threads=5)
+    torch.testing.assert_close(q, p * 2 + 3 + p * p)
+
+
+@pytest.fixture
+def positions(each_compiler) -> torch.Tensor:
+    """What threads are told in a grid of 5 x 3 x 2 in groups of 4 x 2.
+
+    The last groups are smaller, as measured on a Mac: threads=10, group_size=4 gives groups of 4, 4 and 2.
+    """
     out = torch.zeros(2, 3, 5, 4, dtype=torch.int32)
     library("language").positions(out, threads=(5, 3, 2), group_size=(4, 2, 1))
-    assert out[0, :, :, 0].tolist() == [[421] * 4 + [121]] * 2 + [[411] * 4 + [111]]
-    assert set(out[..., 1].flatten().tolist()) == {421}
-    assert out[0, :2, :4, 3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert torch.equal(out[..., 2], out[..., 3] % 32)
+    return out
+
+
+def test_the_last_groups_of_a_grid_are_smaller(positions):
+    assert positions[0, :, :, 0].tolist() == [[421] * 4 + [121]] * 2 + [[411] * 4 + [111]]
+
+
+def test_every_thread_is_told_the_group_size_that_was_asked_for(positions):
+    assert set(positions[..., 1].flatten().tolist()) == {421}
+
+
+def test_threads_of_a_group_are_numbered_by_rows(positions):
+    assert positions[0, :2, :4, 3].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_lanes_are_numbered_by_32(positions):
+    assert torch.equal(positions[..., 2], positions[..., 3] % 32)
 
 
 @pytest.mark.processor
@@ -167,27 +196,43 @@ def test_half_rounds_after_each_operation():
     assert same_bits(out, x * 3 + x / 3)
 
 
+def lanes_that_are_greater_than_0(x: torch.Tensor) -> torch.Tensor:
+    """A number with a bit for each of the first 16 lanes, for the first lane alone."""
+    return torch.tensor([float(sum(1 << k for k in range(min(len(x), 16)) if x[k] > 0))])
+
+
+SIMD_FUNCTIONS = {  # the column of the results, the lanes that are looked at, and what they get
+    "simd_sum": (0, slice(None), lambda x: x.sum().expand(len(x))),
+    "simd_prefix_inclusive_sum": (1, slice(None), lambda x: x.cumsum(0)),
+    "simd_shuffle_xor": (2, slice(None), lambda x: x[torch.arange(len(x)) ^ 1]),
+    "simd_broadcast": (3, slice(None), lambda x: x[3].expand(len(x))),
+    "quad_sum": (4, slice(None), lambda x: x.view(-1, 4).sum(1).repeat_interleave(4)),
+    "simd_shuffle_rotate_down": (5, slice(-1), lambda x: x[1:]),
+    "simd_ballot": (6, slice(1), lanes_that_are_greater_than_0),
+    "simd_max in a branch": (7, slice(16), lambda x: x[:16].max().expand(len(x[:16]))),
+}
+
+
+@pytest.mark.processor
+@pytest.mark.parametrize("function", SIMD_FUNCTIONS)
+@pytest.mark.parametrize("group", [32, 64, 40])
+@with_each_compiler
+def test_simdgroup_functions_see_the_lanes_that_are_there(group, function):
+    """simd_sum over a group of 40 has 32 lanes and then 8, as measured on a Mac."""
+    x, out = torch.randn(group), torch.empty(group, 8)
+    library("language").lanes(out, x, threads=group, group_size=group)
+
+    column, looked_at, expected = SIMD_FUNCTIONS[function]
+    got = [lanes[looked_at] for lanes in out[:, column].split(32)]
+    torch.testing.assert_close(got, [expected(lanes) for lanes in x.split(32)])
+
+
 @pytest.mark.processor
 @with_each_compiler
-@pytest.mark.parametrize("group", [32, 64, 40])
-def test_simdgroup_functions_see_the_lanes_that_are_there(group):
-    """simd_sum over a group of 40 has 32 lanes and then 8, as measured on a Mac."""
-    x = torch.randn(group)
-    out = torch.empty(group, 8)
-    library("language").lanes(out, x, threads=group, group_size=group)
-    for first in range(0, group, 32):
-        lanes, got = x[first : first + 32], out[first : first + 32]
-        n = len(lanes)
-        torch.testing.assert_close(got[:, 0], lanes.sum().expand(n))
-        torch.testing.assert_close(got[:, 1], lanes.cumsum(0))
-        assert torch.equal(got[:, 2], lanes[torch.arange(n) ^ 1])
-        assert torch.equal(got[:, 3], lanes[3].expand(n))
-        torch.testing.assert_close(got[:, 4], lanes.view(-1, 4).sum(1).repeat_interleave(4))
-        assert torch.equal(got[: n - 1, 5], lanes[1:])
-        assert got[0, 6] == sum(1 << k for k in range(min(n, 16)) if lanes[k] > 0)
-        assert torch.equal(got[:16, 7], lanes[:16].max().expand(min(n, 16)))
-        if n == 32:
-            assert torch.equal(got[16:, 7], lanes[16:].min().expand(16))
+def test_the_other_side_of_a_branch_sees_its_own_lanes():
+    x, out = torch.randn(32), torch.empty(32, 8)
+    library("language").lanes(out, x, threads=32, group_size=32)
+    assert torch.equal(out[16:, 7], x[16:].min().expand(16))
 
 
 @pytest.mark.processor
@@ -199,21 +244,30 @@ def test_matrix_tiles():
 
 
 @with_each_compiler
-def test_templates_overloads_and_literals_of_metal():
-    """Functors; functions overloaded by address space; a literal with a point is a float; vectors of integers."""
-    lib = library("language")
-    for name, x in (
-        ("square_float", torch.randn(9)),
-        ("square_int", torch.arange(9, dtype=torch.int32)),
-    ):
-        out = torch.empty_like(x)
-        getattr(lib, name)(out, x)
-        torch.testing.assert_close(out, x * x)
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        pytest.param("square_float", torch.randn(9), id="float"),
+        pytest.param("square_int", torch.arange(9, dtype=torch.int32), id="int"),
+    ],
+)
+def test_functors_and_overloads_by_address_space_are_called(name, x):
+    out = torch.empty_like(x)
+    getattr(library("language"), name)(out, x)
+    torch.testing.assert_close(out, x * x)
+
+
+@with_each_compiler
+def test_a_literal_with_a_point_is_a_float():
     out = torch.zeros(2)
-    lib.literals(out, threads=1)
+    library("language").literals(out, threads=1)
     assert out.tolist() == [4.0, torch.tensor(1 / 3).item()]
+
+
+@with_each_compiler
+def test_vectors_of_integers_are_computed_with():
     numbers = torch.tensor([-7, -1, 3, 9], dtype=torch.int32)
-    lib.integers(numbers, threads=1)
+    library("language").integers(numbers, threads=1)
     assert numbers.tolist() == [-2, 1, 4, 6]
 
 
@@ -255,38 +309,64 @@ def converted(x: torch.Tensor, to: str) -> torch.Tensor:
     return out
 
 
+ALL_BITS = torch.arange(1 << 16)
+BFLOATS, HALVES = from_bits(ALL_BITS, torch.bfloat16), from_bits(ALL_BITS, torch.float16)
+"""Every number of 16 bits."""
+
+
 @pytest.mark.processor
 @with_each_compiler
-def test_conversions_round_to_nearest():
-    """Also what AVX512-BF16 takes for zero: subnormal numbers. Of a NaN made bfloat the bits are known, too."""
-    x, all_bits = every_rounding(), torch.arange(1 << 16)
-    bfloat, half = from_bits(all_bits, torch.bfloat16), from_bits(all_bits, torch.float16)
+def test_float_is_rounded_to_the_nearest_bfloat():
+    """Also what AVX512-BF16 takes for zero: subnormal numbers. Of a NaN the bits are known, too."""
+    x = every_rounding()
     assert torch.equal(bits_of(converted(x, "bfloat")), bits_of(to_bfloat(x)))
+
+
+@pytest.mark.processor
+@with_each_compiler
+def test_float_is_rounded_to_the_nearest_half():
+    x = every_rounding()
     with np.errstate(over="ignore", invalid="ignore"):  # NumPy converts half in integers
-        assert same_bits(converted(x, "half"), torch.from_numpy(x.numpy().astype(np.float16)))
-    assert torch.equal(bits_of(converted(bfloat, "float")), all_bits << 16)
-    assert same_bits(converted(half, "float"), torch.from_numpy(half.numpy().astype(np.float32)))
-    assert same_bits(converted(half, "bfloat"), to_bfloat(converted(half, "float")))
-    assert same_bits(converted(bfloat, "half"), converted(converted(bfloat, "float"), "half"))
+        expected = torch.from_numpy(x.numpy().astype(np.float16))
+    assert same_bits(converted(x, "half"), expected)
+
+
+@pytest.mark.processor
+@with_each_compiler
+def test_a_float_of_16_bits_is_the_same_number_in_32():
+    assert torch.equal(bits_of(converted(BFLOATS, "float")), ALL_BITS << 16)
+    expected = torch.from_numpy(HALVES.numpy().astype(np.float32))
+    assert same_bits(converted(HALVES, "float"), expected)
+
+
+@pytest.mark.processor
+@with_each_compiler
+def test_a_float_of_16_bits_becomes_the_other_by_way_of_32():
+    assert same_bits(converted(HALVES, "bfloat"), to_bfloat(converted(HALVES, "float")))
+    assert same_bits(converted(BFLOATS, "half"), converted(converted(BFLOATS, "float"), "half"))
+
+
+ROUND_TO = {"float": lambda x: x, "half": torch.Tensor.half, "bfloat": to_bfloat}
+
+
+def any_numbers(dtype: torch.dtype, *, seed: int) -> torch.Tensor:
+    """20 000 numbers of any bits."""
+    draw = torch.Generator().manual_seed(seed)
+    return from_bits(torch.randint(0, 1 << 8 * dtype.itemsize, (20_000,), generator=draw), dtype)
 
 
 @pytest.mark.processor
 @with_each_compiler
 @pytest.mark.parametrize("name", DTYPES)
 def test_arithmetic_rounds_each_operation(name):
-    draw = torch.Generator().manual_seed(3)
-    dtype, round_to = (
-        DTYPES[name],
-        {"float": lambda x: x, "half": lambda x: x.half(), "bfloat": to_bfloat}[name],
-    )
-    x, y = (
-        from_bits(torch.randint(0, 1 << 8 * dtype.itemsize, (20_000,), generator=draw), dtype)
-        for _ in range(2)
-    )
-    out = torch.empty(20_000, 4, dtype=dtype)
+    x, y = (any_numbers(DTYPES[name], seed=seed) for seed in (3, 4))
+    out = torch.empty(20_000, 4, dtype=DTYPES[name])
+
     getattr(library("numbers"), f"arithmetic_{name}")(out, x, y, threads=20_000)
+
     a, b = x.float(), y.float()
-    assert same_bits(out, torch.stack([round_to(v) for v in (a + b, a - b, a * b, a / b)], 1))
+    exact = (a + b, a - b, a * b, a / b)
+    assert same_bits(out, torch.stack([ROUND_TO[name](value) for value in exact], 1))
 
 
 @pytest.mark.processor
@@ -295,10 +375,19 @@ def test_products_and_sums_are_fused_only_by_fma():
     draw = torch.Generator().manual_seed(4)
     x, y, z = (torch.randn(20_000, generator=draw) for _ in range(3))
     separate, fused = torch.empty_like(x), torch.empty_like(x)
+
     library("numbers").multiply_add(separate, fused, x, y, z)
+
     assert same_bits(separate, (x * y) + z)
     assert same_bits(fused, (x.double() * y.double() + z.double()).float())
     assert not same_bits(separate, fused), "the arguments tell nothing"
+
+
+def undefined_symbols(name: str) -> list[str]:
+    """What a library leaves undefined, as nm prints it."""
+    command = ["nm", "--dynamic", "--undefined-only", str(library(name)._binary)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 @with_each_compiler
@@ -308,14 +397,14 @@ def test_a_library_calls_the_c_library_and_nothing_else(name):
 
     Of a compiler's own run-time library a process may have another version, or none: `__truncsfbf2` and its kin.
     """
-    command = ["nm", "--dynamic", "--undefined-only", str(library(name)._binary)]
-    undefined = subprocess.run(
-        command, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert any("@GLIBC_" in line for line in undefined), "nm shows no versions"
-    assert [
-        line for line in undefined if "@GLIBC_" not in line and line.split()[0] not in ("w", "v")
-    ] == []
+    undefined = undefined_symbols(name)
+    others = [line for line in undefined if "@GLIBC_" not in line]
+    assert len(others) < len(undefined), "nm shows no versions"
+    assert [line for line in others if line.split()[0] not in ("w", "v")] == []
+
+
+def for_processor(options: list[str]) -> tuple[str, ...]:
+    return tuple(o for o in options if o.startswith(("-march", "-mcpu", "-mtune")))
 
 
 @with_each_compiler
@@ -325,29 +414,38 @@ def test_everything_is_compiled_for_the_same_processor(monkeypatch, tmp_path):
     monkeypatch.setattr(
         compiler, "_run", lambda command, **how: (commands.append(command), run(command, **how))[1]
     )
+
     kernel("x[i] += 1;").check(torch.zeros(4))
+
     assert len(commands) >= 5, "preprocessed, a library and a program with a run time each"
-    chosen = {
-        tuple(o for o in command if o.startswith(("-march", "-mcpu", "-mtune")))
-        for command in commands
-    }
-    assert chosen == {compiler.find_compiler().options}
-    if platform.machine() == "x86_64":
-        assert [option.replace("_", "-") for option in compiler.find_compiler().options] == [
-            "-march=x86-64-v3"
-        ]
+    assert {for_processor(command) for command in commands} == {compiler.find_compiler().options}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64")
+@with_each_compiler
+def test_the_processor_that_everything_is_compiled_for_has_avx2():
+    (option,) = compiler.find_compiler().options
+    assert option.replace("_", "-") == "-march=x86-64-v3"
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """What a processor has, to be changed: all that is asked for."""
+    has = dict.fromkeys(compiler.V3, True) | {"architecture": "x86_64"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    return has
 
 
 @pytest.mark.parametrize("lacking", ["avx2", "fma3"])
-def test_an_older_processor_is_told_what_it_lacks(lacking, monkeypatch):
-    has = dict.fromkeys(compiler.V3, True) | {"architecture": "x86_64", lacking: False}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    with pytest.raises(
-        SimulationError,
-        match=rf"processors with AVX2 and FMA.* lacks {lacking}: use another machine",
-    ):
+def test_an_older_processor_is_told_what_it_lacks(lacking, processor):
+    processor[lacking] = False
+    words = rf"processors with AVX2 and FMA.* lacks {lacking}: use another machine"
+    with pytest.raises(SimulationError, match=words):
         kernel("x[i] = 1;")
-    has["architecture"] = "aarch64"
+
+
+def test_of_another_architecture_no_instructions_of_x86_are_asked(processor):
+    processor.update(avx2=False, architecture="aarch64")
     kernel("x[i] = 1;")
 
 
@@ -376,37 +474,36 @@ if HAS_TRIGAMMA:
 
 
 @with_each_compiler
-def test_special_functions_of_pytorch_s_headers():
+@pytest.mark.parametrize("name", SPECIAL)
+def test_a_special_function_of_pytorch_s_headers_is_right(name):
     x = torch.linspace(0.05, 0.95, 4001)
-    for name, function in SPECIAL.items():
-        out = torch.empty_like(x)
-        getattr(library("special"), f"special_{name}")(out, x)
-        reference = function(x.double())
-        assert ((out - reference).abs() / reference.abs().clamp_min(1e-6)).max() < 1e-5, name
+    out = torch.empty_like(x)
+    getattr(library("special"), f"special_{name}")(out, x)
+    exact = SPECIAL[name](x.double())
+    assert ((out - exact).abs() / exact.abs().clamp_min(1e-6)).max() < 1e-5
 
 
 @with_each_compiler
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("sum", torch.sum), ("prod", torch.prod), ("max", torch.amax), ("min", torch.amin)],
+)
 @pytest.mark.parametrize("group", [32, 200])
-def test_reductions_of_pytorch_s_headers(group):
-    x = torch.rand(5, group) + 0.5
-    for name, function in {
-        "sum": torch.sum,
-        "prod": torch.prod,
-        "max": torch.amax,
-        "min": torch.amin,
-    }.items():
-        out = torch.zeros(5)
-        getattr(library("special"), f"reduce_{name}")(out, x, threads=5 * group, group_size=group)
-        torch.testing.assert_close(out, function(x, 1), rtol=1e-4, atol=0)
+def test_a_reduction_of_pytorch_s_headers_is_right(group, name, function):
+    x, out = torch.rand(5, group) + 0.5, torch.zeros(5)
+    getattr(library("special"), f"reduce_{name}")(out, x, threads=5 * group, group_size=group)
+    torch.testing.assert_close(out, function(x, 1), rtol=1e-4, atol=0)
 
 
 def test_what_a_kernel_reports_is_raised():
-    run = library("special").complain
-    run(torch.ones(5), error_buf_idx=1)
     x = torch.ones(5)
     x[3] = -1
     with pytest.raises(RuntimeError, match="value 3 is negative"):
-        run(x, error_buf_idx=1)
+        library("special").complain(x, error_buf_idx=1)
+
+
+def test_a_kernel_that_reports_nothing_raises_nothing():
+    library("special").complain(torch.ones(5), error_buf_idx=1)
 
 
 # ---- kernels that Inductor generates for mps -------------------------------------------------------------------------
@@ -514,30 +611,28 @@ WITH_ZIG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(pytest.param(name, COMPILER.kind, id=name) for name in GENERATED),
-        *(pytest.param(name, "zig", id=f"{name} by zig") for name in WITH_ZIG),
-    ],
-)
-def test_kernels_that_inductor_generates_agree_with_eager(name, kind, pretended_mps, monkeypatch):
+INDUCTOR_CASES = [
+    *(pytest.param(name, COMPILER.kind, id=name) for name in GENERATED),
+    *(pytest.param(name, "zig", id=f"{name} by zig") for name in WITH_ZIG),
+]
+TOLERANCES = {
+    torch.float32: {"rtol": 1e-4, "atol": 2e-5},
+    torch.float16: {"rtol": 2e-2, "atol": 4e-3},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 4e-3},
+}
+
+
+@pytest.mark.usefixtures("pretended_mps")
+@pytest.mark.parametrize(("name", "kind"), INDUCTOR_CASES)
+def test_kernels_that_inductor_generates_agree_with_eager(name, kind, monkeypatch):
     monkeypatch.setenv("METALSIM_CXX", COMPILERS[kind])
     x = torch.randn(37, 1000, generator=torch.Generator().manual_seed(5))
     expected = GENERATED[name](x)
+
     [got] = generated(GENERATED[name], x).call([x.clone()])
-    assert got.dtype == expected.dtype
-    if not expected.dtype.is_floating_point:
-        assert torch.equal(got, expected)
-        return
-    low = expected.dtype in (torch.float16, torch.bfloat16)
-    torch.testing.assert_close(
-        got.float(),
-        expected.float(),
-        rtol=2e-2 if low else 1e-4,
-        atol=4e-3 if low else 2e-5,
-        equal_nan=True,
-    )
+
+    allowed = TOLERANCES.get(expected.dtype, {"rtol": 0, "atol": 0})
+    torch.testing.assert_close(got, expected, equal_nan=True, **allowed)
 
 
 # ---- planted bugs ----------------------------------------------------------------------------------------------------
@@ -651,15 +746,19 @@ def test_nothing_is_found_in_a_right_kernel(name, n):
     assert bool(report.skipped) == bool(COMPILER.missing_sanitizers)
 
 
+WITHOUT_A_LINE = ("thread order", "uninitialised memory")
+"""Findings that compare runs."""
+
+
 @pytest.mark.parametrize("bug", PLANTED, ids=str)
-def test_a_planted_bug_is_found(bug):
+def test_a_planted_bug_is_found_in_its_kernel(bug):
     report, text = checked(bug.kernel, (bug.old, bug.new), bug.n)
     findings = [finding for finding in report.findings if finding.kind in bug.kinds]
     assert findings, report
+
     first = text[: text.index(f"void {bug.kernel}(")].count("\n") + 1
-    for finding in findings:
-        if finding.kind not in ("thread order", "uninitialised memory"):
-            assert first < finding.line <= len(text.splitlines()), finding
+    lines = [finding.line for finding in findings if finding.kind not in WITHOUT_A_LINE]
+    assert all(first < line <= len(text.splitlines()) for line in lines), findings
 
 
 def test_one_missing_barrier_is_one_finding():
@@ -669,17 +768,27 @@ def test_one_missing_barrier_is_one_finding():
     assert str(report).count("seen with it: buffer(0) has other values") == len(report.effects)
 
 
+def found_in(report: check.Report) -> set[tuple[str, int]]:
+    """The kind and the line of each finding."""
+    return {(finding.kind, finding.line) for finding in report.findings}
+
+
 @sanitized
-def test_findings_name_the_line():
-    n = 6
-    lines = [*HEAD.splitlines(), f"kernel void k(device int* x, {POSITION})"]
-    lines += ["{", "  int v = x[i];", "  x[i] = 7 / v;", "}"]
-    report = shader.compile_shader("\n".join(lines)).k.check(torch.zeros(n, dtype=torch.int32))
-    assert [(f.kind, f.line) for f in report.findings] == [("undefined behaviour", 6)]
-    wild = kernel("\n\nx[i + 1000000000000l] = 1;").check(torch.zeros(n))
-    assert [(f.kind, f.line) for f in wild.findings] == [("address", 5)]
-    race = kernel("x[0] += 1;").check(torch.zeros(n))
-    assert {(f.kind, f.line) for f in race.findings} == {("race", 3)}
+def test_undefined_behaviour_is_found_with_its_line():
+    body = "\n\nint v = x[i];\nx[i] = 7 / v;"
+    report = kernel(body, "device int* x").check(torch.zeros(6, dtype=torch.int32))
+    assert found_in(report) == {("undefined behaviour", 6)}
+
+
+@sanitized
+def test_an_access_far_outside_is_found_with_its_line():
+    report = kernel("\n\nx[i + 1000000000000l] = 1;").check(torch.zeros(6))
+    assert found_in(report) == {("address", 5)}
+
+
+@sanitized
+def test_a_race_is_found_with_its_line():
+    assert found_in(kernel("x[0] += 1;").check(torch.zeros(6))) == {("race", 3)}
 
 
 ENDLESS = {  # kernels that never end, and that C++ may assume to end
@@ -691,16 +800,24 @@ ENDLESS = {  # kernels that never end, and that C++ may assume to end
 }
 
 
+@pytest.fixture
+def without_sanitizers(monkeypatch):
+    """A compiler whose sanitizers are too slow to be waited for here."""
+    here = compiler.find_compiler().__dict__
+    monkeypatch.setitem(here, "missing_sanitizers", "too slow to compile here")
+
+
+ENDLESS_KERNELS = HEAD + "".join(
+    f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n"
+    for name, body in ENDLESS.items()
+)
+
+
+@pytest.mark.usefixtures("without_sanitizers")
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_kernel_without_end_is_called_that_and_nothing_else(name, monkeypatch):
-    monkeypatch.setitem(
-        compiler.find_compiler().__dict__, "missing_sanitizers", "too slow to compile here"
-    )
-    text = "".join(
-        f"kernel void {name}(device float* x, {POSITION}) {{ {body} }}\n"
-        for name, body in ENDLESS.items()
-    )
-    report = getattr(shader.compile_shader(HEAD + text), name).check(torch.zeros(4), timeout=0.5)
+def test_a_kernel_without_end_is_called_that_and_nothing_else(name):
+    endless = getattr(shader.compile_shader(ENDLESS_KERNELS), name)
+    report = endless.check(torch.zeros(4), timeout=0.5)
     assert [finding.kind for finding in report.findings] == ["hang"], report
     assert report.ran == ("a plain run",)
 
@@ -722,26 +839,30 @@ def test_a_write_behind_a_buffer_is_noticed(at):
 @sanitized
 def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
     run = check.Program.run
-    slow = lambda self, tool, call, timeout: run(
-        self, tool, call, timeout if tool == "plain" else children.LIMIT
-    )
-    monkeypatch.setattr(check.Program, "run", slow)
-    report = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }").check(
-        torch.zeros(4), threads=1, timeout=0.5
-    )
+
+    def run_slowly(self, tool, call, timeout):
+        return run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
+
+    monkeypatch.setattr(check.Program, "run", run_slowly)
+    endless = kernel("while (x[i + 4] != 12345) { ((device volatile float*)x)[i] = 1; }")
+    report = endless.check(torch.zeros(4), threads=1, timeout=0.5)
+
     assert "address" in {finding.kind for finding in report.findings}, report
 
 
+IN_ONE_ORDER = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
+
+
 def test_a_kernel_that_ends_in_one_order_only_is_told_which():
-    body = "device volatile float* y = x; if (i > 0) { while (y[i - 1] == 0) {} } y[i] = 1;"
-    run = kernel_program(body, 4)
+    run = kernel_program(IN_ONE_ORDER, 4)
     call = binding.bind((torch.zeros(4),), None, None, None, False)
     usual = run("plain", call, children.LIMIT)
     assert usual.status == 0
-    limited = lambda tool, call, timeout, order=0, **more: run(
-        tool, call, timeout if order else children.LIMIT, order, **more
-    )
-    findings = check._compare_runs(types.SimpleNamespace(run=limited), call, 1.0, usual)
+
+    def run_limited(tool, call, timeout, order=0, **more):
+        return run(tool, call, timeout if order else children.LIMIT, order, **more)
+
+    findings = check._compare_runs(types.SimpleNamespace(run=run_limited), call, 1.0, usual)
     assert [finding.kind for finding in findings] == ["hang"], findings
     assert "backwards" in findings[0].message
 
@@ -781,26 +902,29 @@ JUDGED = {  # kernels of 64 threads in groups of 64, or of 32 for two groups, wi
 }
 
 
+JUDGED_KERNELS = HEAD + "".join(
+    f"kernel void k{i}(device float* x, {POSITIONS}) {{\n{body}\n}}\n"
+    for i, (body, _, _) in enumerate(JUDGED.values())
+)
+
+
 @with_each_compiler
-def test_each_access_is_watched():
+@pytest.mark.parametrize("name", JUDGED)
+def test_each_access_is_watched(name):
     """Races and accesses outside of buffers, by the calls that each clang makes, without a sanitizer."""
-    text = "".join(
-        f"kernel void k{i}(device float* x, {POSITIONS}) {{\n{JUDGED[name][0]}\n}}\n"
-        for i, name in enumerate(JUDGED)
-    )
-    library = shader.compile_shader(HEAD + text)
-    for i, (name, (_, group, kind)) in enumerate(JUDGED.items()):
-        one = getattr(library, f"k{i}")
-        call = binding.bind((torch.zeros(64),), 64, group, None, False)
-        program = check.Program(library._code, one._number, library._described[one.name]["meets"])
-        found = check.findings_in(program.run("race", call, children.LIMIT))
-        assert {finding.kind for finding in found} == ({kind} if kind else set()), (name, found)
-        lines = {finding.line for finding in found}
-        assert lines <= {HEAD.count("\n") + 3 * i + 2}, (name, found)
+    number, (_, group, kind) = [*JUDGED].index(name), JUDGED[name]
+    compiled = shader.compile_shader(JUDGED_KERNELS)
+    one = getattr(compiled, f"k{number}")
+    program = check.Program(compiled._code, one._number, compiled._described[one.name]["meets"])
+
+    call = binding.bind((torch.zeros(64),), 64, group, None, False)
+    found = check.findings_in(program.run("race", call, children.LIMIT))
+
+    assert {finding.kind for finding in found} == ({kind} if kind else set()), found
+    assert {finding.line for finding in found} <= {HEAD.count("\n") + 3 * number + 2}, found
 
 
-def test_which_thread_touches_what_is_recorded():
-    text = """#include <metal_stdlib>
+SHARING_THREADS = """#include <metal_stdlib>
     kernel void k(device float* out, device const float* x, uint i [[thread_position_in_grid]],
                   uint t [[thread_position_in_threadgroup]]) {
       threadgroup float left[4], right[4];
@@ -808,62 +932,87 @@ def test_which_thread_touches_what_is_recorded():
       metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
       out[i] += left[t] + right[3 - t];
     }"""
-    out, x = torch.ones(8), torch.arange(8.0)
-    run = shader.compile_shader(text).k.accesses(out, x, threads=8, group_size=4)
+
+
+def record(text: str, out: torch.Tensor):
+    """Record the accesses of a kernel of 8 threads in groups of 4."""
+    return shader.compile_shader(text).k.accesses(out, torch.arange(8.0), threads=8, group_size=4)
+
+
+def accesses_of(run, *, group: int, thread: int) -> set[tuple]:
+    """What a thread touched: the name of the memory, the element, how, and after how many barriers."""
+    mine = [one for one in run.lines if (one["group"], one["thread"]) == (group, thread)]
+    return {
+        (run.place(one).name, run.place(one).byte // 4, KINDS[one["kind"]], int(one["interval"]))
+        for one in mine
+    }
+
+
+def test_a_recorded_run_computes_and_leaves_its_arguments_as_they_are():
+    out = torch.ones(8)
+    run = record(SHARING_THREADS, out)
     assert run.fault is None
     assert np.frombuffer(run.memory[0], np.float32).tolist() == [5, 4, 3, 2, 9, 8, 7, 6]
-    assert out.tolist() == [1] * 8, "the arguments keep their values"
-    told = {(place.name, place.byte // 4, KINDS[one["kind"]], int(one["interval"]))
-            for one in run.lines if (one["group"], one["thread"]) == (1, 0) for place in [run.place(one)]}  # fmt: skip
-    device = {
+    assert out.tolist() == [1] * 8
+
+
+def test_which_thread_touches_what_is_recorded():
+    run = record(SHARING_THREADS, torch.ones(8))
+    assert accesses_of(run, group=1, thread=0) == {
         ("buffer(0)", 4, "read", 1),
         ("buffer(0)", 4, "write", 1),
         ("buffer(1)", 4, "read", 0),
-    }
-    shared = {
         ("left", 0, "write", 0),
         ("right", 0, "write", 0),
         ("left", 0, "read", 1),
         ("right", 3, "read", 1),
     }
-    assert told == device | shared
-    outside = shader.compile_shader(text.replace("x[i]", "x[i + 1]")).k.accesses(
-        out, x, threads=8, group_size=4
-    )
-    marked = [one for one in outside.lines if one["kind"] == KINDS.index("outside")]
-    assert outside.fault.kind == "address"
-    assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(outside.place, marked)]
-    assert outside.source_line(marked[0]) == outside.fault.line == 5
+
+
+def test_an_access_outside_of_a_buffer_is_recorded_with_its_place_and_line():
+    run = record(SHARING_THREADS.replace("x[i]", "x[i + 1]"), torch.ones(8))
+    marked = [one for one in run.lines if one["kind"] == KINDS.index("outside")]
+    assert run.fault.kind == "address"
+    assert run.fault.line == 5
+    assert run.source_line(marked[0]) == 5
+    assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(run.place, marked)]
 
 
 @pytest.mark.parametrize(
-    ("declared", "differ"), [("float y", True), ("float y[2]", True), ("float y = 1", False)]
+    ("declared", "value", "is_unset"),
+    [
+        pytest.param("float y", "y", True, id="a variable"),
+        pytest.param("float y[2]", "y[i % 2]", True, id="an array"),
+        pytest.param("float y = 1", "y", False, id="a variable that is set"),
+    ],
 )
-def test_unset_variables_are_nan_or_zero_as_asked(declared, differ):
-    value = "y[i % 2]" if "[" in declared else "y"
+def test_unset_variables_are_nan_or_zero_as_asked(declared, value, is_unset):
     text = f"""kernel void k(device float* out, uint i [[thread_position_in_grid]]) {{
       {declared}; if (i > 9) {value} = 2; out[i] = {value};
     }}"""
     kernel = shader.compile_shader(text).k
+
     runs = (kernel.accesses(torch.ones(4), unset=unset) for unset in ("pattern", "zero"))
     nans, zeros = (np.frombuffer(run.memory[0], np.float32) for run in runs)
-    assert (np.isnan(nans).all(), (zeros == 0).all()) == (differ, differ)
+
+    assert np.isnan(nans).all() == is_unset
+    assert (zeros == 0).all() == is_unset
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
     monkeypatch.setitem(compiler.find_compiler().__dict__, "missing_sanitizers", None)
+    name = check.TOOLS["race"]
 
     def run(tool, call, timeout, order=0, garbage=0xFF):
         return check.Outcome(None if tool == "race" else 0, "", (b"",))
 
     call = binding.bind((torch.zeros(4),), None, None, None, False)
     report = check.check("k", types.SimpleNamespace(run=run), call, 7.0)
+
     assert report.ok
-    name = check.TOOLS["race"]
-    assert report.skipped == (
-        f"{name}: not done within 7 s; pass a larger timeout or fewer threads",
-    )
     assert name not in report.ran
+    (skipped,) = report.skipped
+    assert skipped == f"{name}: not done within 7 s; pass a larger timeout or fewer threads"
 
 
 def test_check_says_what_it_skipped():
@@ -882,27 +1031,39 @@ def test_races_are_found_in_groups_of_1024():
 
 
 @with_each_compiler
-def test_a_crash_is_an_error_and_the_process_lives():
-    for body in ("x[i + 1000000000000l] = 1;", "x[i - 100000000l] = 1;"):
-        with pytest.raises(RuntimeError, match=r"outside of every buffer.*k\.check"):
-            kernel(body)(torch.zeros(4))
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("x[i + 1000000000000l] = 1;", id="far behind"),
+        pytest.param("x[i - 100000000l] = 1;", id="far before"),
+    ],
+)
+def test_a_crash_is_an_error_and_the_process_lives(body):
+    with pytest.raises(RuntimeError, match=r"outside of every buffer.*k\.check"):
+        kernel(body)(torch.zeros(4))
+
+
+@with_each_compiler
+def test_a_division_by_zero_is_an_error_and_the_process_lives():
     with pytest.raises(RuntimeError, match="division by zero"):
         kernel("x[i] = 7 / x[i];", "device int* x")(torch.zeros(4, dtype=torch.int32))
 
 
-def test_a_full_stack_is_called_that():
-    """Of the loop that runs threads, and of a fiber."""
-    deep = "float f(float a, thread int& n) { n++; return a <= 0 ? 0 : f(a - 1, n) + a; }\n"
-    large = "volatile float a[100000]; for (uint j = 0; j < 100000; j++) a[j] = x[i];"
-    recursive = shader.compile_shader(
-        f"{HEAD}{deep}kernel void k(device float* x, {POSITION}) {{ int n = 0; x[i] = f(1e8f * (x[i] + 1), n) + n; }}"
-    ).k
-    for one in (
-        recursive,
-        kernel(f"{large} threadgroup_barrier(mem_flags::mem_device); x[i] = a[i];"),
-    ):
-        with pytest.raises(RuntimeError, match="ran out of stack: Metal has no recursion"):
-            one(torch.zeros(4))
+FULL_STACK = {
+    "of the loop that runs threads": f"""
+        float f(float a, thread int& n) {{ n++; return a <= 0 ? 0 : f(a - 1, n) + a; }}
+        kernel void k(device float* x, {POSITION}) {{ int n = 0; x[i] = f(1e8f * (x[i] + 1), n) + n; }}""",
+    "of a fiber": f"""
+        kernel void k(device float* x, {POSITION}) {{
+          volatile float a[100000]; for (uint j = 0; j < 100000; j++) a[j] = x[i];
+          threadgroup_barrier(mem_flags::mem_device); x[i] = a[i]; }}""",
+}
+
+
+@pytest.mark.parametrize("text", FULL_STACK.values(), ids=FULL_STACK)
+def test_a_full_stack_is_called_that(text):
+    with pytest.raises(RuntimeError, match="ran out of stack: Metal has no recursion"):
+        shader.compile_shader(HEAD + text).k(torch.zeros(4))
 
 
 INTERRUPTED = f"""
@@ -933,13 +1094,16 @@ def test_writing_beside_a_buffer_is_an_error_and_changes_nothing():
 
 
 @with_each_compiler
-def test_a_barrier_that_some_threads_miss_is_an_error():
-    for others, message in (
-        ("", "barrier reached by 4 of 8 threads"),
-        (f"else {BARRIER}", "at different barriers"),
-    ):
-        with pytest.raises(RuntimeError, match=message):
-            kernel(f"if (i < 4) {BARRIER} {others} x[i] = 1;")(torch.zeros(8))
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        pytest.param("", "barrier reached by 4 of 8 threads", id="no barrier"),
+        pytest.param(f"else {BARRIER}", "at different barriers", id="another barrier"),
+    ],
+)
+def test_a_barrier_that_some_threads_miss_is_an_error(others, words):
+    with pytest.raises(RuntimeError, match=words):
+        kernel(f"if (i < 4) {BARRIER} {others} x[i] = 1;")(torch.zeros(8))
 
 
 def test_threadgroup_memory_begins_as_garbage():
@@ -948,109 +1112,181 @@ def test_threadgroup_memory_begins_as_garbage():
     assert x.isnan().all()
 
 
-def test_two_views_of_one_tensor_stay_one_memory():
+def test_one_tensor_as_two_arguments_stays_one_memory():
     x = torch.arange(10.0)
     kernel("x[i] = y[i] * 2;", "device float* x, device const float* y")(x, x)
     assert torch.equal(x, torch.arange(10.0) * 2)
-    kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")(
-        x[2:4], x[5:]
-    )
-    assert x[2:4].tolist() == [14, 16]
+
+
+def test_two_views_of_one_tensor_stay_one_memory():
+    x = torch.arange(10.0)
+    add = kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")
+    add(x[2:4], x[5:])
+    assert x[2:4].tolist() == [7, 8]
 
 
 # ---- arguments (binding.py), errors as PyTorch's ---------------------------------------------------------------------
 
 
-def bound(
-    binding, *args, threads=None, group_size=None, arg_casts=None, strided=False, most_threads=1024
-):
-    return binding.bind(args, threads, group_size, arg_casts, strided, most_threads)
+def bound(*args, **settings):
+    """How arguments are bound, by the names of what PyTorch's kernels take."""
+    given = {"threads": None, "group_size": None, "arg_casts": None, "strided": False} | settings
+    most = given.pop("most_threads", 1024)
+    return binding.bind(args, *given.values(), most)
 
 
-def test_sizes_are_pytorch_s():
-    x, y = torch.zeros(10), torch.zeros(5000)
-    assert (bound(binding, x, y).threads, bound(binding, x, y).group_size) == (
-        (10, 1, 1),
-        (10, 1, 1),
-    )
-    assert bound(binding, y).group_size == (1024, 1, 1)
-    assert bound(binding, y, threads=(7, 3)).group_size == (1024, 1, 1)
-    assert bound(binding, 1.0, y, x).threads == (5000, 1, 1)
-    assert bound(binding, y, most_threads=64).group_size == (64, 1, 1)
-    for group in (2048, [1025]):
-        with pytest.raises(ValueError, match="Threadgroup size exceeds 1024 limit"):
-            bound(binding, x, group_size=group)
+TEN, MANY = torch.zeros(10), torch.zeros(5000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "threads"),
+    [
+        pytest.param((TEN, MANY), (10, 1, 1), id="the first tensor"),
+        pytest.param((1.0, MANY, TEN), (5000, 1, 1), id="the first that is a tensor"),
+    ],
+)
+def test_there_is_a_thread_for_each_element_of_the_first_tensor(arguments, threads):
+    assert bound(*arguments).threads == threads
+
+
+@pytest.mark.parametrize(
+    ("tensor", "settings", "group_size"),
+    [
+        pytest.param(TEN, {}, (10, 1, 1), id="as many as threads"),
+        pytest.param(MANY, {}, (1024, 1, 1), id="at most 1024"),
+        pytest.param(MANY, {"threads": (7, 3)}, (1024, 1, 1), id="of a grid"),
+        pytest.param(MANY, {"most_threads": 64}, (64, 1, 1), id="at most those of a kernel"),
+    ],
+)
+def test_the_group_size_that_nobody_names_is_pytorch_s(tensor, settings, group_size):
+    assert bound(tensor, **settings).group_size == group_size
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"group_size": 2048}, id="a number"),
+        pytest.param({"group_size": [1025]}, id="a list"),
+        pytest.param({"threads": (3, 1024), "group_size": (3, 1024)}, id="a product"),
+    ],
+)
+def test_a_group_of_more_than_1024_threads_is_refused(settings):
     with pytest.raises(ValueError, match="Threadgroup size exceeds 1024 limit"):
-        bound(binding, x, threads=(3, 1024), group_size=(3, 1024))
+        bound(TEN, **settings)
 
 
-def numbers_in(buffer) -> list:
-    return buffer.owner.tolist()
+def bind_number(number, cast: str | None = None) -> torch.Tensor:
+    """What a number becomes as the second argument of a kernel."""
+    return bound(torch.zeros(1), number, arg_casts=cast).buffers[1].owner
 
 
-def test_numbers_are_float_and_int64_unless_cast():
-    x = torch.zeros(1)
-    plain = bound(binding, x, 0.5, 3, [1, 2], (0.1, 0.2)).buffers
-    assert [plain[i].owner.dtype for i in (1, 2, 3, 4)] == [
-        torch.float32,
-        torch.int64,
-        torch.int64,
-        torch.float32,
-    ]
-    assert [plain[i].bytes for i in (1, 2, 3, 4)] == [4, 8, 16, 8]
-    for name, dtype in binding.CASTS.items():
-        assert bound(binding, x, 3, arg_casts=name).buffers[1].owner.dtype == dtype
-    some = bound(binding, x, 3, 4, arg_casts={2: "int32"}).buffers
-    assert (some[1].owner.dtype, some[2].owner.dtype) == (torch.int64, torch.int32)
-    assert numbers_in(bound(binding, x, 2.75, arg_casts="int8").buffers[1]) == [2]
+@pytest.mark.parametrize(
+    ("number", "dtype", "size"),
+    [
+        pytest.param(0.5, torch.float32, 4, id="a float"),
+        pytest.param(3, torch.int64, 8, id="an integer"),
+        pytest.param([1, 2], torch.int64, 16, id="integers"),
+        pytest.param((0.1, 0.2), torch.float32, 8, id="floats"),
+    ],
+)
+def test_numbers_are_float_and_int64_unless_cast(number, dtype, size):
+    buffer = bound(torch.zeros(1), number).buffers[1]
+    assert buffer.owner.dtype == dtype
+    assert buffer.bytes == size
 
 
-def test_tensors_are_contiguous_and_have_no_float64():
+@pytest.mark.parametrize(("name", "dtype"), binding.CASTS.items())
+def test_a_number_is_cast_to_a_type_by_its_name(name, dtype):
+    assert bind_number(3, name).dtype == dtype
+
+
+def test_a_cast_drops_what_is_behind_the_point():
+    assert bind_number(2.75, "int8").tolist() == [2]
+
+
+def test_a_cast_may_be_of_some_arguments_alone():
+    some = bound(torch.zeros(1), 3, 4, arg_casts={2: "int32"}).buffers
+    assert some[1].owner.dtype == torch.int64
+    assert some[2].owner.dtype == torch.int32
+
+
+def test_a_tensor_of_float64_is_refused():
     with pytest.raises(TypeError, match="doesn't support float64"):
-        bound(binding, torch.zeros(3, dtype=torch.float64))
-    turned = torch.zeros(3, 4).t()
+        bound(torch.zeros(3, dtype=torch.float64))
+
+
+def test_a_tensor_that_is_not_contiguous_is_refused_with_its_strides():
     with pytest.raises(RuntimeError, match=r"argument 0 has strides \(1, 4\) .*contiguous\(\)"):
-        bound(binding, turned)
-    assert bound(binding, turned, strided=True).buffers[0].bytes == 48
-    assert bound(binding, torch.zeros(9)[2:5]).buffers[0].bytes == 12
-    assert bound(binding, torch.zeros(4, 4)[:, 1:2], strided=True).buffers[0].bytes == 60
+        bound(torch.zeros(3, 4).t())
+
+
+@pytest.mark.parametrize(
+    ("tensor", "size"),
+    [
+        pytest.param(torch.zeros(3, 4).t(), 48, id="transposed"),
+        pytest.param(torch.zeros(9)[2:5], 12, id="a slice"),
+        pytest.param(torch.zeros(4, 4)[:, 1:2], 60, id="a column with what lies between"),
+    ],
+)
+def test_a_strided_tensor_is_the_memory_from_its_first_to_its_last_element(tensor, size):
+    assert bound(tensor, strided=True).buffers[0].bytes == size
+
+
+def run_at_most_64(out: torch.Tensor, numbers: list[int], is_added: int, **settings) -> None:
+    """Add 5 to numbers, by a kernel that is written for at most 64 threads."""
+    run = library("language").at_most_64
+    run(out, numbers, 5, is_added, arg_casts={1: "int32", 2: "uint8"}, **settings)
 
 
 def test_arguments_reach_the_kernel():
-    run = library("language").at_most_64
     out = torch.zeros(3, dtype=torch.int32)
-    run(out, [10, 20, 30], 5, True, arg_casts={1: "int32", 2: "uint8"})
+    run_at_most_64(out, [10, 20, 30], True)
     assert out.tolist() == [15, 25, 35]
-    assert run.max_threads_per_threadgroup == 64
-    for yes, size, message in (
-        (True, 65, "Threadgroup size exceeds 64 limit"),
-        (2, 3, "is 2, which 1 bytes cannot"),
-    ):
-        with pytest.raises((ValueError, RuntimeError), match=message):
-            run(out, [1, 2, 3], 5, yes, arg_casts={1: "int32", 2: "uint8"}, group_size=size)
+
+
+def test_a_kernel_knows_how_many_threads_it_is_written_for():
+    assert library("language").at_most_64.max_threads_per_threadgroup == 64
+    with pytest.raises(ValueError, match="Threadgroup size exceeds 64 limit"):
+        run_at_most_64(torch.zeros(3, dtype=torch.int32), [1, 2, 3], True, group_size=65)
+
+
+def test_a_truth_value_that_is_neither_0_nor_1_is_refused():
+    with pytest.raises(RuntimeError, match="is 2, which 1 bytes cannot"):
+        run_at_most_64(torch.zeros(3, dtype=torch.int32), [1, 2, 3], 2, group_size=3)
 
 
 # ---- libraries -------------------------------------------------------------------------------------------------------
 
 
 def test_a_library_names_its_kernels():
-    lib = library("softmax")
-    assert dir(lib) == ["histogram", "shuffle_sum", "softmax_simd", "softmax_tree"]
-    assert not hasattr(lib, "nope")
-    with pytest.raises(
-        RuntimeError, match="Failed to create function state object for: nope"
-    ):  # as PyTorch
-        lib.nope  # noqa: B018
-    with pytest.raises(AttributeError, match="softmax_tree"):
-        lib.nope  # noqa: B018
+    assert dir(library("softmax")) == ["histogram", "shuffle_sum", "softmax_simd", "softmax_tree"]
     assert dir(shader.compile_shader("// nothing")) == []
-    assert lib.softmax_tree.thread_execution_width == 32
-    assert [getattr(lib, name).static_thread_group_memory_length for name in dir(lib)] == [
-        0,
-        0,
-        128,
-        1024,
-    ]
+
+
+def test_a_kernel_that_a_library_does_not_have_is_no_attribute_of_it():
+    assert not hasattr(library("softmax"), "nope")
+
+
+def test_a_kernel_that_a_library_does_not_have_raises_pytorchs_words_and_names_those_it_has():
+    words = "(?s)Failed to create function state object for: nope.*softmax_tree"
+    with pytest.raises(RuntimeError, match=words) as refused:
+        library("softmax").nope  # noqa: B018
+    assert isinstance(refused.value, AttributeError)
+
+
+def test_a_simd_group_of_a_kernel_has_32_threads():
+    assert library("softmax").softmax_tree.thread_execution_width == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("histogram", 0), ("shuffle_sum", 0), ("softmax_simd", 128), ("softmax_tree", 1024)],
+)
+def test_a_kernel_knows_its_threadgroup_memory(name, size):
+    assert getattr(library("softmax"), name).static_thread_group_memory_length == size
+
+
+def test_more_threadgroup_memory_than_metal_has_is_refused():
     with pytest.raises(RuntimeError, match="36000 bytes of threadgroup memory, 32768"):
         kernel("threadgroup float shared[9000]; shared[0] = 1; x[i] = shared[0];")
 
@@ -1082,25 +1318,33 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_invalid_source_is_a_syntax_error_with_its_line(what):
-    body, message = REFUSED[what]
+@pytest.mark.parametrize(("body", "words"), REFUSED.values(), ids=REFUSED)
+def test_invalid_source_is_a_syntax_error_with_its_line(body, words):
     with pytest.raises(SyntaxError) as caught:
         kernel("\n" + body)
-    assert message in str(caught.value)
-    assert (caught.value.filename, caught.value.lineno) == ("program_source", 4)
+    assert words in str(caught.value)
+    assert caught.value.filename == "program_source"
+    assert caught.value.lineno == 4
     assert str(compiler.HERE) not in str(caught.value)
 
 
 def test_constant_memory_is_read_only():
     with pytest.raises(SyntaxError, match=r"program_source:3:.*not assignable"):
         kernel("x[i] = 1;", "constant float* x")
-    with pytest.raises(SyntaxError, match=r"program_source:1:.*include <metal_stdlib> is missing"):
-        shader.compile_shader(
-            f"kernel void k(device float* x, {POSITION}) {{ x[i] = metal::exp(x[i]); }}"
-        )
+
+
+def test_a_missing_include_is_named():
+    text = f"kernel void k(device float* x, {POSITION}) {{ x[i] = metal::exp(x[i]); }}"
+    with pytest.raises(SyntaxError, match=r"program_source:1.*include <metal_stdlib> is missing"):
+        shader.compile_shader(text)
+
+
+def test_a_kernel_takes_no_parameter_by_value():
     with pytest.raises(SyntaxError, match="a kernel's parameter is a pointer, a reference"):
         kernel("x[i] = v;", "device float* x, float v")
+
+
+def test_a_buffer_beyond_the_last_is_refused():
     with pytest.raises(RuntimeError, match=r"buffer\(31\) does not exist"):
         kernel("x[i] = 1;", "device float* x [[buffer(31)]]")
 
@@ -1115,94 +1359,156 @@ def translated(text):
 
 
 NOT_SIMULATED = {
-    "texture2d<float> t": "textures are",
-    "device float* x, sampler s": "samplers are",
-    "device float* x, threadgroup float* s [[threadgroup(0)]]": "threadgroup memory as a parameter",
-    "device float* x, visible_function_table<void()> f": "function tables are",
-    f"device float* x, {POSITION}) {{ atomic_thread_fence(1); }} void f(": "fences are",
-    f"device float* x, {POSITION}) {{ simdgroup_event e; }} void f(": "asynchronous copies are",
-    "device float* x, uint i [[sample_id]]": r"the attribute \[\[sample_id\]\] is",
+    "textures": ("texture2d<float> t", "textures are"),
+    "samplers": ("device float* x, sampler s", "samplers are"),
+    "threadgroup memory": (
+        "device float* x, threadgroup float* s [[threadgroup(0)]]",
+        "threadgroup memory as a parameter",
+    ),
+    "function tables": (
+        "device float* x, visible_function_table<void()> f",
+        "function tables are",
+    ),
+    "fences": (f"device float* x, {POSITION}) {{ atomic_thread_fence(1); }} void f(", "fences are"),
+    "asynchronous copies": (
+        f"device float* x, {POSITION}) {{ simdgroup_event e; }} void f(",
+        "asynchronous copies are",
+    ),
+    "another attribute": (
+        "device float* x, uint i [[sample_id]]",
+        r"the attribute \[\[sample_id\]\] is",
+    ),
 }
+"""Parameters of a kernel, and what is said of them."""
 
 
-def test_what_is_not_simulated_is_refused_with_its_line():
-    for parameters, message in NOT_SIMULATED.items():
-        with pytest.raises(
-            SyntaxError, match=rf"program_source:3.*{message}.* not simulated"
-        ) as caught:
-            translated(f"\n\nkernel void k({parameters}) {{}}")
-        assert caught.value.lineno == 3
-    for text, message in (
-        ("constant bool b [[function_constant(0)]];", "function constants"),
-        ("vertex float4 f(uint i [[vertex_id]]) { return 0; }", "vertex and fragment functions"),
-    ):
-        with pytest.raises(SyntaxError, match=rf"program_source:1.*{message}"):
-            translated(text)
+@pytest.mark.parametrize(("parameters", "words"), NOT_SIMULATED.values(), ids=NOT_SIMULATED)
+def test_what_is_not_simulated_is_refused_with_its_line(parameters, words):
+    expected = rf"program_source:3.*{words}.* not simulated"
+    with pytest.raises(SyntaxError, match=expected) as caught:
+        translated(f"\n\nkernel void k({parameters}) {{}}")
+    assert caught.value.lineno == 3
 
 
-def test_pointers_name_their_address_space():
-    for text in (
-        "void f(float* p);",
-        "template <typename T> void f(T* p);",
-        "void f(thread float& a, const int& b);",
-    ):
-        with pytest.raises(SyntaxError, match="explicit address space"):
-            source.check_address_spaces(text)
-    for text in (
-        "void f(device float* p, constant int& n);",
-        "a = b * c;",
-        "int d = int(e) & f;",
-        "auto t = x && y;",
-    ):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(
+            "constant bool b [[function_constant(0)]];", "function constants", id="constants"
+        ),
+        pytest.param(
+            "vertex float4 f(uint i [[vertex_id]]) { return 0; }",
+            "vertex and fragment functions",
+            id="functions",
+        ),
+    ],
+)
+def test_what_is_not_simulated_outside_of_kernels_is_refused(text, words):
+    with pytest.raises(SyntaxError, match=rf"program_source:1.*{words}"):
+        translated(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("void f(float* p);", id="a pointer"),
+        pytest.param("template <typename T> void f(T* p);", id="of a template"),
+        pytest.param("void f(thread float& a, const int& b);", id="a reference"),
+    ],
+)
+def test_a_pointer_without_an_address_space_is_refused(text):
+    with pytest.raises(SyntaxError, match="explicit address space"):
         source.check_address_spaces(text)
 
 
-def test_kernels_whose_threads_may_meet_are_known():
-    text = """
-    inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
-    inline void middle() { deep(); }
-    kernel void a(device float* x) { middle(); }
-    kernel void b(device float* x) { x[0] = 1; }
-    """
-    assert {k.name: k.meets for k in translated(text).kernels} == {"a": True, "b": False}
-    functor = "struct F { float operator()(float v) { return simd_sum(v); } };"
-    functor += "kernel void c(device float* x) { F f; x[0] = f(1); }"
-    assert [k.meets for k in translated(functor).kernels] == [True]
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("void f(device float* p, constant int& n);", id="address spaces"),
+        pytest.param("a = b * c;", id="a product"),
+        pytest.param("int d = int(e) & f;", id="bits"),
+        pytest.param("auto t = x && y;", id="a truth value"),
+    ],
+)
+def test_a_product_or_an_and_is_no_pointer(text):
+    source.check_address_spaces(text)
 
 
-def test_only_equal_overloads_are_dropped():
-    twins = (
-        "float f(constant float* p) { return *p; }\nfloat f(device const float* p) { return *p; }\n"
-    )
-    assert source.drop_equal_overloads(twins).count("return") == 1
-    assert source.drop_equal_overloads(twins).count("\n") == 2
-    assert (
-        source.drop_equal_overloads(twins.replace("return *p", "return 2", 1)).count("return") == 2
-    )
-    apart = "namespace a { int f() { return 1; } } namespace b { int f() { return 1; } }"
-    assert source.drop_equal_overloads(apart) == apart
+MEETING = """
+inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
+inline void middle() { deep(); }
+kernel void a(device float* x) { middle(); }
+kernel void b(device float* x) { x[0] = 1; }
+struct F { float operator()(float v) { return simd_sum(v); } };
+kernel void c(device float* x) { F f; x[0] = f(1); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "meets"),
+    [
+        pytest.param("a", True, id="by functions that it calls"),
+        pytest.param("b", False, id="not at all"),
+        pytest.param("c", True, id="by a functor"),
+    ],
+)
+def test_kernels_whose_threads_may_meet_are_known(name, meets):
+    (one,) = [each for each in translated(MEETING).kernels if each.name == name]
+    assert one.meets is meets
+
+
+TWINS = """float f(constant float* p) { return *p; }
+float f(device const float* p) { return *p; }
+"""
+
+
+def test_an_equal_overload_is_dropped_and_its_line_stays():
+    dropped = source.drop_equal_overloads(TWINS)
+    assert dropped.count("return") == 1
+    assert dropped.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(TWINS.replace("return *p", "return 2", 1), id="another body"),
+        pytest.param(
+            "namespace a { int f() { return 1; } } namespace b { int f() { return 1; } }",
+            id="another namespace",
+        ),
+    ],
+)
+def test_overloads_that_are_not_equal_stay(text):
+    assert source.drop_equal_overloads(text) == text
+
+
+NAMED = f"""
+kernel void plain(device float* x, {POSITION}) {{}}
+[[kernel]] void other(device float* x) {{}}
+template <typename T> [[max_total_threads_per_threadgroup(8)]] kernel void made(device T* x, {POSITION}) {{}}
+template [[host_name("made_" "float")]] kernel void made<float>(device float*, uint);
+template [[host_name("made_half")]] [[kernel]] decltype(made<half>) made<half>;
+"""
+
+
+def kernels_of(text: str) -> dict[str, source.Kernel]:
+    return {each.name: each for each in translated(text).kernels}
 
 
 def test_kernels_are_found_by_their_host_names():
-    text = f"""
-    kernel void plain(device float* x, {POSITION}) {{}}
-    [[kernel]] void other(device float* x) {{}}
-    template <typename T> [[max_total_threads_per_threadgroup(8)]] kernel void made(device T* x, {POSITION}) {{}}
-    template [[host_name("made_" "float")]] kernel void made<float>(device float*, uint);
-    template [[host_name("made_half")]] [[kernel]] decltype(made<half>) made<half>;
-    """
-    kernels = {k.name: k for k in translated(text).kernels}
-    assert list(kernels) == ["plain", "other", "made_float", "made_half"]
+    kernels = kernels_of(NAMED)
+    assert [*kernels] == ["plain", "other", "made_float", "made_half"]
     assert kernels["made_half"].expression == "made<half>"
-    assert all(
-        kernels[k].parameters[1].attribute == "thread_position_in_grid"
-        for k in kernels
-        if k != "other"
-    )
-    eight = translated(
-        "[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}"
-    ).kernels
-    assert eight[0].most_threads == 8
+
+
+@pytest.mark.parametrize("name", ["plain", "made_float", "made_half"])
+def test_the_attribute_of_a_parameter_is_found(name):
+    assert kernels_of(NAMED)[name].parameters[1].attribute == "thread_position_in_grid"
+
+
+def test_the_number_of_threads_that_a_kernel_is_written_for_is_found():
+    text = "[[max_total_threads_per_threadgroup(8)]] kernel void k(device float* x) {}"
+    assert kernels_of(text)["k"].most_threads == 8
 
 
 # ---- the compiler and its cache --------------------------------------------------------------------------------------
@@ -1214,32 +1520,58 @@ def test_a_compiler_ends_at_its_limit(monkeypatch):
         compiler._run(["sleep", "600"])
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch):
-    """And takes the wheel of ziglang before that."""
+@pytest.fixture
+def no_clang(monkeypatch):
+    """A machine without clang; what is found is forgotten before and after."""
     monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    if importlib.util.find_spec("ziglang"):
-        assert compiler._find_compiler("", "no path at all").kind == "zig"
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     compiler._find_compiler.cache_clear()
+    yield
+    compiler._find_compiler.cache_clear()
+
+
+@pytest.mark.skipif("zig" not in COMPILERS, reason="ziglang is not here")
+@pytest.mark.usefixtures("no_clang")
+def test_without_clang_the_wheel_of_ziglang_is_taken():
+    assert compiler._find_compiler("", "no path at all").kind == "zig"
+
+
+@pytest.mark.usefixtures("no_clang")
+def test_without_a_compiler_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
         compiler._find_compiler("", "no path at all")
-    compiler._find_compiler.cache_clear()
 
 
-def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
+ANSWER = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 42; }}"
+
+
+@pytest.fixture
+def compiled_before(monkeypatch, tmp_path):
+    """A cache that has one kernel; whatever is compiled from now on is a failure."""
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
-    text = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 42; }}"
-    shader.compile_shader(text)
+    shader.compile_shader(ANSWER)
     monkeypatch.setattr(compiler, "_run", lambda *args, **kwargs: pytest.fail("compiled again"))
+    return tmp_path
+
+
+def test_a_kernel_is_compiled_once(compiled_before):
     x = torch.zeros(2)
-    shader.compile_shader(text).k(x)
+    shader.compile_shader(ANSWER).k(x)
     assert x.tolist() == [42, 42]
-    assert not list(tmp_path.rglob(".*-*")), "left something half made"
+    assert not list(compiled_before.rglob(".*-*")), "left something half made"
+
+
+@pytest.mark.usefixtures("compiled_before")
+def test_another_text_is_compiled_again():
     with pytest.raises(pytest.fail.Exception, match="compiled again"):
-        shader.compile_shader(text.replace("42", "43"))
-    monkeypatch.setattr(torch, "__version__", "9.9")  # whose headers may be others
+        shader.compile_shader(ANSWER.replace("42", "43"))
+
+
+@pytest.mark.usefixtures("compiled_before")
+def test_under_another_torch_whose_headers_may_be_others_a_kernel_is_compiled_again(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "9.9")
     with pytest.raises(pytest.fail.Exception, match="compiled again"):
-        shader.compile_shader(text)
+        shader.compile_shader(ANSWER)
 
 
 @pytest.mark.parametrize("far", [5 * 10**8, -(2**31)])

@@ -27,25 +27,27 @@ def newest(monkeypatch):
     monkeypatch.setattr(versions, "find_installed", lambda: NEWEST)
 
 
-def test_every_rule_is_of_an_operator_that_has_a_kernel():
-    known = {
+def operators_with_a_kernel() -> set[str]:
+    """Operators without their overloads, those of torchvision with its name."""
+    native = {
         name.partition(".")[0]
         for name, how in operators.table().items()
         if how in ("native", "composite")
     }
-    known |= {f"torchvision::{name}" for name in operators.TORCHVISION}
-    version = versions.find_installed()
-    asked = {
-        name.removeprefix("aten::")
-        for name in (
-            *rules.for_version(version),
-            *detours.for_version(version),
-            *operators.WITHOUT_CPU_KERNEL,
-        )
-    }
-    assert not asked - known - {"convolution_overrideable"}, (
-        "no such operator, or none with a kernel"
-    )
+    return native | {f"torchvision::{name}" for name in operators.TORCHVISION}
+
+
+VERSION = versions.find_installed()
+WITH_RULES = {
+    *rules.for_version(VERSION),
+    *detours.for_version(VERSION),
+    *operators.WITHOUT_CPU_KERNEL,
+}
+
+
+def test_every_rule_is_of_an_operator_that_has_a_kernel():
+    asked = {name.removeprefix("aten::") for name in WITH_RULES}
+    assert asked - operators_with_a_kernel() <= {"convolution_overrideable"}
 
 
 # ---- no two tables contradict each other ----------------------------------------------------------------------------
@@ -243,94 +245,168 @@ def test_words_name_only_arguments_that_an_overload_has(overload):
 
 def test_words_for_a_tensor_left_on_the_cpu_are_of_a_version():
     call = ("aten::index_select", (ON_DEVICE, 0, ON_CPU))
-    words = {
-        version: refusals.describe_left_on_cpu(*call, version=version)
-        for version in ("2.13.0", "2.14.1")
-    }
-    assert words["2.14.1"] == "Passed CPU tensor to MPS op" != words["2.13.0"]
+    newer = refusals.describe_left_on_cpu(*call, version="2.14.1")
+    older = refusals.describe_left_on_cpu(*call, version="2.13.0")
+    assert newer == "Passed CPU tensor to MPS op"
+    assert older != newer
 
 
 # ---- what becomes of a call -----------------------------------------------------------------------------------------
 
 
-def test_arguments_are_known_by_place_by_name_and_in_place():
-    whole = torch.ones(2, dtype=torch.long)
-    matrix = torch.ones(2, 2, dtype=torch.long)
-    by_place = refusals.outcome("aten::addr", (matrix, whole, whole))
-    assert by_place == refusals.outcome("aten::addr_", (matrix, whole), {"vec2": whole})
-    assert by_place == refusals.outcome(
-        "aten::addr.out", (), {"self": matrix, "vec1": whole, "vec2": whole}
-    )
-    assert by_place.error is RuntimeError
-    assert refusals.outcome("aten::addr", (matrix, whole.float(), whole.float())) is None
-    assert refusals.outcome("aten::add.Tensor", (matrix, matrix)) is None
-    assert refusals.looks_at_arguments("aten::addr_.default")
-    assert not refusals.looks_at_arguments("aten::add_.Tensor")
+ROW = torch.ones(2, dtype=torch.long)
+SQUARE = torch.ones(2, 2, dtype=torch.long)
+SAME_CALL = {
+    "by place": ("aten::addr", (SQUARE, ROW, ROW), {}),
+    "by name": ("aten::addr.out", (), {"self": SQUARE, "vec1": ROW, "vec2": ROW}),
+    "in place": ("aten::addr_", (SQUARE, ROW), {"vec2": ROW}),
+}
 
 
-def test_a_dtype_is_that_to_which_the_arguments_are_promoted(newest):
-    whole, floats = torch.ones(2, dtype=torch.int32), torch.ones(2)
-    assert (
-        refusals.outcome("aten::igamma", (whole, whole)).words
-        == "igamma_mps not implemented for Int"
-    )
-    assert refusals.outcome("aten::igamma", (whole, floats)) is None
-    assert refusals.outcome("aten::gcd", (whole, whole)) is None
-    assert (
-        refusals.outcome("aten::gcd", (whole, floats)).words == "gcd_mps not implemented for Float"
-    )
-
-
-def test_only_what_works_in_place_needs_memory_in_order(newest):
-    table, index = torch.ones(4, 4, dtype=torch.long), torch.zeros(4, 4, dtype=torch.long)
-    call = lambda operator, into: refusals.outcome(
-        f"aten::{operator}.two", (into, 0, index, table, "amax")
-    )
-    assert call("scatter_reduce_", table.t()).words.endswith("currently requires contiguous self")
-    assert call("scatter_reduce_", table) is call("scatter_reduce", table.t()) is None
-    assert call("scatter_reduce_", table.t().float()) is None
-
-
-@pytest.mark.parametrize("rows", [2**16, 2**16 + 1])
-def test_a_product_may_be_too_large(rows):
-    left, right = torch.empty(1, rows, 1, device="meta"), torch.empty(1, 1, 2**16, device="meta")
-    assert (refusals.outcome("aten::bmm", (left, right)) is None) == (rows == 2**16)
+@pytest.mark.parametrize("call", SAME_CALL.values(), ids=SAME_CALL)
+def test_arguments_are_known_by_place_by_name_and_in_place(call):
+    refusal = refusals.outcome(*call)
+    assert refusal.error is RuntimeError
+    assert refusal == refusals.outcome(*SAME_CALL["by place"])
 
 
 @pytest.mark.parametrize(
-    ("version", "length", "refused"),
-    [("", 65537, True), ("", 65536, False), ("15.1", 65537, False)],
+    ("operator", "arguments"),
+    [
+        pytest.param("aten::addr", (SQUARE, ROW.float(), ROW.float()), id="other arguments"),
+        pytest.param("aten::add.Tensor", (SQUARE, SQUARE), id="an operator without a rule"),
+    ],
 )
-def test_a_convolution_may_be_too_large_for_macos_15_0(monkeypatch, version, length, refused):
-    """`is_macos_at_least` and 2**16 in `_mps_convolution_impl` of the wheel; the simulated device is macOS 15.0."""
-    monkeypatch.setattr(rules.platform, "mac_ver", lambda: (version, ("", "", ""), ""))
-    monkeypatch.setattr(rules, "macos", rules.macos.__wrapped__)  # which remembers
-    sound, weight = (
-        torch.empty(1, 2, length + 2, device="meta"),
-        torch.empty(3, 2, 3, device="meta"),
-    )
-    call = lambda stride: refusals.outcome(
-        "aten::convolution", (sound, weight, None, [stride], [0], [1], False, [0], 1)
-    )
-    assert (call(1) is not None) == refused
-    assert (
-        not refused or call(1).words == "Output channels > 65536 not supported at the MPS device. "
-    )
-    assert call(2) is None
+def test_what_no_rule_is_about_is_not_refused(operator, arguments):
+    assert refusals.outcome(operator, arguments) is None
 
 
-@pytest.mark.parametrize(("dimensions", "stride"), [(3, [0]), (3, []), (1, [1])])
-def test_pytorch_refuses_invalid_convolutions(dimensions, stride):
-    image, weight = (
-        torch.empty([4] * dimensions, device="meta"),
-        torch.empty(3, 4, 3, device="meta"),
-    )
-    assert (
-        refusals.outcome(
-            "aten::convolution", (image, weight, None, stride, [0], [1], False, [0], 1)
-        )
-        is None
-    )
+@pytest.mark.parametrize(
+    ("operator", "has_a_rule"), [("aten::addr_.default", True), ("aten::add_.Tensor", False)]
+)
+def test_arguments_are_looked_at_where_an_operator_has_a_rule(operator, has_a_rule):
+    assert refusals.looks_at_arguments(operator) is has_a_rule
+
+
+INT, FLOAT = torch.ones(2, dtype=torch.int32), torch.ones(2)
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize(
+    ("operator", "arguments", "words"),
+    [
+        pytest.param("igamma", (INT, INT), "igamma_mps not implemented for Int", id="of integers"),
+        pytest.param("gcd", (INT, FLOAT), "gcd_mps not implemented for Float", id="of both"),
+    ],
+)
+def test_the_dtype_to_which_arguments_are_promoted_is_refused(operator, arguments, words):
+    assert refusals.outcome(f"aten::{operator}", arguments).words == words
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        pytest.param("igamma", (INT, FLOAT), id="both make a float"),
+        pytest.param("gcd", (INT, INT), id="integers"),
+    ],
+)
+def test_a_dtype_that_is_promoted_to_one_with_a_kernel_is_not_refused(operator, arguments):
+    assert refusals.outcome(f"aten::{operator}", arguments) is None
+
+
+def scatter_the_largest(operator: str, into: torch.Tensor) -> refusals.Refusal | None:
+    """Return what becomes of a call of an operator that reduces."""
+    table, index = torch.ones(4, 4, dtype=torch.long), torch.zeros(4, 4, dtype=torch.long)
+    return refusals.outcome(f"aten::{operator}.two", (into, 0, index, table, "amax"))
+
+
+TABLE = torch.ones(4, 4, dtype=torch.long)
+
+
+@pytest.mark.usefixtures("newest")
+def test_what_works_in_place_needs_memory_in_order():
+    refusal = scatter_the_largest("scatter_reduce_", TABLE.t())
+    assert refusal.words.endswith("currently requires contiguous self")
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize(
+    ("operator", "into"),
+    [
+        pytest.param("scatter_reduce_", TABLE, id="in order"),
+        pytest.param("scatter_reduce", TABLE.t(), id="not in place"),
+        pytest.param("scatter_reduce_", TABLE.t().float(), id="float32"),
+    ],
+)
+def test_what_needs_no_memory_in_order_is_not_refused(operator, into):
+    assert scatter_the_largest(operator, into) is None
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(2**16, False), (2**16 + 1, True)])
+def test_a_product_may_be_too_large(rows, is_refused):
+    left, right = torch.empty(1, rows, 1, device="meta"), torch.empty(1, 1, 2**16, device="meta")
+    assert (refusals.outcome("aten::bmm", (left, right)) is not None) is is_refused
+
+
+def convolve(
+    image: torch.Tensor, weight: torch.Tensor, stride: list[int]
+) -> refusals.Refusal | None:
+    """Return what becomes of a convolution."""
+    call = (image, weight, None, stride, [0], [1], False, [0], 1)
+    return refusals.outcome("aten::convolution", call)
+
+
+def convolve_sound(length: int, *, stride: int = 1) -> refusals.Refusal | None:
+    """Return what becomes of a convolution in one dimension whose result has a length, with a stride of 1."""
+    sound = torch.empty(1, 2, length + 2, device="meta")
+    return convolve(sound, torch.empty(3, 2, 3, device="meta"), [stride])
+
+
+@pytest.fixture
+def macos(monkeypatch):
+    """A function that sets the version of macOS; the simulated device is macOS 15.0.
+
+    `is_macos_at_least` and 2**16 in `_mps_convolution_impl` of the wheel ask for it.
+    """
+
+    def set_version(version):
+        monkeypatch.setattr(rules.platform, "mac_ver", lambda: (version, ("", "", ""), ""))
+        monkeypatch.setattr(rules, "macos", rules.macos.__wrapped__)  # which remembers
+
+    return set_version
+
+
+def test_a_convolution_may_be_too_large_for_macos_15_0(macos):
+    macos("")
+    refusal = convolve_sound(65537)
+    assert refusal.words == "Output channels > 65536 not supported at the MPS device. "
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "stride"),
+    [
+        pytest.param("", 65536, 1, id="small enough"),
+        pytest.param("", 65537, 2, id="with a stride"),
+        pytest.param("15.1", 65537, 1, id="macOS 15.1"),
+    ],
+)
+def test_other_convolutions_are_not_too_large(macos, version, length, stride):
+    macos(version)
+    assert convolve_sound(length, stride=stride) is None
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "stride"),
+    [
+        pytest.param(3, [0], id="a stride of 0"),
+        pytest.param(3, [], id="no stride"),
+        pytest.param(1, [1], id="one dimension"),
+    ],
+)
+def test_an_invalid_convolution_is_left_to_pytorch_to_refuse(dimensions, stride):
+    image = torch.empty([4] * dimensions, device="meta")
+    assert convolve(image, torch.empty(3, 4, 3, device="meta"), stride) is None
 
 
 def ones(*size, dtype=torch.float32):
@@ -364,71 +440,82 @@ def test_kernels_count_dimensions_and_know_dtypes(newest, operator, refused, run
     assert refusals.outcome(f"aten::{operator}", runs) is None
 
 
-@pytest.mark.parametrize(
-    ("operator", "tensors", "dtype", "words"),
-    [
-        (
-            "_roi_align_backward",
-            2,
-            torch.float16,
-            "MPS does not support roi_align backward with float16 inputs.",
-        ),
-        (
-            "_ps_roi_pool_backward",
-            3,
-            torch.float16,
-            "MPS does not support ps_roi_pool backward with float16 inputs.",
-        ),
-        (
-            "roi_pool",
-            2,
-            torch.bfloat16,
-            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)",
-        ),
-        (
-            "nms",
-            2,
-            torch.int32,
-            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)",
-        ),
-        (
-            "deform_conv2d",
-            5,
-            torch.bfloat16,
-            "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str()",
-        ),
-    ],
-)
-def test_torchvision_kernels_have_two_dtypes(newest, operator, tensors, dtype, words):
-    call = lambda dtype, device="meta", count=1: refusals.outcome(
-        f"torchvision::{operator}", [torch.ones(count, device=device, dtype=dtype)] * tensors
-    )
-    refusal = call(dtype)
+def call_torchvision(
+    operator: str, dtype: torch.dtype, *, tensors: int, device: str = "meta", count: int = 1
+) -> refusals.Refusal | None:
+    """Return what becomes of a call of torchvision with so many tensors alike."""
+    one = torch.ones(count, device=device, dtype=dtype)
+    return refusals.outcome(f"torchvision::{operator}", [one] * tensors)
+
+
+NO_FUNCTION = "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func)"
+OF_TORCHVISION = {
+    "_roi_align_backward": (2, torch.float16, "MPS does not support roi_align backward with float16 inputs."),
+    "_ps_roi_pool_backward": (3, torch.float16, "MPS does not support ps_roi_pool backward with float16 inputs."),
+    "roi_pool": (2, torch.bfloat16, NO_FUNCTION),
+    "nms": (2, torch.int32, NO_FUNCTION),
+    "deform_conv2d": (5, torch.bfloat16, NO_FUNCTION.partition(", &")[0]),
+}  # fmt: skip
+"""By operator: how many tensors it is given, a dtype that it refuses, and the words."""
+FORWARD = [name for name in OF_TORCHVISION if not name.endswith("_backward")]
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("operator", OF_TORCHVISION)
+def test_torchvision_refuses_a_dtype_wherever_it_was_built(operator):
+    tensors, dtype, words = OF_TORCHVISION[operator]
+    refusal = call_torchvision(operator, dtype, tensors=tensors)
     assert words in refusal.words
-    assert refusals.is_refusal(
-        refusal.error(refusal.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc"))
-    )
-    assert call(torch.float32) is None
-    assert dtype == torch.float16 or call(torch.float16) is call(dtype, count=0) is None
-    assert call(torch.float32, "cpu") is None
+    built_elsewhere = refusal.words.replace("torchvision/csrc", "/elsewhere/torchvision/csrc")
+    assert refusals.is_refusal(refusal.error(built_elsewhere))
 
 
-def test_torchvision_wants_all_tensors_on_the_device(newest):
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("operator", OF_TORCHVISION)
+def test_torchvision_computes_float32(operator, device):
+    tensors, _, _ = OF_TORCHVISION[operator]
+    assert call_torchvision(operator, torch.float32, tensors=tensors, device=device) is None
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("operator", FORWARD)
+def test_torchvision_computes_float16(operator):
+    tensors, _, _ = OF_TORCHVISION[operator]
+    assert call_torchvision(operator, torch.float16, tensors=tensors) is None
+
+
+@pytest.mark.usefixtures("newest")
+@pytest.mark.parametrize("operator", FORWARD)
+def test_torchvision_asks_for_no_kernel_where_there_is_nothing_to_compute(operator):
+    tensors, dtype, _ = OF_TORCHVISION[operator]
+    assert call_torchvision(operator, dtype, tensors=tensors, count=0) is None
+
+
+@pytest.mark.usefixtures("newest")
+def test_torchvision_wants_all_tensors_on_the_device():
     boxes, features = torch.ones(1, 5), torch.ones(1, 2, 4, 4, device="meta")
-    refusal = refusals.outcome("torchvision::roi_align", (features, boxes))
-    assert refusal.words.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
-    assert (
-        "input must be a MPS tensor"
-        in refusals.outcome("torchvision::roi_align", (boxes, features)).words
-    )
+    of_boxes = refusals.outcome("torchvision::roi_align", (features, boxes)).words
+    of_input = refusals.outcome("torchvision::roi_align", (boxes, features)).words
+    assert of_boxes.endswith("roi_align_kernel.mm, rois must be a MPS tensor")
+    assert "input must be a MPS tensor" in of_input
 
 
-def test_a_refusal_is_known_by_type_and_words(newest):
-    refusal = refusals.outcome(
-        "aten::igamma", (torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.int32))
-    )
+@pytest.fixture
+def refusal(newest):
+    """One with an error of its own, NotImplementedError."""
+    return refusals.outcome("aten::igamma", (INT, INT))
+
+
+def test_a_refusal_is_known_by_type_and_words(refusal):
     assert refusals.is_refusal(refusal.error(refusal.words))
+
+
+def test_an_error_of_another_type_is_no_refusal(refusal):
     assert not refusals.is_refusal(RuntimeError(refusal.words))
+
+
+def test_an_error_with_other_words_is_no_refusal(refusal):
     assert not refusals.is_refusal(refusal.error(refusal.words[:-3]))
     assert not refusals.is_refusal(RuntimeError("size mismatch"))
 
@@ -456,50 +543,63 @@ HISTOGRAM_OF_INTS = "\"histogram_mps\" not implemented for 'Int'"
 RANDOM = "handles only integral, floating-point and boolean types"
 
 
-@pytest.mark.parametrize(
-    ("operator", "arguments", "words"),
-    [
-        ("_softmax", (INTS, 0, False), {
-            "2.14.1": "softmax only supported for floating types",
-            "2.15.0": "softmax not implemented on MPS for Int",
-        }),
-        ("_log_softmax", (INTS.bool(), 0, False), {
-            "2.14.1": "log_softmax for bool is not supported for MPS",
-            "2.15.0": "log_softmax not implemented on MPS for Bool",
-        }),
-        ("kthvalue", (COMPLEX, 1), {
-            "2.12.0": "kthvalue is not implemented for complex types",
-            "2.13.0": "\"kthvalue_mps\" not implemented for 'ComplexFloat'",
-            "2.14.0": "kthvalue_mps not implemented for ComplexFloat",
-        }),
-        ("kthvalue", (ones(2, 1, 1, 1, 1), 1, 0), {
-            "2.12.0": "On-going issue on MPSGraph topk when ndims() - axis > 4, see issue #154890",
-            "2.13.0": None,
-        }),
-        ("histc", (INTS,), {"2.11.0": HISTOGRAM_OF_INTS, "2.12.0": HISTOGRAM_OF_INTS, "2.13.0": None}),
-        ("histogram.bins_tensor", (INTS, ones(3)), {
-            "2.12.0": HISTOGRAM_OF_INTS, "2.14.0": None, "2.15.0": HISTOGRAM_OF_INTS,
-        }),
-        ("adaptive_max_pool2d", (ones(1, 1, 4, 4), (2, 8)), {"2.12.1": rules._BOTH_WAYS, "2.13.0": None}),
-        ("index_reduce", (INTS.long(), 0, INTS[0], INTS, "amax"), {
-            "2.11.0": None, "2.12.0": "index_reduce for MPS does not support torch.long dtype",
-        }),
-        ("scatter_reduce_.two", (INTS.long(), 0, INTS.long(), INTS.long(), "amax"), {
-            "2.12.0": "not supported for torch.int64", "2.13.0": None,
-        }),
-        ("random_", (COMPLEX,), {"2.12.0": f"random_mps_ {RANDOM}", "2.13.0": f"random_mps {RANDOM}"}),
-        ("linalg_qr", (COMPLEX,), {
-            "2.11.0": None, "2.13.0": "linalg_qr: MPS currently supports float32 only", "2.14.0": None,
-        }),
-        ("linear", (COMPLEX, COMPLEX), {"2.11.0": "mps linear does not support complex types", "2.12.0": None}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_words_are_those_of_the_version(operator, arguments, words):
-    for version, expected in words.items():
-        refusal = refusals.outcome(f"aten::{operator}", arguments, version=version)
-        assert (refusal.words if refusal else None) == expected, version
-        assert not refusal or refusals.is_refusal(refusal.error(refusal.words), version)
+OF_VERSIONS = {
+    "softmax": ("_softmax", (INTS, 0, False), {
+        "2.14.1": "softmax only supported for floating types",
+        "2.15.0": "softmax not implemented on MPS for Int",
+    }),
+    "log_softmax": ("_log_softmax", (INTS.bool(), 0, False), {
+        "2.14.1": "log_softmax for bool is not supported for MPS",
+        "2.15.0": "log_softmax not implemented on MPS for Bool",
+    }),
+    "kthvalue of complex numbers": ("kthvalue", (COMPLEX, 1), {
+        "2.12.0": "kthvalue is not implemented for complex types",
+        "2.13.0": "\"kthvalue_mps\" not implemented for 'ComplexFloat'",
+        "2.14.0": "kthvalue_mps not implemented for ComplexFloat",
+    }),
+    "kthvalue of many dimensions": ("kthvalue", (ones(2, 1, 1, 1, 1), 1, 0), {
+        "2.12.0": "On-going issue on MPSGraph topk when ndims() - axis > 4, see issue #154890",
+        "2.13.0": None,
+    }),
+    "histc": ("histc", (INTS,), {"2.11.0": HISTOGRAM_OF_INTS, "2.12.0": HISTOGRAM_OF_INTS, "2.13.0": None}),
+    "histogram": ("histogram.bins_tensor", (INTS, ones(3)), {
+        "2.12.0": HISTOGRAM_OF_INTS, "2.14.0": None, "2.15.0": HISTOGRAM_OF_INTS,
+    }),
+    "adaptive_max_pool2d": (
+        "adaptive_max_pool2d", (ones(1, 1, 4, 4), (2, 8)), {"2.12.1": rules._BOTH_WAYS, "2.13.0": None},
+    ),
+    "index_reduce": ("index_reduce", (INTS.long(), 0, INTS[0], INTS, "amax"), {
+        "2.11.0": None, "2.12.0": "index_reduce for MPS does not support torch.long dtype",
+    }),
+    "scatter_reduce": ("scatter_reduce_.two", (INTS.long(), 0, INTS.long(), INTS.long(), "amax"), {
+        "2.12.0": "not supported for torch.int64", "2.13.0": None,
+    }),
+    "random": ("random_", (COMPLEX,), {"2.12.0": f"random_mps_ {RANDOM}", "2.13.0": f"random_mps {RANDOM}"}),
+    "qr": ("linalg_qr", (COMPLEX,), {
+        "2.11.0": None, "2.13.0": "linalg_qr: MPS currently supports float32 only", "2.14.0": None,
+    }),
+    "linear": (
+        "linear", (COMPLEX, COMPLEX), {"2.11.0": "mps linear does not support complex types", "2.12.0": None},
+    ),
+}  # fmt: skip
+"""A call, and the words of some versions; None where it is not refused."""
+AT_A_VERSION = [
+    pytest.param(f"aten::{operator}", arguments, version, words, id=f"{name}, {version}")
+    for name, (operator, arguments, by_version) in OF_VERSIONS.items()
+    for version, words in by_version.items()
+]
+
+
+@pytest.mark.parametrize(("operator", "arguments", "version", "words"), AT_A_VERSION)
+def test_words_are_those_of_the_version(operator, arguments, version, words):
+    refusal = refusals.outcome(operator, arguments, version=version)
+    assert (refusal.words if refusal else None) == words
+
+
+@pytest.mark.parametrize(("operator", "arguments", "version", "words"), AT_A_VERSION)
+def test_a_refusal_of_a_version_is_known_as_one(operator, arguments, version, words):
+    refusal = refusals.outcome(operator, arguments, version=version)
+    assert refusal is None or refusals.is_refusal(refusal.error(words), version)
 
 
 def test_a_newer_version_than_known_has_the_newest_rules():
@@ -513,44 +613,74 @@ def test_a_refusal_of_another_version_is_none():
     assert not refusals.is_refusal(older, NEWEST)
 
 
-def test_the_installed_version_decides(monkeypatch):
-    call = ("aten::addcmul", (INTS.bool(), INTS.bool(), INTS.bool()))
+OF_BOOLS = ("aten::addcmul", (INTS.bool(), INTS.bool(), INTS.bool()))
+
+
+def test_a_call_that_the_installed_version_does_not_refuse_is_not_refused(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.14.1+cpu")
-    assert refusals.outcome(*call) is None
+    assert refusals.outcome(*OF_BOOLS) is None
     assert not refusals.looks_at_arguments("aten::addcmul")
+
+
+def test_a_call_that_the_installed_version_refuses_has_its_words(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.15.0")
-    assert refusals.outcome(*call).words == "addcmul_mps not implemented for 'Bool'"
+    assert refusals.outcome(*OF_BOOLS).words == "addcmul_mps not implemented for 'Bool'"
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.14.1"])
-def test_torchvision_before_0_29_says_no_place(version):
+def words_of_nms(version: str, *, boxes: torch.Tensor, scores: torch.Tensor) -> str:
+    """Return how a version of PyTorch, whose torchvision is of that time, refuses these."""
+    return refusals.outcome("torchvision::nms", (boxes, scores), version=version).words
+
+
+THREE_BOXES = ones(3, 4, dtype=torch.int32)
+THERE, HERE = THREE_BOXES.to("meta"), THREE_BOXES
+
+
+def test_torchvision_before_0_29_says_no_place():
     """Its versions up to 0.28 are of PyTorch 2.11 to 2.13, of one each."""
-    boxes = ones(3, 4, dtype=torch.int32)
-    call = lambda boxes, scores: refusals.outcome(
-        "torchvision::nms", (boxes, scores), version=version
+    of_integers = words_of_nms("2.11.0", boxes=THERE, scores=THERE)
+    on_the_cpu = words_of_nms("2.11.0", boxes=THERE.float(), scores=HERE)
+    assert of_integers == "Failed to create function state object for: nms_int"
+    assert on_the_cpu == "scores must be a MPS tensor"
+
+
+def test_torchvision_from_0_29_on_says_a_place():
+    of_integers = words_of_nms("2.14.1", boxes=THERE, scores=THERE)
+    on_the_cpu = words_of_nms("2.14.1", boxes=THERE.float(), scores=HERE)
+    assert of_integers.startswith("aoti_torch_mps_get_kernel_function(")
+    assert on_the_cpu.endswith("nms_kernel.mm, scores must be a MPS tensor")
+
+
+def detour_of_qr(rows: int, version: str):
+    return refusals.outcome(
+        "aten::linalg_qr", (torch.empty(rows, 600, device="meta"),), version=version
     )
-    no_function = call(boxes.to("meta"), boxes.to("meta")).words
-    on_the_cpu = call(boxes.float().to("meta"), boxes).words
-    if version == "2.11.0":
-        assert no_function == "Failed to create function state object for: nms_int"
-        assert on_the_cpu == "scores must be a MPS tensor"
-    else:
-        assert no_function.startswith("aoti_torch_mps_get_kernel_function(")
-        assert on_the_cpu.endswith("nms_kernel.mm, scores must be a MPS tensor")
 
 
-@pytest.mark.parametrize(("size", "version"), [(513, "2.13.0"), (512, "2.13.0"), (513, "2.14.0")])
-def test_qr_left_large_matrices_to_the_cpu(size, version):
-    matrix = torch.empty(size, 600, device="meta")
-    detour = refusals.outcome("aten::linalg_qr", (matrix,), version=version)
-    assert (detour is not None) == (size > 512 and version == "2.13.0")
-    assert not detour or detour.warning in detours.warnings_of(version)
+def test_qr_left_large_matrices_to_the_cpu():
+    assert detour_of_qr(513, "2.13.0").warning in detours.warnings_of("2.13.0")
+
+
+@pytest.mark.parametrize(
+    ("rows", "version"),
+    [
+        pytest.param(512, "2.13.0", id="small enough"),
+        pytest.param(513, "2.14.0", id="a newer version"),
+    ],
+)
+def test_other_matrices_of_qr_stay_on_the_device(rows, version):
+    assert detour_of_qr(rows, version) is None
 
 
 @pytest.mark.parametrize(("version", "status"), [("2.13.0", "falls back"), ("2.14.0", "composite")])
-def test_svd_fell_back_by_itself(monkeypatch, version, status):
+def test_svd_fell_back_by_itself_before_it_had_a_kernel(monkeypatch, version, status):
     monkeypatch.setattr(versions, "find_installed", lambda: version)
     assert operators.status("aten::linalg_svd.U") == status
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.14.0"])
+def test_the_norms_of_an_embedding_fall_back_by_themselves(monkeypatch, version):
+    monkeypatch.setattr(versions, "find_installed", lambda: version)
     assert operators.status("aten::embedding_renorm_") == "falls back"
 
 
@@ -558,6 +688,9 @@ def test_a_table_is_read_from_a_folder(tmp_path):
     entry = "- func: new_one(Tensor self) -> Tensor\n  dispatch:\n    CPU, MPS: new_one\n"
     (tmp_path / "native_functions.yaml").write_text(entry)
     assert operators.table(tmp_path) == {"new_one": "native"}
+
+
+def test_without_a_folder_the_table_is_that_of_the_installed_pytorch():
     assert len(operators.table()) > 1000
 
 
@@ -577,11 +710,11 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
 
     names = sorted({op.name for op in op_db})[::every] if every > 1 else []  # none: all
     command = [sys.executable, "tools/expected_on_macs.py", "--only", ",".join(names)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, ["metalsim/src", os.environ.get("PYTHONPATH")])),
-    }
+    folders = ["metalsim/src", os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=1800
     )
+
     assert done.returncode == 0, done.stdout + done.stderr
