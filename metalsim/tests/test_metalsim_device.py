@@ -249,10 +249,20 @@ def test_other_memory_is_not_called_pinned():
     assert [each.is_pinned() for each in tensors] == [False] * 3
 
 
-CNN = lambda: nn.Sequential(
-    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=2),
-    nn.GroupNorm(2, 8), nn.Softshrink(), nn.Dropout(0.2), nn.ConvTranspose2d(8, 4, 2), nn.Flatten(), nn.Linear(36, 10),
-)  # fmt: skip
+def cnn() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, groups=2),
+        nn.GroupNorm(2, 8),
+        nn.Softshrink(),
+        nn.Dropout(0.2),
+        nn.ConvTranspose2d(8, 4, 2),
+        nn.Flatten(),
+        nn.Linear(36, 10),
+    )
 
 
 class Transformer(nn.Module):
@@ -289,7 +299,7 @@ def data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 MODELS = {
-    "cnn": CNN, "transformer": Transformer,
+    "cnn": cnn, "transformer": Transformer,
     "lstm": lambda: Recurrent(nn.LSTM), "gru": lambda: Recurrent(nn.GRU),
 }  # fmt: skip
 ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)

@@ -1434,27 +1434,28 @@ def test_a_product_or_an_and_is_no_pointer(text):
     source.check_address_spaces(text)
 
 
-MEETING = """
+CALLING = """
 inline void deep() { threadgroup_barrier(mem_flags::mem_none); }
 inline void middle() { deep(); }
 kernel void a(device float* x) { middle(); }
 kernel void b(device float* x) { x[0] = 1; }
+"""
+FUNCTOR = """
 struct F { float operator()(float v) { return simd_sum(v); } };
 kernel void c(device float* x) { F f; x[0] = f(1); }
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "meets"),
+    ("text", "name", "meets"),
     [
-        pytest.param("a", True, id="by functions that it calls"),
-        pytest.param("b", False, id="not at all"),
-        pytest.param("c", True, id="by a functor"),
+        pytest.param(CALLING, "a", True, id="by functions that it calls"),
+        pytest.param(CALLING, "b", False, id="not at all"),
+        pytest.param(FUNCTOR, "c", True, id="by a functor"),
     ],
 )
-def test_kernels_whose_threads_may_meet_are_known(name, meets):
-    (one,) = [each for each in translated(MEETING).kernels if each.name == name]
-    assert one.meets is meets
+def test_kernels_whose_threads_may_meet_are_known(text, name, meets):
+    assert kernels_of(text)[name].meets is meets
 
 
 TWINS = """float f(constant float* p) { return *p; }

@@ -53,7 +53,10 @@ CHANNELS_LAST = torch.channels_last
 @pytest.mark.usefixtures("shaders")
 def test_compiled_functions_take_any_layout():
     """A compiled function is right for dense tensors of any layout: transposed and channels_last ones."""
-    f = lambda x: x.relu() + 1
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu() + 1
+
     compiled = torch.compile(f)
     turned = torch.randn(4, 5).t()
     pictures = torch.randn(2, 3, 4, 5).to(memory_format=CHANNELS_LAST)
@@ -113,6 +116,9 @@ def test_compiled_for_the_cpu_is_right():
 
     A function large enough for several threads.
     """
-    f = lambda x: (x * 2).relu().sum(-1)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).relu().sum(-1)
+
     x = torch.randn(4096, 512)
     checks.assert_close(f(x), torch.compile(f)(x), "float32")

@@ -100,9 +100,13 @@ def test_a_result_that_cannot_be_compared_has_an_infinite_error(other):
 def late_bias(dtype):
     """Right eagerly, wrong in a graph, as `relu(bias_add(matmul))` is by report on Metal."""
     x, weight, bias = (tf.constant(a, dtype) for a in ([[1.0, 2.0]], [[1.0], [-2.0]], [5.0]))
-    late = lambda: tf.nn.bias_add(tf.nn.relu(x @ weight), bias)
-    right = lambda: tf.nn.relu(tf.nn.bias_add(x @ weight, bias))
-    return lambda: late() if tf.inside_function() else right()
+
+    def compute():
+        if tf.inside_function():
+            return tf.nn.bias_add(tf.nn.relu(x @ weight), bias)
+        return tf.nn.relu(tf.nn.bias_add(x @ weight, bias))
+
+    return compute
 
 
 def wrong_eagerly(dtype):
