@@ -71,10 +71,7 @@ def test_casts_of_autocast_are_seen(cpu):
 
 
 X, OUT = torch.ones(2, 3), torch.empty(2, 3)
-SPARSE, NESTED = (
-    torch.eye(2).to_sparse(),
-    torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
-)
+SPARSE = torch.eye(2).to_sparse()
 
 RUN = {
     "a view": (lambda: X.t(), "aten::t", "view", "float32", ((2, 3),), 0),
@@ -86,7 +83,10 @@ RUN = {
     "without inputs": (lambda: torch.arange(4), "aten::arange", "op", "int64", (), 32),
     # of a sparse tensor no bytes are known
     "sparse": (lambda: SPARSE @ torch.ones(2, 2), "aten::mm", "op", "float32", ((2, 2),) * 2, 2 * 16),
-    "nested": (lambda: NESTED * 2, "aten::mul.Tensor", "op", "float32", ((),), 0),
+    "nested": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2,
+        "aten::mul.Tensor", "op", "float32", ((),), 0,
+    ),
 }  # fmt: skip
 """What runs, and the name, kind, dtype, shapes and bytes of its event."""
 
