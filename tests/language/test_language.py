@@ -222,7 +222,7 @@ def test_shrinking_leaves_the_model_as_it_was(small, page):
 def saved(small, tmp_path_factory):
     """The file of a decoder's weights, and its checksum."""
     path = tmp_path_factory.mktemp("weights") / "weights.safetensors"
-    return path, save(small, path, script="a test")
+    return path, save(small, path, {"script": "a test"})
 
 
 def test_saved_weights_come_back_in_half_precision(small, saved):
@@ -251,7 +251,7 @@ def test_training_learns_and_keeps_its_best(text, tmp_path):
     given = ["--steps", "12", "--batch", "4", "--device", "cpu", "--dropout", "0", "--out"]
     short = corpus.Corpus(text.training, text.validation[:1500], text.test[:1500])
 
-    model, made = train(short, SMALL, torch.device("cpu"), arguments([*given, str(tmp_path)]))
+    model, made = train(short, SMALL, torch.device("cpu"), parse_arguments([*given, str(tmp_path)]))
 
     score = bits_per_character(model, short.validation).mean()
     assert made["best_step"] == 12
