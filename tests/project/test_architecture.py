@@ -74,13 +74,18 @@ def named(tree: ast.AST) -> Iterator[str]:
             and id(node) not in documentation
         ):
             for base, several, dotted in NAMED.findall(node.value):
-                for name in (
-                    [f"{base}.{one.strip()}" for one in several.split(",")] if base else [dotted]
-                ):
-                    while name and name not in TEXTS:
-                        name = name.rpartition(".")[0]
-                    if "." in name:
-                        yield name
+                whole = [f"{base}.{one.strip()}" for one in several.split(",")]
+                for name in whole if base else [dotted]:
+                    module = module_of(name)
+                    if "." in module:
+                        yield module
+
+
+def module_of(name: str) -> str:
+    """The module of ours that a dotted name lies in; empty if there is none."""
+    while name and name not in TEXTS:
+        name = name.rpartition(".")[0]
+    return name
 
 
 @functools.cache
@@ -121,33 +126,57 @@ class WithoutTypeChecking(ast.NodeTransformer):
 def faults(texts: Mapping[str, str]) -> list[str]:
     """What is wrong with the imports of some modules."""
     found, graph = [], defaultdict(set)
+
     for module, text in texts.items():
         imports, strings = read(module, text)
-        targets = set() if module == WRITES_PAGES else set(strings)
         for other, name in imports:
-            inner = f"{other}.{name}"
-            if inner in TEXTS or other in TEXTS:
-                targets.add(inner if inner in TEXTS else other)
-                graph[module].add(inner if inner in TEXTS else other)
-            if other.split(".")[0] in SOURCES and (
-                other not in TEXTS or (name and inner not in TEXTS and name not in bound(other))
-            ):
+            if (target := target_of(other, name)) is not None:
+                graph[module].add(target)
+            if not is_there(other, name):
                 found.append(f"{module} imports what is not there: {other}.{name}")
-        for target in targets - {module}:
-            here, there = subpackage(module), subpackage(target)
-            if module.startswith("metalsim") and target.startswith("metallab"):
-                found.append(f"metalsim knows nothing of metallab: {module} -> {target}")
-            elif target == "metallab.__main__":
-                found.append(f"nothing imports the command: {module} -> {target}")
-            elif module == "metallab.__main__" or here in ABOVE:
-                continue
-            elif there and there not in {here, *ARROWS.get(here, ())}:
-                found.append(f"from {here or 'the core'} into {there}: {module} -> {target}")
+
+        named_there = set() if module == WRITES_PAGES else set(strings)
+        for target in (graph[module] | named_there) - {module}:
+            if (fault := fault_of(module, target)) is not None:
+                found.append(f"{fault}: {module} -> {target}")
+
     try:
         graphlib.TopologicalSorter({module: graph[module] - {module} for module in texts}).prepare()
     except graphlib.CycleError as circle:
         found.append(f"in a circle: {' -> '.join(reversed(circle.args[1]))}")
     return found
+
+
+def target_of(other: str, name: str | None) -> str | None:
+    """The module of ours that an import reads: the name in it, where that is a module itself."""
+    inner = f"{other}.{name}"
+    if inner in TEXTS:
+        return inner
+    return other if other in TEXTS else None
+
+
+def is_there(other: str, name: str | None) -> bool:
+    """Say whether what is imported is there; of packages that are not ours nothing is asked."""
+    if other.split(".")[0] not in SOURCES:
+        return True
+    if other not in TEXTS:
+        return False
+    return name is None or f"{other}.{name}" in TEXTS or name in bound(other)
+
+
+def fault_of(module: str, target: str) -> str | None:
+    """Say why a module may not know another one, or None if it may."""
+    here, there = subpackage(module), subpackage(target)
+
+    if module.startswith("metalsim") and target.startswith("metallab"):
+        return "metalsim knows nothing of metallab"
+    if target == "metallab.__main__":
+        return "nothing imports the command"
+    if module == "metallab.__main__" or here in ABOVE:
+        return None
+    if there and there not in {here, *ARROWS.get(here, ())}:
+        return f"from {here or 'the core'} into {there}"
+    return None
 
 
 def test_the_arrows_are_those_of_the_guide():
@@ -161,44 +190,57 @@ def test_imports_run_one_way_and_are_there():
     assert faults(TEXTS) == []
 
 
-@pytest.mark.parametrize(
-    ("module", "line", "words"),
-    [
-        (
-            "metallab.device.base",
-            "def f():\n    from metallab.mlx import kernels",
-            "from the core into mlx",
-        ),
-        (
-            "metallab.isolated",
-            "TEXT = f'{1} python -m metallab.results.report'",
-            "from the core into results",
-        ),
-        (
-            "metallab.results.report",
-            "RUN = ['-m', 'metallab.headless']",
-            "from results into headless",
-        ),
-        (
-            "metallab.pytorch.coverage",
-            "from metallab.doctor import report",
-            "from pytorch into doctor",
-        ),
-        ("metallab.doctor.report", "from metallab import project", "from doctor into project"),
-        ("metallab.project.state", "from metallab.versus import sides", "from project into versus"),
-        ("metalsim.errors", "from metallab import units", "metalsim knows nothing of metallab"),
-        ("metallab.units", "from metallab import timing", "in a circle"),
-        (
-            "metallab.results.report",
-            "from metallab.__main__ import Command",
-            "nothing imports the command",
-        ),
-        (
-            "metallab.units",
-            "def f():\n    from .mode import limits_that_went",
-            "not there: metallab.mode.limits_that_",
-        ),
-    ],
-)
+PLANTED = {
+    "core-into-a-subpackage": (
+        "metallab.device.base",
+        "def f():\n    from metallab.mlx import kernels",
+        "from the core into mlx",
+    ),
+    "in-a-text": (
+        "metallab.isolated",
+        "TEXT = f'{1} python -m metallab.results.report'",
+        "from the core into results",
+    ),
+    "in-words-of-a-command": (
+        "metallab.results.report",
+        "RUN = ['-m', 'metallab.headless']",
+        "from results into headless",
+    ),
+    "against-an-arrow": (
+        "metallab.pytorch.coverage",
+        "from metallab.doctor import report",
+        "from pytorch into doctor",
+    ),
+    "against-another-arrow": (
+        "metallab.doctor.report",
+        "from metallab import project",
+        "from doctor into project",
+    ),
+    "without-an-arrow": (
+        "metallab.project.state",
+        "from metallab.versus import sides",
+        "from project into versus",
+    ),
+    "out-of-metalsim": (
+        "metalsim.errors",
+        "from metallab import units",
+        "metalsim knows nothing of metallab",
+    ),
+    "circle": ("metallab.units", "from metallab import timing", "in a circle"),
+    "the-command": (
+        "metallab.results.report",
+        "from metallab.__main__ import Command",
+        "nothing imports the command",
+    ),
+    "a-name-that-is-gone": (
+        "metallab.units",
+        "def f():\n    from .mode import limits_that_went",
+        "not there: metallab.mode.limits_that_",
+    ),
+}
+"""By what is wrong: a module, a line to add to it, and words of the fault."""
+
+
+@pytest.mark.parametrize(("module", "line", "words"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_import_is_found(module, line, words):
     assert words in "\n".join(faults(TEXTS | {module: f"{TEXTS[module]}\n{line}\n"}))

@@ -40,15 +40,14 @@ def test_each_script_has_a_smallest_size():
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_script_runs(name, tmp_path):
     arguments, codes, printed = SMALLEST[name]
-    environment = {
-        **os.environ,
-        "METALLAB_BUILD": str(tmp_path),
-        "PYTHONPATH": str(paths.ROOT / "utils"),
-    }
+    sources = str(paths.ROOT / "utils")
+    environment = {**os.environ, "METALLAB_BUILD": str(tmp_path), "PYTHONPATH": sources}
+
     command = [sys.executable, FOLDER / f"{name}.py", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
     )
+
     assert done.returncode in codes, done.stdout + done.stderr
     assert printed in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -17,23 +17,39 @@ def package(name):
     return Package(name=name.partition("-")[0], version="1", wheels=[wheel])
 
 
-def test_a_package_needs_a_wheel_for_a_mac():
-    good = (
-        package("pure-1-py3-none-any.whl"),
-        package("newest-1-cp311-cp311-macosx_15_0_universal2.whl"),
-    )
-    bad = (
+@pytest.mark.parametrize(
+    "wheel",
+    ["pure-1-py3-none-any.whl", "newest-1-cp311-cp311-macosx_15_0_universal2.whl"],
+    ids=["pure Python", "macOS 15"],
+)
+def test_a_wheel_that_a_mac_installs_is_chosen(wheel):
+    chosen, without = check_mac.for_a_mac([package(wheel)], "3.11.15")
+
+    assert set(chosen) == {wheel.partition("-")[0]}
+    assert list(without) == []
+
+
+SOURCE = Package(
+    name="source",
+    version="1",
+    sdist=PackageSdist(url="https://x/s-1.tar.gz", hashes={"sha256": "0"}),
+)
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
         package("intel-1-cp311-cp311-macosx_12_0_x86_64.whl"),
         package("future-1-cp311-cp311-macosx_26_0_arm64.whl"),
-    )
-    source = Package(
-        name="s",
-        version="1",
-        sdist=PackageSdist(url="https://x/s-1.tar.gz", hashes={"sha256": "0"}),
-    )
-    chosen, without = check_mac.for_a_mac([*good, *bad, source], "3.11.15")
-    assert set(chosen) == {"pure", "newest"}
-    assert [text.split()[2] for text in without] == ["intel", "future", "s"]
+        SOURCE,
+    ],
+    ids=lambda unfit: unfit.name,
+)
+def test_a_package_without_a_wheel_for_a_mac_is_named(unfit):
+    chosen, (text,) = check_mac.for_a_mac([unfit], "3.11.15")
+
+    assert not chosen
+    assert text.split()[2] == unfit.name
 
 
 def test_only_what_was_locked_is_kept(tmp_path, monkeypatch):
@@ -48,26 +64,33 @@ def test_only_what_was_locked_is_kept(tmp_path, monkeypatch):
     )
 
 
-def test_operators_and_kernels_are_the_same():
-    mangled = [
-        f"__ZN2at12_GLOBAL__N_112_GLOBAL__N_1{len(name)}{name}ERK"
-        for name in ("wrapper_MPS__relu",)
-    ]
-    assert list(check_mac.wrong_operators(mangled, {"relu": "native"})) == []
-    assert (
-        len(
-            list(
-                check_mac.wrong_operators(
-                    mangled, {"relu": "native", "abs": "native", "sin": "missing"}
-                )
-            )
-        )
-        == 1
-    )
-    assert len(list(check_mac.wrong_operators(mangled, {"relu": "missing"}))) == 1
-    launch = ["__ZN6vision3ops12_GLOBAL__N_110nms_encodeEP"]
-    assert list(check_mac.wrong_torchvision_operators(launch, ["nms"])) == []
-    assert len(list(check_mac.wrong_torchvision_operators(launch, operators.TORCHVISION))) > 1
+MANGLED = ["__ZN2at12_GLOBAL__N_112_GLOBAL__N_119wrapper_MPS__reluERK"]
+"""The symbol of a kernel of relu in PyTorch's library."""
+
+
+@pytest.mark.parametrize(
+    ("known", "count"),
+    [
+        ({"relu": "native"}, 0),
+        ({"relu": "native", "abs": "native", "sin": "missing"}, 1),
+        ({"relu": "missing"}, 1),
+    ],
+    ids=["as known", "no kernel of abs", "a kernel nobody knows"],
+)
+def test_an_operator_without_its_kernel_or_the_reverse_is_found(known, count):
+    assert len(list(check_mac.wrong_operators(MANGLED, known))) == count
+
+
+LAUNCH = ["__ZN6vision3ops12_GLOBAL__N_110nms_encodeEP"]
+"""The symbol of what launches torchvision's kernel of nms."""
+
+
+def test_a_kernel_of_torchvision_that_is_launched_is_there():
+    assert list(check_mac.wrong_torchvision_operators(LAUNCH, ["nms"])) == []
+
+
+def test_kernels_of_torchvision_that_nothing_launches_are_found():
+    assert len(list(check_mac.wrong_torchvision_operators(LAUNCH, operators.TORCHVISION))) > 1
 
 
 def test_messages_are_in_the_library():
@@ -78,22 +101,32 @@ def test_messages_are_in_the_library():
     ]
 
 
-def test_names_are_pyobjcs_on_macos_15():
+@pytest.fixture
+def frameworks():
+    """What PyObjC knows of a graph: a method of macOS 15 and one of a later version."""
     methods = [{"selector": "addTensor:name:"}, {"selector": "newTensorOf:", "introduced": "26.0"}]
     classes = {"MPSGraph": {"methods": methods}}
     enum = {name: {"value": value} for name, value in mpsgraph.CONSTANTS.items()}
-    frameworks = [
-        {"informal_protocols": {}, "formal_protocols": {}, "classes": classes, "enum": enum}
-    ]
-    used = dict.fromkeys(
-        check_mac.names_in("MPS.MPSGraph.addTensor_name_(f'newTensor{x}')\nf('newTensorOf:')"),
-        "x.py",
-    )
-    assert set(used) == {"MPSGraph", "addTensor_name_", "newTensorOf_"}
-    assert len(list(check_mac.wrong_names(frameworks, used))) == 1
-    assert (
-        len(list(check_mac.wrong_names(frameworks, {"MPSGraf": "x", "addTensor_label_": "x"}))) == 2
-    )
+    return [{"informal_protocols": {}, "formal_protocols": {}, "classes": classes, "enum": enum}]
+
+
+def test_names_are_read_in_code_and_in_texts():
+    code = "MPS.MPSGraph.addTensor_name_(f'newTensor{x}')\nf('newTensorOf:')"
+
+    assert set(check_mac.names_in(code)) == {"MPSGraph", "addTensor_name_", "newTensorOf_"}
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (["MPSGraph", "addTensor_name_"], 0),
+        (["newTensorOf_"], 1),
+        (["MPSGraf", "addTensor_label_"], 2),
+    ],
+    ids=["of macOS 15", "of a later version", "misspelt"],
+)
+def test_names_that_macos_15_has_not_are_found(frameworks, names, count):
+    assert len(list(check_mac.wrong_names(frameworks, dict.fromkeys(names, "x.py")))) == count
 
 
 # ---- another version of PyTorch -------------------------------------------------------------------------------------
@@ -115,11 +148,12 @@ def test_what_is_no_version_is_refused(asked, capsys):
 
 
 def test_a_version_that_the_index_has_not(monkeypatch, capsys):
-    def failing(requirements, options):
+    def fail(requirements, options):
         assert requirements.read_text() == "torch==2.99.0\ntorchvision\n"
         raise subprocess.CalledProcessError(1, "uv")
 
-    monkeypatch.setattr(check_mac, "_resolve", failing)
+    monkeypatch.setattr(check_mac, "_resolve", fail)
+
     assert check_mac.main(["--torch", "2.99.0"]) == 2
     assert "has no PyTorch 2.99.0" in capsys.readouterr().err
 
@@ -146,6 +180,7 @@ def wheels(tmp_path, monkeypatch):
         "torchvision": {"torchvision/_C.so": ""},
     }
     monkeypatch.setattr(check_mac, "WHEELS", tmp_path)
+
     packages = []
     for name, contents in files.items():
         wheel = package(f"{name}-1-py3-none-any.whl")
@@ -173,7 +208,7 @@ def test_words_of_another_version_are_not_known(wheels, capsys):
     assert "no kernel says 'unique is not supported on MPS for dtype {dtype}'" in printed
 
 
-@pytest.mark.parametrize(("found", "code"), [([], 0), (["no"], 1)])
+@pytest.mark.parametrize(("found", "code"), [([], 0), (["no"], 1)], ids=["none", "one"])
 def test_exit_code_of_a_contradiction(monkeypatch, found, code):
     monkeypatch.setattr(check_mac, "checks", lambda locks: [("it holds", found)])
     assert check_mac.main() == code

@@ -220,10 +220,12 @@ class Clone:
             for name, value in os.environ.items()
             if name not in of_make and not name.startswith(of_us)
         }
+
         environment["PATH"] = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{environment['PATH']}"
         environment["METALLAB_CLASSROOM"] = str(self.folder / "build" / "classroom")
         environment["JUPYTER_CONFIG_DIR"] = str(self.folder / "build" / "jupyter")
         environment.setdefault("METALSIM_CACHE", str(ROOT / "build" / "metalsim"))
+
         return subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
