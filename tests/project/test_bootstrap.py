@@ -490,7 +490,7 @@ def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_file_with_another_hash_is_not_installed(checkout, real):
+def test_a_package_with_another_hash_is_not_installed(checkout, real):
     one, two, uv = real
     (checkout.root / "lock.txt").write_text(spoil(one) + two + uv)
 

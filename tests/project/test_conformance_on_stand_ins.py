@@ -57,6 +57,7 @@ def mac(tmp_path, monkeypatch):
     bin = tmp_path / "bin"
     monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
     flags = " ".join(test_converting.FLAGS)
+
     put(
         bin,
         clang="echo Apple clang version 17.0.0",
@@ -73,6 +74,7 @@ def mac(tmp_path, monkeypatch):
             esac""",
         log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 600",
     )
+
     return types.SimpleNamespace(bin=bin, folder=tmp_path)
 
 
@@ -80,118 +82,213 @@ def well(**results):
     return lambda *_, **__: isolated.Outcome("ok", results=results)
 
 
-def test_apples_programs_are_asked(mac, monkeypatch):
+ASK_A_PROGRAM = [
+    test_shaders.test_metal_compiler_takes_our_files,
+    test_profiler.test_instruments_records_them,
+    test_converting.test_mpsgraphtool_takes_our_flags,
+]
+"""Claims of which a program of Xcode decides."""
+
+
+@pytest.mark.parametrize("claim", ASK_A_PROGRAM, ids=lambda claim: claim.__name__)
+def test_what_apples_programs_say_confirms_a_claim(mac, monkeypatch, claim):
     monkeypatch.setattr(isolated, "run", well())
-    assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
-    asked = (
-        test_shaders.test_metal_compiler_takes_our_files,
-        test_profiler.test_instruments_records_them,
-        test_converting.test_mpsgraphtool_takes_our_flags,
-    )
-    assert [judge(test) for test in asked] == [CONFIRMED] * 3
+
+    assert judge(claim) == CONFIRMED
+
+
+@pytest.mark.parametrize("claim", ASK_A_PROGRAM, ids=lambda claim: claim.__name__)
+def test_a_program_of_apples_that_fails_refutes_a_claim(mac, monkeypatch, claim):
+    monkeypatch.setattr(isolated, "run", well())
     put(mac.bin, mpsgraphtool="echo usage: -onnx", metal="echo error: no; exit 1", xctrace="exit 1")
-    assert [judge(test)[0] for test in asked] == ["refuted"] * 3
+
+    outcome, _ = judge(claim)
+    assert outcome == "refuted"
 
 
-def test_without_xcode_claims_are_not_applicable(mac):
-    for name in ("metal", "xctrace", "mpsgraphtool"):
-        (mac.bin / name).unlink()
-    for test, fixtures in (
-        (test_shaders.test_metal_compiler_takes_our_files, {}),
-        (test_profiler.test_instruments_records_them, {}),
-        (test_converting.test_mpsgraphtool_takes_our_flags, {}),
-        (test_converting.test_mpsgraphtool_converts, {"source": "small.onnx"}),
-    ):
-        outcome, message = judge(test, **fixtures)
-        assert outcome == "not applicable"
-        assert "xcode" in message.lower()
+@pytest.mark.parametrize("is_there", [True, False], ids=["with Xcode", "without"])
+def test_the_tools_of_xcode_are_told_on_every_mac(mac, is_there):
+    if not is_there:
+        remove_xcode(mac.bin)
+
     assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
 
 
-def test_signposts_are_listened_to_while_work_is_done(mac, monkeypatch):
-    worked = []
+def remove_xcode(bin: Path) -> None:
+    for name in ("metal", "xctrace", "mpsgraphtool"):
+        (bin / name).unlink()
 
-    def sleep(_):
-        """Until something was heard."""
+
+@pytest.mark.parametrize(
+    ("claim", "fixtures"),
+    [
+        *((claim, {}) for claim in ASK_A_PROGRAM),
+        (test_converting.test_mpsgraphtool_converts, {"source": "small.onnx"}),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_without_xcode_a_claim_is_not_applicable(mac, claim, fixtures):
+    remove_xcode(mac.bin)
+
+    outcome, message = judge(claim, **fixtures)
+    assert outcome == "not applicable"
+    assert "xcode" in message.lower()
+
+
+@pytest.fixture
+def worked(mac, monkeypatch):
+    """What claims on signposts have run, with something heard before their time is up."""
+    sources = []
+
+    def sleep_until_heard(_):
         end = time.monotonic() + 300
         while not Path("heard.txt").read_text().endswith("\n"):
             assert time.monotonic() < end
             time.sleep(0.01)
 
-    monkeypatch.setattr(test_profiler, "time", types.SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(
-        isolated, "run", lambda source, **_: worked.append(source) or isolated.Outcome("ok")
-    )
+    def run(source, **_):
+        sources.append(source)
+        return isolated.Outcome("ok")
+
+    monkeypatch.setattr(test_profiler, "time", types.SimpleNamespace(sleep=sleep_until_heard))
+    monkeypatch.setattr(isolated, "run", run)
+    return sources
+
+
+def test_a_signpost_of_an_operator_that_is_heard_confirms_the_claim(worked):
     assert judge(test_profiler.test_signposts_of_operators_are_seen) == CONFIRMED
-    assert judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)[0] == "refuted"
     assert "nn.functional.softshrink(x, 0.5)" in worked[0]
-    assert "library.softshrink_forward_float(out, x, 0.5)" in worked[1]
 
 
-def test_the_machine_is_described_and_films_are_written(mac, monkeypatch):
-    known = {field.name: "something" for field in dataclasses.fields(machine.Machine)}
-    monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known))
+def test_a_signpost_of_an_own_kernel_that_is_heard_refutes_the_claim(worked):
+    outcome, _ = judge(test_profiler.test_signposts_of_own_kernels_are_not_seen)
+
+    assert outcome == "refuted"
+    assert "library.softshrink_forward_float(out, x, 0.5)" in worked[0]
+
+
+KNOWN = {field.name: "something" for field in dataclasses.fields(machine.Machine)}
+
+
+def test_a_machine_of_which_all_is_known_confirms_the_claim(monkeypatch):
+    monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**KNOWN))
+
     assert judge(test_machines.test_description_is_complete) == CONFIRMED
-    monkeypatch.setattr(machine, "describe", lambda: machine.Machine(**known | {"gpu_cores": None}))
+
+
+def test_what_is_not_known_of_a_machine_refutes_the_claim_by_name(monkeypatch):
+    lacking = machine.Machine(**KNOWN | {"gpu_cores": None})
+    monkeypatch.setattr(machine, "describe", lambda: lacking)
+
     outcome, message = judge(test_machines.test_description_is_complete)
     assert outcome == "refuted"
     assert "not found out: gpu_cores" in message
+
+
+def test_films_in_another_format_refute_the_claim(mac, monkeypatch):
     monkeypatch.setattr(test_machines, "H264", "mp4v")  # the one that is everywhere
+
     outcome, message = judge(test_machines.test_films_are_written_in_h264)
     assert outcome == "refuted"
     assert "another format" in message
 
 
-@pytest.mark.parametrize(("busy", "outcome"), [(3.4, "confirmed"), (1.02, "refuted")])
+@pytest.mark.parametrize(
+    ("busy", "outcome"),
+    [(3.4, "confirmed"), (1.02, "refuted")],
+    ids=["several cores", "one core"],
+)
 def test_threads_of_accelerate_are_seen_by_their_time(monkeypatch, busy, outcome):
-    asked = []
-    monkeypatch.setattr(
-        isolated,
-        "run",
-        lambda source, **given: asked.append((source, given.get("threads"))) or well(busy=busy)(),
-    )
+    monkeypatch.setattr(isolated, "run", well(busy=busy))
+
     assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == outcome
+
+
+def test_accelerate_is_asked_with_one_thread_of_pytorch_and_no_variables(monkeypatch):
+    """With the variables that limit Accelerate the question would be another."""
+    asked = []
+
+    def run(source, *, threads=None, **_):
+        asked.append((source, threads))
+        return isolated.Outcome("ok", results={"busy": 3.4})
+
+    monkeypatch.setattr(isolated, "run", run)
+    judge(test_machines.test_accelerate_keeps_its_own_threads)
+
     ((source, threads),) = asked
     assert "torch.set_num_threads(1)" in source
-    assert threads is None, "with its variables the question would be another"
-    monkeypatch.setattr(
-        isolated, "run", lambda *_, **__: isolated.Outcome("timeout", reason="too long")
-    )
+    assert threads is None
+
+
+def test_without_an_answer_nothing_is_said_of_accelerate(monkeypatch):
+    late = isolated.Outcome("timeout", reason="too long")
+    monkeypatch.setattr(isolated, "run", lambda *_, **__: late)
+
     assert judge(test_machines.test_accelerate_keeps_its_own_threads)[0] == "not applicable"
 
 
-def test_the_memory_limit_is_read_in_the_message(monkeypatch):
-    gib = 2**30
-    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * gib)
+GIB = 2**30
+
+
+@pytest.fixture
+def mps_memory(monkeypatch):
+    """A recommended limit of 10 GiB."""
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 10 * GIB)
     monkeypatch.setattr(torch.mps, "empty_cache", lambda: None)
+
+
+def test_the_memory_limit_is_read_in_the_message(mps_memory, monkeypatch):
     given = []
 
     def empty(size, **_):
-        if (sum(given) + size) / gib > 17:
+        if (sum(given) + size) / GIB > 17:
             raise RuntimeError(
                 "MPS backend out of memory (MPS allocated: 16.00 GiB, max allowed: 17.00 GiB). Tried"
             )
         given.append(size)
 
     monkeypatch.setattr(torch, "empty", empty)
+
     assert judge(test_mps.test_limit_is_1_7_unless_set) == CONFIRMED
     assert len(given) == 4
+
+
+def test_memory_without_a_limit_refutes_the_claim(mps_memory, monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda size, **_: None)
+
     assert judge(test_mps.test_limit_is_1_7_unless_set)[0] == "refuted"
 
 
-def test_what_mpsgraphtool_made_is_loaded_and_compared(mac, monkeypatch):
-    ask = lambda: judge(test_converting.test_mpsgraphtool_converts, source="small.onnx")
-    monkeypatch.setattr(
-        test_converting, "make", lambda core_ml: np.save("truth.npy", np.ones((1, 10), np.float32))
-    )
-    monkeypatch.setattr(isolated, "run", well(y=np.ones(10, np.float32)))
-    assert ask() == CONFIRMED
-    monkeypatch.setattr(isolated, "run", well(y=np.zeros(10, np.float32)))
-    outcome, message = ask()
-    assert (outcome, "DIFFERS" in message) == ("refuted", True)
+@pytest.fixture
+def judge_package(mac, monkeypatch):
+    """Return a function that judges what a package of mpsgraphtool computes, where all ones are right."""
+
+    def make(core_ml):
+        np.save("truth.npy", np.ones((1, 10), np.float32))
+
+    def judge_outputs(value: float) -> tuple[str, str]:
+        monkeypatch.setattr(isolated, "run", well(y=np.full(10, value, np.float32)))
+        return judge(test_converting.test_mpsgraphtool_converts, source="small.onnx")
+
+    monkeypatch.setattr(test_converting, "make", make)
+    return judge_outputs
+
+
+def test_a_package_of_mpsgraphtool_that_computes_right_confirms_the_claim(judge_package):
+    assert judge_package(1) == CONFIRMED
+
+
+def test_a_package_of_mpsgraphtool_that_computes_wrong_refutes_the_claim(judge_package):
+    outcome, message = judge_package(0)
+
+    assert outcome == "refuted"
+    assert "DIFFERS" in message
+
+
+def test_an_mpsgraphtool_that_fails_refutes_the_claim(mac, judge_package):
     put(mac.bin, mpsgraphtool="exit 134")
-    assert ask()[0] == "refuted"
+
+    assert judge_package(1)[0] == "refuted"
 
 
 @pytest.mark.parametrize(

@@ -118,24 +118,18 @@ def start(folder: Path, text: str, *options: str) -> subprocess.Popen:
     """Start ``make verify-mac`` on a folder with these claims."""
     (folder / "conftest.py").write_text("from conformance.conftest import *\n")
     (folder / "test_some.py").write_text(text)
+
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(paths.ROOT / "tests"), os.environ.get("PYTHONPATH")])
     )
-    command = [
-        sys.executable,
-        "-m",
-        "conformance",
-        "--folder",
-        str(folder),
-        "--out",
-        str(folder / "report.md"),
-    ]
-    heed = lambda: signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # a shell's job in the background does not
+
+    command = [sys.executable, "-m", "conformance"]
+    command += ["--folder", str(folder), "--out", str(folder / "report.md")]
+    # a shell's job in the background does not heed it
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True, preexec_fn=heed,
@@ -194,23 +188,33 @@ def test_outcome_of_a_claim(made, name, outcome, message):
 
 def test_a_report_says_what_was_printed_and_recorded(made):
     right = made.by_name["right"]
-    assert (right["printed"], right["claim"], right["how"]) == (
-        "added\n",
-        "One and one is two.",
-        "By adding.",
-    )
+
+    assert right["printed"] == "added\n"
     assert right["values"] == {"total": 2, "odd": ["NaN", "x"]}
+
+
+def test_a_report_says_what_a_claim_is_and_how_it_is_asked(made):
+    right = made.by_name["right"]
+
+    assert right["claim"] == "One and one is two."
+    assert right["how"] == "By adding."
+
+
+def test_a_report_has_the_traceback_of_an_error(made):
     assert "ValueError" in made.by_name["raises"]["detail"]
 
 
-def test_exit_code_is_1_if_a_claim_is_refuted(made, tmp_path):
+def test_exit_code_is_1_if_a_claim_is_refuted(made):
     assert made.code == 1
+
+
+def test_exit_code_is_0_if_all_claims_are_confirmed_or_not_applicable(made, tmp_path):
     head, *noted = map(json.loads, (made.folder / "report.jsonl").read_text().splitlines())
     fine = [each["nodeid"] for each in noted if each["outcome"] in ("confirmed", "not applicable")]
     head["claims"] = {nodeid: head["claims"][nodeid] for nodeid in fine}
-    (tmp_path / "fine.jsonl").write_text(
-        "".join(json.dumps(each) + "\n" for each in (head, *noted))
-    )
+    lines = [json.dumps(each) + "\n" for each in (head, *noted)]
+    (tmp_path / "fine.jsonl").write_text("".join(lines))
+
     assert main(["--report", str(tmp_path / "fine.jsonl")]) == 0
 
 
@@ -238,31 +242,56 @@ def test_nothing_private_is_in_the_report(made):
     assert not Path.home().joinpath("left-behind").exists()
 
 
-def test_an_interrupted_run_keeps_what_was_answered(tmp_path):
-    run = start(tmp_path, SLOW)
+def wait_for(path: Path, run: subprocess.Popen) -> None:
+    """Wait until a file is there, which a program writes that still runs."""
     end = time.monotonic() + 300
-    while not (tmp_path / "begun").exists():
+    while not path.exists():
         assert time.monotonic() < end
         assert run.poll() is None
         time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A run of the slow claims that was interrupted at the second."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    run = start(folder, SLOW)
+    wait_for(folder / "begun", run)
     os.killpg(run.pid, signal.SIGINT)
     run.communicate(timeout=300)
-    outcomes = [each["outcome"] for each in results(tmp_path).values()]
-    assert outcomes[0] == "confirmed"
-    assert "not run" in outcomes
-    assert run.returncode == 1
+    return types.SimpleNamespace(folder=folder, code=run.returncode)
+
+
+def outcomes_in(folder: Path) -> list[str]:
+    return [each["outcome"] for each in results(folder).values()]
+
+
+def test_an_interrupted_run_reports_what_was_answered_and_what_was_not_run(interrupted):
+    assert interrupted.code == 1
+    assert outcomes_in(interrupted.folder)[0] == "confirmed"
+    assert "not run" in outcomes_in(interrupted.folder)
+
+
+def test_a_claim_is_in_the_journal_before_the_run_ends(interrupted):
+    _, first, *_ = (interrupted.folder / "report.jsonl").read_text().splitlines()
+
+    assert json.loads(first)["outcome"] == "confirmed"
+
+
+def test_a_report_is_made_again_from_a_journal_that_breaks_off(interrupted, tmp_path):
+    text = (interrupted.folder / "report.jsonl").read_text()
     journal = tmp_path / "report.jsonl"
-    assert json.loads(journal.read_text().splitlines()[1])["outcome"] == "confirmed"
-    with journal.open("a") as file:
-        file.write('{"name": "half a li')
-    (tmp_path / "report.md").unlink()
-    remade = [sys.executable, "-m", "conformance", "--report", str(journal)]
-    subprocess.run(remade, cwd=paths.ROOT / "tests", timeout=300, check=False)
-    assert [each["outcome"] for each in results(tmp_path).values()] == outcomes
+    journal.write_text(f'{text}{{"name": "half a li')
+
+    again = [sys.executable, "-m", "conformance", "--report", str(journal)]
+    subprocess.run(again, cwd=paths.ROOT / "tests", timeout=300, check=False)
+
+    assert outcomes_in(tmp_path) == outcomes_in(interrupted.folder)
 
 
 def test_after_the_time_is_up_nothing_begins(tmp_path):
     code, _ = finished(tmp_path, CLAIMS, "--only", "right,cannot", "--minutes", "-1")
+
     assert code == 1
     outcomes = {name: each["outcome"] for name, each in results(tmp_path).items()}
     assert outcomes == {"right": "not run", "cannot[this | that]": "not run"}

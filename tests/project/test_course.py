@@ -6,11 +6,11 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
-from metallab import paths
-from metallab.authoring import course, course_tables
+from metallab import course, course_tables, paths
 
 PAGES = course.read()
 
@@ -19,24 +19,23 @@ def test_what_is_made_from_the_pages_descriptions_is_as_it_is_made(capsys):
     assert course_tables.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_every_page_says_its_question_and_its_time():
-    for page in PAGES:
-        assert page.question.endswith("?"), page.file
-        assert page.minutes > 0, page.file
-        assert page.without_a_mac, page.file
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.number)
+def test_every_page_says_its_question_and_its_time(page):
+    assert page.question.endswith("?")
+    assert page.minutes > 0
+    assert page.without_a_mac
 
 
 def test_prerequisites_lead_back_to_the_beginning():
     """From any page one gets to 00 or to another page that needs none, by smaller numbers."""
-    by_number = {page.number: page for page in PAGES}
-    for page in PAGES:
-        for number in page.after:
-            assert number < page.number
-            assert by_number[number].merge is None
+    merged = {page.number for page in PAGES if page.merge is not None}
+
+    pairs = [(page.number, number) for page in PAGES for number in page.after]
+    assert [pair for pair in pairs if pair[1] >= pair[0] or pair[1] in merged] == []
 
 
 def test_every_subject_is_still_shown():
-    shown = course.collect_subjects(PAGES)
+    shown = course.subjects(PAGES)
     assert [name.split()[0] for name in shown] == [
         "1",
         "2",
@@ -45,11 +44,17 @@ def test_every_subject_is_still_shown():
     ]
 
 
-def test_every_page_is_found_by_a_path_or_by_its_part():
+def test_every_page_has_its_part():
     parts = {page.number for _, members in course.group(PAGES) for page in members}
+
     assert parts == {page.number for page in PAGES}
-    for route in (*course.ROUTES, course.TALK):
-        assert len(course.find_on_route(PAGES, route)) >= 2, route.name
+
+
+@pytest.mark.parametrize(
+    "route", [*course.ROUTES, course.TALK], ids=lambda route: route.name.replace(" ", "-")
+)
+def test_every_path_has_pages(route):
+    assert len(course.on_route(PAGES, route)) >= 2
 
 
 OLD = re.compile(
@@ -62,26 +67,37 @@ OLD = re.compile(
 NEW = {page.name for page in PAGES}
 
 
-def test_no_page_is_called_by_an_old_name():
-    listed = subprocess.run(
-        ["git", "-C", paths.ROOT, "ls-files", "-z"], capture_output=True, text=True
-    )
+def list_files() -> Iterator[str]:
+    """Yield the files that git lists, but for those that tell of old names."""
+    command = ["git", "-C", paths.ROOT, "ls-files", "-z"]
+    listed = subprocess.run(command, capture_output=True, text=True)
     if listed.returncode != 0:
         pytest.skip("no git checkout")
-    left = []
+
+    tell = ("CHANGELOG.md", "tests/project/test_course.py")
     for name in filter(None, listed.stdout.split("\0")):
-        path = paths.ROOT / name
-        if name in ("CHANGELOG.md", "tests/project/test_course.py") or not path.is_file():
-            continue
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            text = ""
-        if any(
-            not any(new.startswith(found[0]) for new in NEW)
-            for found in OLD.finditer(f"{name}\n{text}")
-        ):
-            left.append(name)
+        if name not in tell and (paths.ROOT / name).is_file():
+            yield name
+
+
+def read_text(name: str) -> str:
+    """Return what is written in a file; nothing of one that holds no text."""
+    try:
+        return (paths.ROOT / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def has_old_name(text: str) -> bool:
+    return any(
+        not any(new.startswith(found[0]) for new in NEW)  # a new name may begin like an old one
+        for found in OLD.finditer(text)
+    )
+
+
+def test_no_page_is_called_by_an_old_name():
+    left = [name for name in list_files() if has_old_name(f"{name}\n{read_text(name)}")]
+
     assert left == []
 
 
@@ -115,6 +131,7 @@ def test_pages_that_fit_are_read(checkout):
         ({"exercises": 99}, "a part of the minutes"),
         ({"routes": ["quick"]}, "'quick'"),
     ],
+    ids=["after-a-later-page", "after-no-page", "too-many-minutes", "no-such-path"],
 )
 def test_what_does_not_fit_is_told(checkout, told, fault):
     change(checkout, "01_time_it_right", **told)
@@ -146,4 +163,4 @@ def test_a_number_of_no_part_is_told(checkout):
 
 def test_a_document_without_a_place_is_told():
     with pytest.raises(course_tables.NoPlace, match="end of the pages"):
-        course_tables.replace_between("# README\n", "the pages", "| |")
+        course_tables.between("# README\n", "the pages", "| |")
