@@ -114,9 +114,9 @@ def test_the_tools_of_xcode_are_told_on_every_mac(mac, is_there):
     assert judge(test_machines.test_tools_of_xcode) == CONFIRMED
 
 
-def remove_xcode(bin: Path) -> None:
+def remove_xcode(programs: Path) -> None:
     for name in ("metal", "xctrace", "mpsgraphtool"):
-        (bin / name).unlink()
+        (programs / name).unlink()
 
 
 @pytest.mark.parametrize(

@@ -121,97 +121,134 @@ def test_links_lead_to_a_file_and_a_heading(path):
 
 
 def test_the_list_of_questions_leads_to_each_of_them_in_order():
-    path = ROOT / "docs" / "questions.md"
-    text = prose(path)
+    text = prose(ROOT / "docs" / "questions.md")
+
     first, *_ = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)
     listed = re.findall(r"\[([^]]+)\]\(#", " ".join(first.split()))
+
     assert listed == re.findall(r"^### (.+)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *sorted(paths.NOTEBOOKS.glob("*.ipynb"))], ids=named)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=named)
 def test_commands_are_targets_of_the_makefile_with_its_variables(path):
-    for words in commands(path):
-        for word in words:
-            name, given, _ = word.partition("=")
-            assert name in (VARIABLES if given else TARGETS), (
-                f"make {' '.join(words)}: the Makefile has no {name}"
-            )
+    parts = [(word.partition("="), words) for words in commands(path) for word in words]
+
+    assert [
+        f"make {' '.join(words)}: the Makefile has no {name}"
+        for (name, given, _), words in parts
+        if name not in (VARIABLES if given else TARGETS)
+    ] == []
+
+
+CALL = re.compile(r"^\s*(?:- )?(?:run: make|run|.*then run|- make) ([a-z-]+)", re.MULTILINE)
+"""What begins a command of make in a workflow, a form, or the script of continuous integration."""
 
 
 def test_continuous_integration_and_forms_call_targets():
     files = [ROOT / ".ci" / "run", *ROOT.glob(".github/**/*.yml")]
-    asked = {
-        (named(path), target)
-        for path in files
-        for target in re.findall(
-            r"^\s*(?:- )?(?:run: make|run|.*then run|- make) ([a-z-]+)",
-            path.read_text(),
-            re.MULTILINE,
-        )
-    }
+
+    asked = {(named(path), name) for path in files for name in CALL.findall(path.read_text())}
+
     assert len(asked) > 10
     assert {target for _, target in asked} <= TARGETS, asked
 
 
+def syntax_error_in(text):
+    """What is wrong with a program; nothing if it can be compiled."""
+    try:
+        compile(textwrap.dedent(text), "a document", "exec")
+    except SyntaxError as error:
+        return str(error)
+    return None
+
+
 def test_programs_are_python():
-    pages = [*DOCUMENTS, *paths.NOTEBOOKS.glob("*.ipynb")]
-    shown = [(path, text) for path in pages for text in programs(path)]
+    shown = [(named(path), text) for path in [*DOCUMENTS, *NOTEBOOKS] for text in programs(path)]
+
     assert len(shown) > 20
-    for path, text in shown:
-        compile(textwrap.dedent(text), named(path), "exec")
+    assert [(name, error) for name, text in shown if (error := syntax_error_in(text))] == []
 
 
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        pytest.param("README.md", r"^\| \[\w+\]\(notebooks/([^)]+)\) \|", id="README.md"),
-        pytest.param(
-            "docs/teaching.md",
-            r"^\| \w+ \| \[[^]]+\]\(\.\./notebooks/([^)]+)\)",
-            id="docs/teaching.md",
-        ),
+        ("README.md", r"^\| \[\w+\]\(notebooks/([^)]+)\) \|"),
+        ("docs/teaching.md", r"^\| \w+ \| \[[^]]+\]\(\.\./notebooks/([^)]+)\)"),
     ],
+    ids=["README.md", "docs/teaching.md"],
 )
 def test_every_notebook_has_its_row(name, row):
     text = (ROOT / name).read_text(encoding="utf-8")
+
     assert re.findall(row, text, re.MULTILINE) == PAGES
-    assert "to be written" not in text
 
 
-def test_each_notebook_leads_to_the_next_and_readme_counts_them():
-    texts = [(paths.NOTEBOOKS / page).read_text(encoding="utf-8") for page in PAGES]
-    assert [re.search(r"\*\*Next\*\*[^(]*\(([^)#]+)", text)[1] for text in texts] == [
-        *PAGES[1:],
-        "../README.md",
-    ]
-    assert re.search(r"\d+", (ROOT / "README.md").read_text(encoding="utf-8"))[0] == str(len(PAGES))
+@pytest.mark.parametrize("name", ["README.md", "docs/teaching.md"])
+def test_what_make_page_left_to_be_written_is_written(name):
+    assert "to be written" not in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_each_notebook_leads_to_the_next():
+    texts = [path.read_text(encoding="utf-8") for path in NOTEBOOKS]
+
+    led = [re.search(r"\*\*Next\*\*[^(]*\(([^)#]+)", text)[1] for text in texts]
+    assert led == [*PAGES[1:], "../README.md"]
+
+
+def test_readme_counts_the_notebooks():
+    first_number = re.search(r"\d+", (ROOT / "README.md").read_text(encoding="utf-8"))[0]
+
+    assert first_number == str(len(PAGES))
+
+
+def read_citation():
+    return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+
+def project_in(folder):
+    """What a pyproject.toml says of its project."""
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def test_the_citation_follows_its_schema():
-    path = ROOT / "CITATION.cff"
     schema = ["--builtin-schema", "vendor.citation-file-format", "--default-filetype", "yaml"]
-    done = CliRunner().invoke(check_jsonschema, [*schema, str(path)])
+
+    done = CliRunner().invoke(check_jsonschema, [*schema, str(ROOT / "CITATION.cff")])
+
     assert done.exit_code == 0, done.output
-    citation = yaml.safe_load(path.read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert citation["version"] == project["version"]
-    assert citation["license"] in project["license"].split(" AND "), "that of a text is another"
-    for folder in ("metalsim", "metalsim/objc"):
-        text = (ROOT / folder / "pyproject.toml").read_text(encoding="utf-8")
-        assert tomllib.loads(text)["project"]["version"] == project["version"]
-    (author,) = citation["authors"]
+
+
+@pytest.mark.parametrize("folder", [".", "metalsim", "metalsim/objc"])
+def test_each_package_has_the_version_of_the_citation(folder):
+    assert project_in(ROOT / folder)["version"] == read_citation()["version"]
+
+
+def test_the_citation_has_the_licence_of_the_code():
+    """That of a text is another."""
+    assert read_citation()["license"] in project_in(ROOT)["license"].split(" AND ")
+
+
+def test_who_is_cited_is_who_gives_the_licence():
+    (author,) = read_citation()["authors"]
+
     assert author["name"] in (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
-def test_changelog_begins_with_unreleased_and_dates_versions():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    first, *released = re.findall(r"^## (.*)$", text, re.MULTILINE)
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_changelog_begins_with_unreleased_and_dates_versions():
+    first, *released = re.findall(r"^## (.*)$", CHANGELOG, re.MULTILINE)
+
     assert first == "[Unreleased]"
-    assert all(
-        re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", heading) for heading in released
-    ), released
-    kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
-    assert {*kinds} <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    version = re.compile(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d")
+    assert [heading for heading in released if not version.fullmatch(heading)] == []
+
+
+def test_the_changelog_has_the_kinds_of_change_that_readers_know():
+    kinds = set(re.findall(r"^### (.*)$", CHANGELOG, re.MULTILINE))
+
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 OURS = re.compile(
@@ -220,7 +257,7 @@ OURS = re.compile(
 """One of our packages by its bare name, as no index has it: neither a file, nor a folder, nor an address."""
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *map(paths.NOTEBOOKS.joinpath, PAGES)], ids=named)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=named)
 def test_nobody_is_told_to_install_our_packages_by_a_bare_name(path):
     """The names are not registered: whoever did that would get somebody else's package."""
     text = path.read_text(encoding="utf-8")
@@ -238,6 +275,7 @@ def test_nobody_is_told_to_install_our_packages_by_a_bare_name(path):
         ("pip install ./metalsim-0.9.0-py3-none-any.whl", False),
         ("pip install 'metalsim[shaders] @ https://example.org/metalsim.whl'", False),
     ],
+    ids=["name", "with a hyphen", "with an extra", "folder", "file", "address"],
 )
 def test_a_bare_name_is_recognised(command, is_bare):
     assert bool(OURS.search(command.partition("install")[2])) == is_bare
@@ -247,15 +285,15 @@ SCRIPT = re.compile(r"(?<![\w/.-])((?:[\w-]+/)+[\w-]+\.py)\b")
 EXAMPLES = ("path/to/",)
 
 
+SOURCES = ("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim", "metalsim/objc/src")
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_a_script_that_is_named_is_there(path):
     """By its place in the checkout, in the document's folder or in a package; or it names the revision that had it."""
-    sources = (
-        *("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim"),
-        "metalsim/objc/src",
-    )
-    folders = (ROOT, path.parent, *map(ROOT.joinpath, sources))
+    folders = (ROOT, path.parent, *map(ROOT.joinpath, SOURCES))
     text = path.read_text(encoding="utf-8")
+
     missing = [
         match[1]
         for match in SCRIPT.finditer(text)
@@ -289,10 +327,8 @@ def test_each_release_has_its_row_where_versions_are_told(path):
 
 
 def test_the_tables_of_releases_agree():
-    rows_of_each = {
-        tuple(
-            re.findall(r"^\| \d+\.\d+\.\d+ \|.*$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        )
-        for path in VERSION_TABLES
-    }
-    assert len(rows_of_each) == 1
+    row = re.compile(r"^\| \d+\.\d+\.\d+ \|.*$", re.MULTILINE)
+
+    first, second = (row.findall(path.read_text(encoding="utf-8")) for path in VERSION_TABLES)
+
+    assert first == second

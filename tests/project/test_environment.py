@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def environment_yml():
 
 def test_environment_yml_installs_this_project_with_the_lock():
     conda, pip = environment_yml()
+
     assert conda == ["python=3.11", "pip"]
     assert pip[:4] == [
         "--constraint constraints.txt",
@@ -75,6 +77,9 @@ def test_environment_yml_installs_this_project_with_the_lock():
         "--editable ./metalsim/objc",
         "--editable .[lab,mlx,dev]",
     ]
+
+
+def test_the_constraints_are_the_lock_s():
     assert dict(locked(LOCKS["lock.txt"])).keys() == {*versions(CONSTRAINTS)}
 
 
@@ -82,28 +87,19 @@ def test_environment_yml_installs_this_project_with_the_lock():
 def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
     """As conda asks it to, with no network: whatever is not here already, or does not fit, fails."""
     _, pip = environment_yml()
+    lines = [line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip]
     listed = tmp_path / "environment.txt"
-    listed.write_text(
-        "\n".join(line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip) + "\n"
-    )
-    options = [
-        "--dry-run",
-        "--no-index",
-        "--no-build-isolation",
-        "--disable-pip-version-check",
-        "-r",
-        str(listed),
-    ]
-    command = [sys.executable, "-m", "pip", "install", *options]
+    listed.write_text("\n".join(lines) + "\n")
+
+    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(listed)]
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
+
     assert done.returncode == 0, done.stderr
     (would,) = re.findall("Would install (.*)", done.stdout)
-    assert set(would.split()) == {
-        f"metal-lab-{PYPROJECT['version']}",
-        f"metalsim-{PYPROJECT['version']}",
-        f"metalsim-objc-{PYPROJECT['version']}",
-    }
+    packages = ("metal-lab", "metalsim", "metalsim-objc")
+    assert set(would.split()) == {f"{name}-{PYPROJECT['version']}" for name in packages}
 
 
 def test_environment_yml_repeats_the_headline_packages_exactly():
@@ -111,9 +107,15 @@ def test_environment_yml_repeats_the_headline_packages_exactly():
     assert environment_yml()[1][4:] == [ours[name] for name in HEADLINE]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("python", ["3.11", "3.12"])
-def test_every_dependency_is_pinned_exactly_on(system, python):
+@pytest.fixture(params=SYSTEMS)
+def system(request):
+    return request.param
+
+
+@pytest.fixture(params=["3.11", "3.12"])
+def applying(request, system):
+    """Return a function that keeps the requirements that a system and a version of Python have."""
+    python = request.param
     where = SYSTEMS[system] | {
         "python_version": python,
         "python_full_version": f"{python}.9",
@@ -121,39 +123,59 @@ def test_every_dependency_is_pinned_exactly_on(system, python):
         "platform_python_implementation": "CPython",
     }
 
-    def applies(requirement):
-        return requirement.marker is None or requirement.marker.evaluate(where)
+    def select(texts):
+        requirements = map(Requirement, texts)
+        return [each for each in requirements if not each.marker or each.marker.evaluate(where)]
 
-    pins = {}
-    for pin in filter(applies, map(Requirement, versions(CONSTRAINTS))):
-        assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice"
-        assert re.fullmatch(r"==[\w.]+", str(pin.specifier)), f"{pin} is not one version"
-        pins[canonicalize_name(pin.name)] = str(pin.specifier)[2:]
-    needed = list(filter(applies, map(Requirement, DEPENDENCIES)))
-    assert ("tensorflow-metal" in {dependency.name for dependency in needed}) == (system == "mac")
-    for dependency in needed:
-        name = canonicalize_name(dependency.name)
-        assert name in pins, f"{name} is not in constraints.txt"
-        assert dependency.specifier.contains(pins[name]), (
-            f"{dependency} does not allow {pins[name]}"
-        )
+    return select
 
 
-def test_a_lock_names_no_host_and_no_path():
-    for text in [*LOCKS.values(), CONSTRAINTS]:
-        lines = [line for line in text.splitlines() if not line.startswith("#")]
-        assert not [line for line in lines if re.search(r"[/@]|^-|:(?!\w{64}\b)", line)]
-        assert "://" not in text
-        assert not re.search(r"^torch==2\.13\.0", text, re.MULTILINE)
+def test_each_package_is_pinned_once_and_to_one_version(applying):
+    pins = applying(versions(CONSTRAINTS))
+
+    times = Counter(canonicalize_name(pin.name) for pin in pins)
+    assert [name for name, count in times.items() if count > 1] == []
+    exact = re.compile(r"==[\w.]+")
+    assert [str(pin) for pin in pins if not exact.fullmatch(str(pin.specifier))] == []
+
+
+def test_every_dependency_is_pinned_to_a_version_that_it_allows(applying):
+    pins = {
+        canonicalize_name(pin.name): str(pin.specifier)[2:]
+        for pin in applying(versions(CONSTRAINTS))
+    }
+
+    needed = {str(each): each for each in applying(DEPENDENCIES)}
+    pinned = {text: pins.get(canonicalize_name(each.name)) for text, each in needed.items()}
+    assert {
+        text: pin
+        for text, pin in pinned.items()
+        if pin is None or not needed[text].specifier.contains(pin)
+    } == {}
+
+
+def test_a_mac_alone_needs_tensorflow_metal(applying, system):
+    names = {dependency.name for dependency in applying(DEPENDENCIES)}
+
+    assert ("tensorflow-metal" in names) == (system == "mac")
+
+
+ALL_LOCKS = {**LOCKS, "constraints.txt": CONSTRAINTS}
+
+
+@pytest.mark.parametrize("text", ALL_LOCKS.values(), ids=ALL_LOCKS)
+def test_a_lock_names_no_host_and_no_path(text):
+    assert "://" not in text
+    assert [line for line in versions(text) if re.search(r"[/@]|^-|:(?!\w{64}\b)", line)] == []
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_locked_file_has_its_hash(name):
     pins = locked(LOCKS[name])
+    is_hash = re.compile(r"--hash=sha256:[0-9a-f]{64}").fullmatch
+
     assert len(pins) > {"lock-coreai.txt": 7}.get(name, 100)
-    for pin, hashes in pins:
-        assert hashes, f"{pin} has no hash"
-        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for digest in hashes), pin
+    assert [pin for pin, hashes in pins if not hashes or not all(map(is_hash, hashes))] == []
 
 
 def versions(text):
@@ -197,11 +219,9 @@ class Make:
         """(exit status, output, the calls made)"""
         calls = self.folder / "calls.txt"
         calls.write_text("")
-        inherited = {
-            k: v
-            for k, v in os.environ.items()
-            if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "JOBS")
-        }
+
+        of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "JOBS")
+        inherited = {name: value for name, value in os.environ.items() if name not in of_make}
         done = subprocess.run(
             ["make", "PYTHON=.venv/bin/python", *arguments],
             cwd=self.folder,
@@ -231,11 +251,16 @@ def explained(help_):
     return re.findall(r"^  ([a-z-]+) ", help_, re.MULTILINE)
 
 
-def test_help_lists_the_common_targets_and_with_all_every_one(make):
+def test_help_lists_few_targets_the_common_ones_among_them(make):
+    listed = explained(make()[1])
+
+    assert {"setup", "lab", "run", "test"} < {*listed} < {*TARGETS}
+    assert len(listed) <= 12
+
+
+def test_help_with_all_lists_every_target(make):
     assert sorted(explained(make("help", "ALL=1")[1])) == sorted(TARGETS)
     assert len(TARGETS) <= 25
-    assert {"setup", "lab", "run", "test"} < {*explained(make()[1])} < {*TARGETS}
-    assert len(explained(make()[1])) <= 12
 
 
 @pytest.mark.parametrize(
@@ -249,47 +274,48 @@ def test_help_lists_the_common_targets_and_with_all_every_one(make):
 def test_every_target_can_be_made(make, target):
     """Set-up comes first where a target needs what it installs."""
     (make.folder / "lock.txt").touch()
+
     status, would, _ = make("-n", *target.split(), *NAMED)
+
     assert status == 0, would
     assert (SETUP in would.replace(UV, "")) == (target not in {"help", "packages", "lock", "clean"})
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        *(["run", "JOBS=2"], ["gate", "JOBS=2", "REF=HEAD"], ["test", "SUITE=no"]),
-        *(
-            ["versus", "A=a"],
-            ["gate", "REF=missing"],
-            ["check-results"],
-            ["hub"],
-            ["mutants"],
-            ["stick"],
-        ),
+        *("run JOBS=2", "gate JOBS=2 REF=HEAD", "test SUITE=no", "versus A=a", "gate REF=missing"),
+        *("check-results", "hub", "mutants", "stick"),
     ],
 )
-def test_what_is_missing_or_parallel_is_refused(make, arguments):
-    status, _, calls = make(*arguments)
-    assert (status, [call for call in calls if call != SETUP]) == (2, [])
+def test_what_is_missing_or_parallel_is_refused(make, command):
+    status, _, calls = make(*command.split())
+
+    assert status == 2
+    assert [call for call in calls if call != SETUP] == []
 
 
-@pytest.mark.parametrize(
-    "arguments", [["test", "SUITE=foo"], ["test", "ONLY=99"], ["tests", "ONLY=99"]]
-)
-def test_what_there_is_not_cannot_be_tested(make, arguments):
+@pytest.mark.parametrize("command", ["test SUITE=foo", "test ONLY=99", "tests ONLY=99"])
+def test_what_there_is_not_is_refused_before_anything_is_installed_or_run(make, command):
     (make.folder / "notebooks").mkdir(exist_ok=True)
     (make.folder / "notebooks" / "03_see.ipynb").touch()
-    status, printed, calls = make(*arguments)
-    assert (status, calls) == (2, []), "it is said before anything is installed or run"
+
+    status, printed, calls = make(*command.split())
+
+    assert status == 2
+    assert calls == []
     assert "Syntax error" not in printed
-    assert any(name in printed for name in ("03", "lab"))
+    assert any(name in printed for name in ("03", "lab")), "what there is is named"
 
 
 @pytest.mark.parametrize("folder", ["docs", "notebooks", "utils"])
 def test_the_name_of_a_folder_is_no_target(make, folder):
     (make.folder / folder).mkdir(exist_ok=True)
+
     status, printed, calls = make(folder)
-    assert (status, calls) == (2, [])
+
+    assert status == 2
+    assert calls == []
     assert "make help" in printed
 
 
@@ -297,22 +323,28 @@ def test_tests_are_what_test_makes(make):
     assert make("-n", "tests")[1].splitlines() == make("-n", "test")[1].splitlines()
 
 
-def test_a_gate_takes_a_revision(make):
+IDENTITY = ("user.name=nobody", "user.email=nobody@example.org", "commit.gpgsign=false")
+
+
+@pytest.fixture
+def one_commit(make):
+    """The folder of the Makefile as a checkout with one commit."""
     subprocess.run(["git", "init", "--quiet", make.folder], check=True)
-    identity = [
-        "-c",
-        "user.name=nobody",
-        "-c",
-        "user.email=nobody@example.org",
-        "-c",
-        "commit.gpgsign=false",
-    ]
-    subprocess.run(
-        ["git", "-C", make.folder, *identity, "commit", "--quiet", "--allow-empty", "-m", "one"],
-        check=True,
-    )
-    assert make("gate", "REF=HEAD")[2][1].startswith("python -m metallab versus HEAD . ")
-    assert make("gate", "REF=HEAD~1")[2] == [SETUP]
+    options = [word for setting in IDENTITY for word in ("-c", setting)]
+    commit = ["commit", "--quiet", "--allow-empty", "-m", "one"]
+    subprocess.run(["git", "-C", make.folder, *options, *commit], check=True)
+
+
+def test_a_gate_compares_with_a_revision(make, one_commit):
+    _, _, calls = make("gate", "REF=HEAD")
+
+    assert calls[1].startswith("python -m metallab versus HEAD . ")
+
+
+def test_a_gate_compares_with_no_revision_that_is_not_there(make, one_commit):
+    _, _, calls = make("gate", "REF=HEAD~1")
+
+    assert calls == [SETUP]
 
 
 @pytest.mark.parametrize("failing", ["*headless*", "*report*"])
@@ -322,46 +354,69 @@ def test_run_makes_the_report_also_after_a_failure_and_fails(make, failing):
     assert calls[-1] == "python -m metallab report"
 
 
+NARROWED = """import pytest
+
+@pytest.mark.parametrize("x", range(4), ids=["03_see", "03b_more", "04_x", "10_at_03"])
+def test_03_runs(x): pass
+"""
+
+
+def collect(command, folder):
+    """The names in brackets of the tests that a command of pytest's would run."""
+    options = {"-n '2' --dist worksteal": "--collect-only -q", ".venv/bin/python": sys.executable}
+    for old, new in options.items():
+        command = command.replace(old, new)
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take a second to load
+
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=alone, capture_output=True, text=True, check=False
+    )
+    return re.findall(r"\[(.*)\]", done.stdout)
+
+
 @pytest.mark.parametrize("only", ["03", "03b"])
 def test_test_is_narrowed_to_one_notebook(make, only):
     """With the real pytest, which has the last word on what -k means."""
-    tests = "import pytest\n\n@pytest.mark.parametrize('x', range(4), ids={})\ndef test_03_runs(x): pass\n"
-    (make.folder / "tests" / "project" / "test_notebooks.py").write_text(
-        tests.format(["03_see", "03b_more", "04_x", "10_at_03"])
-    )
     command = make("-n", "test", "JOBS=2", f"ONLY={only}")[1].splitlines()[-1]
     for name in re.findall(r"tests/\S+\.py", command):
         (make.folder / name).parent.mkdir(exist_ok=True)
         (make.folder / name).touch()
-    collected = subprocess.run(
-        command.replace("-n '2' --dist worksteal", "--collect-only -q").replace(
-            ".venv/bin/python", sys.executable
-        ),
-        shell=True,
-        cwd=make.folder,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take a second to load
-        capture_output=True,
-        text=True,
-    ).stdout
-    assert [name.partition("_")[0] for name in re.findall(r"\[(.*)\]", collected)] == [only]
+    (make.folder / "tests" / "project" / "test_notebooks.py").write_text(NARROWED)
+
+    collected = collect(command, make.folder)
+
+    assert [name.partition("_")[0] for name in collected] == [only]
 
 
-def test_a_maintainer_s_commands_reach_their_modules(make):
-    assert (
-        make("check-results", "ADD=1", "FILE=c")[2][-1]
-        == "python -m metallab.results.check_results --add c"
-    )
-    assert "python -m metallab.authoring.exercise_cells" in make("-n", "format")[1]
+def test_check_results_adds_a_file(make):
+    _, _, calls = make("check-results", "ADD=1", "FILE=c")
+
+    assert calls[-1] == "python -m metallab.results.check_results --add c"
 
 
-def test_clean_keeps_the_environment_unless_all_shall_go(make):
+def test_format_tidies_exercises(make):
+    assert "python -m metallab.exercise_cells" in make("-n", "format")[1]
+
+
+@pytest.fixture
+def used(make):
+    """The folder of the Makefile with all that runs and set-ups have written."""
     for name in ("build", ".venv-jax", ".venv-coreai", ".venv-python"):
         (make.folder / name).mkdir()
+    return make.folder
+
+
+def test_clean_keeps_the_environment(make, used):
     assert make("clean")[0] == 0
-    assert not (make.folder / "build").exists()
-    assert (make.folder / ".venv").exists()
+
+    assert not (used / "build").exists()
+    assert (used / ".venv").exists()
+
+
+def test_clean_with_all_removes_every_environment(make, used):
     assert make("clean", "ALL=1")[0] == 0
-    assert not list(make.folder.glob(".venv*"))
+
+    assert list(used.glob(".venv*")) == []
 
 
 LOCK_TOOL = """#!/bin/sh
@@ -373,28 +428,65 @@ cat answer.txt > "$2"
 HASH = f"    --hash=sha256:{'0' * 64}"
 
 
-def test_lock_keeps_versions_and_lets_no_host_in(make):
+KEPT = f"kept==1 \\\n{HASH} \\\n{HASH}\n"
+ANSWER = f"{KEPT}new==2 ; sys_platform == 'linux' \\\n{HASH}\n"
+
+
+@pytest.fixture
+def lock(make):
+    """Return a function that makes the locks anew, where what resolves has an answer of ours."""
     (make.folder / ".venv/bin/python").write_text(LOCK_TOOL)
-    lock, answer = make.folder / "lock.txt", make.folder / "answer.txt"
-    kept = f"kept==1 \\\n{HASH} \\\n{HASH}\n"
     for name in LOCKS:
-        (make.folder / name).write_text(kept)
-    answer.write_text(f"{kept}new==2 ; sys_platform == 'linux' \\\n{HASH}\n")
-    status, printed, calls = make("lock")
+        (make.folder / name).write_text(KEPT)
+
+    def make_lock(*arguments, answer=ANSWER):
+        (make.folder / "answer.txt").write_text(answer)
+        return make("lock", *arguments)
+
+    return make_lock
+
+
+def test_a_lock_is_resolved_from_what_was_locked_for_macos_15(make, lock):
+    status, printed, calls = lock()
+
     assert status == 0, printed
-    assert all(call.startswith("15.0 ") for call in calls)
-    assert lock.read_text().endswith(answer.read_text())
+    assert [call for call in calls if not call.startswith("15.0 ")] == []
+    assert (make.folder / "lock.txt").read_text().endswith(ANSWER)
+
+
+def test_the_constraints_are_the_lock_without_its_hashes(make, lock):
+    lock()
+
     constraints = (make.folder / "constraints.txt").read_text()
     assert versions(constraints) == ["kept==1", "new==2 ; sys_platform == 'linux'"]
-    assert "--upgrade" in make("lock", "UPGRADE=1")[2][0].split()
-    some = make("lock", "UPGRADE=kept new")[2][0].split()
-    assert "--upgrade-package kept --upgrade-package new" in " ".join(some)
-    assert "--upgrade" not in some
-    written = lock.read_text()
-    for bad in ("--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"):
-        answer.write_text(f"{kept}{bad}\n")
-        assert make("lock")[0] != 0
-        assert lock.read_text() == written
+
+
+@pytest.mark.parametrize(
+    ("upgrade", "options"),
+    [
+        ("UPGRADE=", set()),
+        ("UPGRADE=1", {"--upgrade"}),
+        ("UPGRADE=kept new", {"--upgrade-package kept", "--upgrade-package new"}),
+    ],
+    ids=["none", "all", "two packages"],
+)
+def test_what_is_upgraded_is_what_was_asked_for(lock, upgrade, options):
+    _, _, calls = lock(upgrade)
+
+    found = re.findall(r"--upgrade(?:-package \w+)?(?= |$)", calls[0])
+    assert set(found) == options
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--index-url https://example.org/simple", "kept @ file:///somewhere/kept.whl"],
+    ids=["an index", "a path"],
+)
+def test_a_lock_that_names_a_host_or_a_path_is_refused_and_the_old_one_stays(make, lock, line):
+    status, _, _ = lock(answer=f"{KEPT}{line}\n")
+
+    assert status != 0
+    assert (make.folder / "lock.txt").read_text() == KEPT
 
 
 # ---------------------------------------------------------------- continuous integration
@@ -423,29 +515,40 @@ def test_another_word_for_strict_is_refused(make, told):
     assert "STRICT is" in printed
 
 
-def test_ci_fails_where_a_command_does_and_says_which(tmp_path):
-    """Also where it is started elsewhere."""
+CI_COMMANDS = {"test STRICT=1": "x", "test SUITE=cpu": "xcpu", "test SUITE=torch": "xtorch"}
+"""What continuous integration makes, and what the Makefile below compares with what shall fail."""
+
+
+@pytest.fixture
+def run_ci(tmp_path):
+    """Return a function that runs continuous integration where one command fails, from another folder."""
     (tmp_path / ".ci").mkdir()
     script = Path(shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci"))
     (tmp_path / "Makefile").write_text("a-torch:\ntest:\n\t@test '$(FAILING)' != 'x$(SUITE)'\n")
+
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("clang++-19", "qemu-x86_64"):
         (programs / name).symlink_to(shutil.which("sh"))
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
-    }
-    for failing in ("", *CI_COMMANDS.values()):
-        variables = inherited | {"PATH": f"{programs}:{os.environ['PATH']}", "FAILING": failing}
-        done = subprocess.run(
-            [script], cwd="/", env=variables, capture_output=True, text=True, timeout=600
+    of_make = ("MAKE", "MFLAGS")
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(of_make)}
+
+    def run(failing):
+        given = alone | {"PATH": f"{programs}:{os.environ['PATH']}", "FAILING": failing}
+        return subprocess.run(
+            [script], cwd="/", env=given, capture_output=True, text=True, timeout=600, check=False
         )
-        assert (done.returncode != 0) == bool(failing)
-        closing = {
-            f"make {name}: {'FAILED' if failing == suite else 'passed'}"
-            for name, suite in CI_COMMANDS.items()
-        }
-        assert {*done.stdout.splitlines()[-len(CI_COMMANDS) :]} == closing
+
+    return run
 
 
-CI_COMMANDS = {"test STRICT=1": "x", "test SUITE=cpu": "xcpu", "test SUITE=torch": "xtorch"}
+@pytest.mark.parametrize("failing", ["", *CI_COMMANDS.values()], ids=["none", *CI_COMMANDS])
+def test_ci_fails_where_a_command_does_and_says_which(run_ci, failing):
+    done = run_ci(failing)
+
+    assert (done.returncode != 0) == bool(failing)
+    ended = {
+        name: "FAILED" if failing == suite else "passed" for name, suite in CI_COMMANDS.items()
+    }
+    closing = done.stdout.splitlines()[-len(CI_COMMANDS) :]
+    assert {*closing} == {f"make {name}: {outcome}" for name, outcome in ended.items()}
