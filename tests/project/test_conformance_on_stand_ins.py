@@ -54,12 +54,12 @@ def put(folder: Path, **programs: str) -> None:
 def mac(tmp_path, monkeypatch):
     """A folder to work in, with stand-ins for Apple's programs on PATH."""
     monkeypatch.chdir(tmp_path)
-    bin = tmp_path / "bin"
-    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
+    programs = tmp_path / "bin"
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     flags = " ".join(test_converting.FLAGS)
 
     put(
-        bin,
+        programs,
         clang="echo Apple clang version 17.0.0",
         metal='[ "$1" = -Wall ] || echo Apple metal version 32023; exit 0',
         metallib="echo metallib",
@@ -75,7 +75,7 @@ def mac(tmp_path, monkeypatch):
         log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 600",
     )
 
-    return types.SimpleNamespace(bin=bin, folder=tmp_path)
+    return types.SimpleNamespace(bin=programs, folder=tmp_path)
 
 
 def well(**results):

@@ -7,6 +7,7 @@ other device, too. `headless` itself fails a notebook in which any code cell was
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -14,6 +15,8 @@ import shutil
 import symtable
 import sys
 import warnings
+from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import nbformat
@@ -63,23 +66,45 @@ def is_code(cell):
     return cell.cell_type == "code"
 
 
+@functools.cache
+def read_page(path):
+    """A page to be looked at; `nbformat.read` gives one that may be changed."""
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return list(filter(is_code, read_page(path).cells))
+
+
+def sources_of(path):
+    """The source of each cell by its id."""
+    return {cell.id: cell.source for cell in read_page(path).cells}
+
+
+def executed_cells(result):
+    """The cells of an executed page by their ids."""
+    return {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
+
+
+def shown_by(result):
+    """What each cell of an executed page shows, by its id."""
+    return {name: str(cell.get("outputs")) for name, cell in executed_cells(result).items()}
+
+
+@functools.cache
 def global_names(source):
     """The global names that a cell assigns, and those that it uses."""
     top = symtable.symtable(TransformerManager().transform_cell(source), "cell", "exec")
-    assigned = {
-        symbol.get_name()
-        for symbol in top.get_symbols()
-        if symbol.is_assigned() or symbol.is_imported()
-    }
-    used, tables = (
-        {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()},
-        top.get_children(),
-    )
+    symbols = top.get_symbols()
+    assigned = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
+    used = {each.get_name() for each in symbols if each.is_referenced()}
+
+    tables = top.get_children()
     while tables:
         table = tables.pop()
         used |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
         tables += table.get_children()
-    return assigned, used
+    return frozenset(assigned), frozenset(used)
 
 
 @pytest.fixture(scope="session")
@@ -89,21 +114,7 @@ def kind():
 
 
 ON_THE_DEVICE = [
-    "02",
-    "11",
-    "13",
-    "17",
-    "21",
-    "22",
-    "24",
-    "31",
-    "32",
-    "41",
-    "44",
-    "52",
-    "54",
-    "61",
-    "65",
+    *("02", "11", "13", "17", "21", "22", "24", "31", "32", "41", "44", "52", "54", "61", "65"),
 ]
 """About half of the pages, so that both are tried; those that measure nothing on the simulated GPU are among them."""
 
@@ -124,145 +135,254 @@ NIGHTLY = [
 ]
 
 
+@dataclass
+class Run:
+    """A page that was executed with wrong answers to its exercises behind its last cell."""
+
+    path: Path
+    page: nbformat.NotebookNode
+    device: str
+    folder: Path
+    result: headless.NotebookResult
+
+    @functools.cached_property
+    def cells(self):
+        """The executed cells by their ids."""
+        return executed_cells(self.result)
+
+    @functools.cached_property
+    def saved(self):
+        """The records that the page has saved."""
+        return records.load(self.folder / "results" / f"{self.path.stem}.json")
+
+    @property
+    def wrong(self):
+        """The checks of wrong answers."""
+        return [name for name in self.cells if name.startswith("check-wrong-")]
+
+    @property
+    def raised(self):
+        """The name of the error that each cell ended with, of those that did."""
+        ended = {name: error_of(cell) for name, cell in self.cells.items()}
+        return {name: error.ename for name, error in ended.items() if error is not None}
+
+
+def answers_to_try(stub, mistakes):
+    """Yield the answers to an exercise that are to be tried, by name: the stub, and what is wrong."""
+    yield "untouched", stub
+    shorter = [stub.replace(*each) for each in (("...", "None"), RAISES) if each[0] in stub]
+    for number, mistake in enumerate([*mistakes, *shorter]):
+        yield f"wrong-{number}", mistake
+
+
+def append_answers(page, path):
+    """Append to a page each exercise again, untouched and with a plausible mistake, and its check."""
+    sources = {cell.id: cell.source for cell in page.cells}
+
+    for solution, mistakes in wrong_answers(path).items():
+        number = solution.removeprefix("solution-")
+        for name, answer in answers_to_try(sources[f"exercise-{number}"], mistakes):
+            check = f"check-{name}-of-{number}"
+            page.cells.append(new_code_cell(answer, id=f"{name}-of-{number}"))
+            page.cells.append(new_code_cell(sources[f"check-{number}"], id=check))
+
+
+def execute(path, device, folder):
+    """Run a page with wrong answers behind it."""
+    page = nbformat.read(path, as_version=4)
+    append_answers(page, path)
+    longer = folder / path.name
+    nbformat.write(page, longer)
+
+    out = folder / "out"
+    result = run_notebook(longer, device=device, out=out, allow_errors=True, **LIMITS)
+    if result.lacking:
+        warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
+    return Run(path, page, device, out, result)
+
+
+def skip_what_could_not_run(run):
+    """End the test where this machine lacks what the page needs, and the page says so."""
+    result, skip = run.result, run.page.metadata.metallab.get("skip", {})
+
+    absent = [tool for tool in needs.missing(skip.get("without", [])) if tool.may_be_absent]
+    if absent or run.device in skip.get("device", []):
+        assert result.status == "skipped"
+        assert result.reason == notebook.skip_reason(run.page, run.device)
+        pytest.skip(result.reason)
+
+    if os.environ.get("METALLAB_TEST_STRICT") == "1":
+        assert not result.lacks_required, f"with STRICT=1 a page runs whole: {result.lacking}"
+    if result.executed == 0 and result.status == "incomplete":
+        pytest.skip(result.reason)
+
+
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=NIGHTLY)], ids=["own", "other"])
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_path):
     """The page as it is; behind its last cell each exercise again, untouched and with a plausible mistake.
 
-    One run for three questions: executing a page is what this file spends its time on.
+    One run for all that is asked of it, because executing pages is what this file spends its time on.
     """
-    page = nbformat.read(path, as_version=4)
-    device, skip = devices_of(page, path, kind)[turn], page.metadata.metallab.get("skip", {})
-    cells = {cell.id: cell for cell in page.cells}
-    wanted = {}
-    for solution, mistakes in wrong_answers(path).items():
-        number = solution.removeprefix("solution-")
-        stub = cells[f"exercise-{number}"].source
-        mistakes = [
-            *mistakes,
-            *(stub.replace(*each) for each in (("...", "None"), RAISES) if each[0] in stub),
-        ]
-        for name, answer in [
-            ("untouched", stub),
-            *((f"wrong-{n}", mistake) for n, mistake in enumerate(mistakes)),
-        ]:
-            page.cells.append(new_code_cell(answer, id=f"{name}-of-{number}"))
-            page.cells.append(
-                new_code_cell(cells[f"check-{number}"].source, id=f"check-{name}-of-{number}")
-            )
-        wanted |= {f"check-wrong-{n}-of-{number}": "WrongAnswer" for n, _ in enumerate(mistakes)}
-    longer = tmp_path / path.name
-    nbformat.write(page, longer)
-    result = run_notebook(longer, device=device, out=tmp_path / "out", allow_errors=True, **LIMITS)
-    if result.lacking:
-        warnings.warn(f"{path.stem} is incomplete: {result.lacking}", stacklevel=1)
-    absent = [tool for tool in needs.missing(skip.get("without", [])) if tool.may_be_absent]
-    if absent or device in skip.get("device", []):
-        assert (result.status, result.reason) == ("skipped", notebook.skip_reason(page, device))
-        pytest.skip(result.reason)
-    if os.environ.get("METALLAB_TEST_STRICT") == "1":
-        assert not result.lacks_required, f"with STRICT=1 a page runs whole: {result.lacking}"
-    if result.executed == 0 and result.status == "incomplete":
-        pytest.skip(result.reason)
-    ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
-    raised = {name: error for name, cell in ran.items() if (error := error_of(cell)) is not None}
-    assert raised == wanted, (
-        f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.notebook}"
-    )
-    for name in wanted:
-        error = next(output for output in ran[name].outputs if output.output_type == "error")
-        assert error.traceback == [f"WrongAnswer: {error.evalue}"], (
-            "a learner sees more than message and hint"
-        )
-        assert len(error.evalue.splitlines()) <= 3, f"{name} takes many lines: {error.evalue}"
-        if RAISES[1] in ran[name.removeprefix("check-")].source:
-            assert re.search(
-                r"OSError: all .*\nLine \d+ of your cell: raise OSError", error.evalue
-            ), error.evalue
+    device = devices_of(nbformat.read(path, as_version=4), path, kind)[turn]
+    run = execute(path, device, tmp_path)
+    skip_what_could_not_run(run)
+
+    result = run.result
+    told = f"{result.reason}\n{result.traceback}\nthe partial notebook: {result.notebook}"
+    assert run.raised == dict.fromkeys(run.wrong, "WrongAnswer"), told
     assert result.executed == result.cells > 0
-    assert scope.not_shown(path.stem, ran) == []
-    assert_captions(nbformat.read(result.notebook, 4))
-    untouched = [
-        judgement.of_cell(cell) for name, cell in ran.items() if name.startswith("check-untouched-")
-    ]
-    assert {judged and judged.outcome for judged in untouched} == {"not attempted"}
-    outcomes = {check.outcome for check in progress.read_checks({"cells": list(ran.values())})}
-    assert outcomes <= {"right", "open", "not judged"}
-    saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
-    assert all(record.measurement.mode == "fast" for record in saved)
-    assert records.headline_of(saved), "a name in metadata.metallab.headline that no cell makes"
-    compared = {of.variant for record in saved if (of := record.comparison)}
-    expected = {each.variant for each in notebook.expectations(page)}  # fast mode has fewer sizes
-    assert expected <= compared, "a cell expects something of a variant that the page has not"
-    told = {name: speed_ups for name, cell in ran.items() if (speed_ups := speed_ups_in(cell))}
-    assert not told, (
-        "what the report withholds, as of fast mode or a busy machine, the page withholds"
+    assert [fault for find in FAULTS for fault in find(run)] == []
+
+
+# ---- what may be wrong with a page that ran: each yields the faults ------------------------------------------------
+
+
+def find_long_errors(run):
+    """A learner sees of a wrong answer a message and, if asked for, a hint; of an error its line as well."""
+    for name in run.wrong:
+        error = error_of(run.cells[name])
+        if error.traceback != [f"WrongAnswer: {error.evalue}"]:
+            yield f"{name}: a learner sees more than message and hint"
+        if len(error.evalue.splitlines()) > 3:
+            yield f"{name} takes many lines: {error.evalue}"
+
+        does_raise = RAISES[1] in run.cells[name.removeprefix("check-")].source
+        told = r"OSError: all .*\nLine \d+ of your cell: raise OSError"
+        if does_raise and not re.search(told, error.evalue):
+            yield f"{name} does not say in which line: {error.evalue}"
+
+
+def find_rows_not_shown(run):
+    """A page shows the subjects that it says it shows."""
+    return scope.not_shown(run.path.stem, run.cells)
+
+
+def find_missing_words(run):
+    """Each picture has words, and its caption behind it."""
+    for cell, following in itertools.pairwise(run.cells.values()):
+        shown = pictures_of(cell)
+        if not all(shown):
+            yield f"{cell.id} shows a picture without words"
+        if shown and "caption" not in following.metadata.get("tags", []):
+            yield f"no caption behind {cell.id}"
+
+
+def find_judged_stubs(run):
+    """An exercise that nobody has touched is not attempted."""
+    untouched = {
+        name: cell for name, cell in run.cells.items() if name.startswith("check-untouched-")
+    }
+    for name, cell in untouched.items():
+        judged = judgement.of_cell(cell)
+        if judged is None or judged.outcome != "not attempted":
+            yield f"{name}: {judged}"
+
+
+def find_solutions_that_are_not_right(run):
+    """A page's own solutions are right, or open where the machine's clock decides."""
+    for judged in progress.read_checks({"cells": list(run.cells.values())}):
+        if judged.outcome not in {"right", "open", "not judged"}:
+            yield f"{judged.exercise}: {judged.outcome}"
+
+
+def find_lost_results(run):
+    """What was measured is saved: in fast mode, with a headline, with what a cell expects of a variant."""
+    wrong = {each.measurement.mode for each in run.saved} - {"fast"}
+    yield from (f"a result of {mode} mode" for mode in wrong)
+    if not records.headline_of(run.saved):
+        yield "a name in metadata.metallab.headline that no cell makes"
+
+    compared = {of.variant for record in run.saved if (of := record.comparison)}
+    expected = {
+        each.variant for each in notebook.expectations(run.page)
+    }  # fast mode has fewer sizes
+    yield from (
+        f"a cell expects something of {name}, a variant that the page has not"
+        for name in expected - compared
     )
-    if device != "sim":
+
+
+def find_told_speed_ups(run):
+    """What the report withholds, as of fast mode or a busy machine, the page withholds."""
+    for name, cell in run.cells.items():
+        if speed_ups := speed_ups_in(cell):
+            yield f"{name} tells {speed_ups}"
+
+
+def find_simulated_times(run):
+    """A page on the simulated GPU says so, and its times are compared with none."""
+    if run.device != "sim":
         return
-    assert "SIMULATED" in "".join(str(cell.outputs) for cell in ran.values() if is_code(cell))
-    simulated = [record for record in saved if record.measurement.simulated]
-    assert simulated or path.stem.startswith("00"), "nothing was measured on the simulated GPU"
-    compared = [record.comparison for record in simulated if record.comparison]
-    assert all(c.median is None for c in compared), "a time of the simulation was compared"
+    if "SIMULATED" not in "".join(str(cell.get("outputs")) for cell in run.cells.values()):
+        yield "nothing says that it was simulated"
+
+    simulated = [record for record in run.saved if record.measurement.simulated]
+    if not simulated and not run.path.stem.startswith("00"):
+        yield "nothing was measured on the simulated GPU"
+    for record in simulated:
+        if record.comparison and record.comparison.median is not None:
+            yield f"a time of the simulation was compared: {record.comparison.variant}"
+
+
+FAULTS = (
+    find_long_errors,
+    find_rows_not_shown,
+    find_missing_words,
+    find_judged_stubs,
+    find_solutions_that_are_not_right,
+    find_lost_results,
+    find_told_speed_ups,
+    find_simulated_times,
+)
+
+
+# ---- pages that are changed, and run ------------------------------------------------------------------------------
+
+
+PLANTED_BUSY = (
+    "from types import SimpleNamespace\n"
+    "from metallab import timing\n"
+    "from metallab.timing import budget, comparing, measuring, rounds, sampler, verdicts\n"
+    "for module in (comparing, measuring, rounds, sampler):\n"
+    "    module.mode = SimpleNamespace(current=lambda: 'full')\n"
+    "timing.BackgroundLoad.cores = lambda self: 2.0\n"
+    "verdicts.DRIFT = 1e9\n"
+    "timing.FAST = budget.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
+)
+"""A machine with other work, where the timer takes its few samples for full mode."""
 
 
 @pytest.mark.nightly
 def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
-    """Notebook 64 where the timer takes its few samples for full mode."""
-    planted = (
-        "from types import SimpleNamespace\n"
-        "from metallab import timing\n"
-        "from metallab.timing import budget, comparing, measuring, rounds, sampler, verdicts\n"
-        "for module in (comparing, measuring, rounds, sampler):\n"
-        "    module.mode = SimpleNamespace(current=lambda: 'full')\n"
-        "timing.BackgroundLoad.cores = lambda self: 2.0\n"
-        "verdicts.DRIFT = 1e9\n"
-        "timing.FAST = budget.FAST = timing.Budget(min_samples=8, max_samples=8)\n"
-    )
+    """Notebook 64, by the rule of the report."""
     path = paths.NOTEBOOKS / "64_compare_machines.ipynb"
-    setup = next(
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
-    )
-    result = run_apart(
-        path, kind, tmp_path, replace={"setup": setup.replace("lab = ", f"{planted}lab = ")}
-    )
+    setup = sources_of(path)["setup"].replace("lab = ", f"{PLANTED_BUSY}lab = ")
+
+    result = run_apart(path, kind, tmp_path, replace={"setup": setup})
+
     assert result.status == "passed", result.reason
-    ran = {cell.id: cell for cell in nbformat.read(result.notebook, 4).cells}
+    ran = executed_cells(result)
     assert "busy machine" in ran["product"].outputs[0].text
     assert "here, " not in ran["measure-read"].outputs[0].text
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     reasons = {record.withheld.reason for record in saved if not record.measurement.simulated}
-    assert reasons == {"busy machine"}, "the report's rule is the page's"
-
-
-def test_no_page_asks_for_a_speed_up_before_its_sentinel_knows():
-    """A sentinel that is opened by hand stays open over cells, and what it watches could not be asked."""
-    for path in NOTEBOOKS:
-        for cell in filter(is_code, nbformat.read(path, as_version=4).cells):
-            opened = cell.source.count("timing.sentinel(")
-            assert opened == len(
-                re.findall(
-                    r"^with timing\.sentinel\(|^    with timing\.sentinel\(", cell.source, re.M
-                )
-            ), (
-                f"{path.name}, {cell.id}: write `with timing.sentinel(...) as watch:` in the cell that measures"
-            )
+    assert reasons == {"busy machine"}
 
 
 @pytest.mark.nightly
 def test_page_12_is_incomplete_without_an_apple_gpu(tmp_path):
     """Most of its cells want one, and what they made is used in nearly all of the others."""
     path = paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb"
-    setup = next(
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "setup"
-    )
     planted = (
         "import dataclasses\nfrom metallab import needs\n"
         "absent = dataclasses.replace(needs.TOOLS['apple-gpu'], is_here=lambda: False, fix=lambda: 'buy one')\n"
         "needs.TOOLS['apple-gpu'] = absent\n"
     )
-    result = run_apart(path, "cpu", tmp_path, replace={"setup": setup + "\n" + planted})
+    setup = f"{sources_of(path)['setup']}\n{planted}"
+
+    result = run_apart(path, "cpu", tmp_path, replace={"setup": setup})
+
     assert result.status == "incomplete", result.reason
     assert {gap["fix"] for gap in result.not_run} == {"buy one"}
 
@@ -271,57 +391,109 @@ def test_page_12_is_incomplete_without_an_apple_gpu(tmp_path):
 def test_a_student_copy_runs_to_its_end(kind, tmp_path):
     """One for all of them: the next test shows that no page needs its solutions."""
     (copy,), _ = workshop.make([paths.NOTEBOOKS / "01_time_it_right.ipynb"], tmp_path / "workshop")
+
     result = run_apart(copy, kind, tmp_path)
+
     assert result.status == "passed", result.reason
+
+
+# ---- pages as they are written ------------------------------------------------------------------------------------
+
+
+def uses_of_solutions(path):
+    """Yield cells that use what a solution assigns, but for its stub and its check."""
+    sources = {cell.id: cell.source for cell in code_cells(path)}
+    for name in wrong_answers(path):
+        own = {name, name.replace("solution", "exercise"), name.replace("solution", "check")}
+        assigned, _ = global_names(sources[name])
+        for other in sources.keys() - own:
+            its_own, used = global_names(sources[other])
+            if shared := (used - its_own) & assigned:
+                yield f"{other} uses {set(shared)} of {name}"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_only_its_check_needs_an_exercise(path):
     """What a student leaves open is used nowhere else, so that a student copy runs to its end."""
-    cells = {c.id: c.source for c in nbformat.read(path, as_version=4).cells if is_code(c)}
-    for name in wrong_answers(path):
-        own = {name, name.replace("solution", "exercise"), name.replace("solution", "check")}
-        assigned, _ = global_names(cells[name])
-        for other in cells.keys() - own:
-            its_own, used = global_names(cells[other])
-            assert not (used - its_own) & assigned, (
-                f"{other} uses {(used - its_own) & assigned} of {name}"
-            )
+    assert list(uses_of_solutions(path)) == []
+
+
+OPENED = re.compile(r"^(?:    )?with timing\.sentinel\(", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_no_page_asks_for_a_speed_up_before_its_sentinel_knows(path):
+    """A sentinel that is opened by hand stays open over cells, and what it watches could not be asked."""
+    assert [
+        cell.id
+        for cell in code_cells(path)
+        if cell.source.count("timing.sentinel(") != len(OPENED.findall(cell.source))
+    ] == [], "write `with timing.sentinel(...) as watch:` in the cell that measures"
 
 
 OF_PUZZLES = ("20", "21", "22")
 """Pages whose puzzles are checked by themselves."""
 
+ASKING = [path for path in NOTEBOOKS if path.stem[:2] not in OF_PUZZLES]
+"""Pages whose exercises are asked about by a function of `metallab.exercises`."""
+
+
+def number_of(path):
+    return path.stem[:2]
+
+
+def count_exercises(path):
+    return sum(name.startswith("check-") for name in sources_of(path))
+
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_a_check_is_one_line_behind_its_stub_and_nothing_is_folded_but_solutions(path):
-    """The line names the page's own exercise, and nothing on the page has the name of what checks."""
-    number, cells = path.stem[:2], nbformat.read(path, as_version=4).cells
-    roles = [cell.id for cell in cells if cell.id.startswith(("exercise-", "solution-", "check-"))]
-    count = len(roles) // 3
-    in_order = [
-        f"{role}-{n}" for n in range(1, count + 1) for role in ("exercise", "solution", "check")
+def test_an_exercise_is_a_stub_then_its_solution_then_its_check(path):
+    roles = ("exercise", "solution", "check")
+    ids = [
+        name for name in sources_of(path) if name.startswith(tuple(f"{role}-" for role in roles))
     ]
-    assert roles == in_order
 
-    for cell in cells:
-        is_solution = cell.id.startswith("solution-")
-        assert bool(cell.metadata.get("jupyter", {}).get("source_hidden")) == is_solution, cell.id
-        if cell.id.startswith("check-"):
-            assert len(cell.source.splitlines()) == 1
-    if number in OF_PUZZLES:
-        return
+    numbers = range(1, count_exercises(path) + 1)
+    assert ids == [f"{role}-{number}" for number in numbers for role in roles]
 
-    for n in range(1, count + 1):
-        line = next(cell.source for cell in cells if cell.id == f"check-{n}")
-        assert line.startswith(f'check("{number}.{n}", ')
-        assert judging.find_exercise(f"{number}.{n}").hint
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_solutions_are_folded_and_nothing_else(path):
+    cells = read_page(path).cells
+    folded = [cell.id for cell in cells if cell.metadata.get("jupyter", {}).get("source_hidden")]
+
+    assert folded == [cell.id for cell in cells if cell.id.startswith("solution-")]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_a_check_is_one_line(path):
+    checks = {name: text for name, text in sources_of(path).items() if name.startswith("check-")}
+
+    assert [name for name, text in checks.items() if len(text.splitlines()) != 1] == []
+
+
+@pytest.mark.parametrize("path", ASKING, ids=notebook_id)
+def test_a_check_names_the_pages_own_exercise_which_has_a_hint(path):
+    sources = sources_of(path)
+    names = {n: f"{number_of(path)}.{n}" for n in range(1, count_exercises(path) + 1)}
+
+    begins = {n: sources[f"check-{n}"].startswith(f'check("{name}", ') for n, name in names.items()}
+    assert [n for n, does in begins.items() if not does] == []
+    assert [name for name in names.values() if not judging.find_exercise(name).hint] == []
+
+
+@pytest.mark.parametrize("path", ASKING, ids=notebook_id)
+def test_no_exercise_is_asked_about_that_the_page_has_not(path):
     with pytest.raises(LookupError):
-        judging.find_exercise(f"{number}.{count + 1}")
-    made = [
-        global_names(cell.source)[0] for cell in filter(is_code, cells) if cell.id != "own-check"
-    ]
-    assert not {"check", "hint"} & set().union(*made)
+        judging.find_exercise(f"{number_of(path)}.{count_exercises(path) + 1}")
+
+
+@pytest.mark.parametrize("path", ASKING, ids=notebook_id)
+def test_nothing_on_a_page_has_the_name_of_what_checks(path):
+    made = {cell.id: global_names(cell.source)[0] for cell in code_cells(path)}
+    made.pop("own-check", None)  # which imports both
+
+    assert [name for name, names in made.items() if names & {"check", "hint"}] == []
 
 
 def is_elsewhere(source: str) -> bool:
@@ -337,62 +509,85 @@ def brought_back(source: str) -> set[str]:
     return set(re.match("%%isolated((?: [a-z_0-9]+)*)", first)[1].split())
 
 
+def names_of_other_kernels(path):
+    """Yield cells that use names of another kernel, which no cell gives to theirs."""
+    here, there = set(), set()
+    for cell in code_cells(path):
+        if cell.source.startswith("%%"):
+            continue
+
+        assigned, used = global_names(cell.source)
+        is_there = is_elsewhere(cell.source)
+        others = (here - there) if is_there else (there - here)
+        if strange := (used - assigned) & others:
+            yield f"{cell.id} uses {strange}: name it in the first line of the marked cell"
+
+        here |= brought_back(cell.source) if is_there else assigned
+        there |= assigned if is_there else set()
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_a_marked_cell_shares_only_what_it_names(path):
     """So that a page runs beside an NVIDIA GPU, too, where its marked cells have a kernel of their own."""
-    here, there = set(), set()
-    for cell in nbformat.read(path, as_version=4).cells:
-        if not is_code(cell) or cell.source.startswith("%%"):
+    assert list(names_of_other_kernels(path)) == []
+
+
+def uses_of_deeper(path):
+    """Yield exercises that use a name which is made only under "Deeper"."""
+    is_deeper, made, made_deeper = False, set(), set()
+    for cell in read_page(path).cells:
+        if not is_code(cell):
+            headings = re.findall("^## .*", cell.source, re.MULTILINE)
+            is_deeper = headings[-1].startswith("## Deeper") if headings else is_deeper
             continue
+
         assigned, used = global_names(cell.source)
-        used -= assigned
         if is_elsewhere(cell.source):
-            assert not used & (here - there), f"{cell.id} uses {used & (here - there)} of others"
-            there |= assigned
-            here |= brought_back(cell.source)
+            assigned, used = brought_back(cell.source), set()
+        if is_deeper:
+            made_deeper |= assigned
             continue
-        assert not used & (there - here), f"{cell.id} uses {used & (there - here)}: name it"
-        here |= assigned
+
+        is_exercise = cell.id.startswith(("exercise", "solution", "check"))
+        missing = (used & made_deeper) - made - assigned
+        if is_exercise and missing:
+            yield f"{cell.id} uses {set(missing)}"
+        made |= assigned
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_exercises_need_nothing_that_is_deeper(path):
     """Who leaves "Deeper" for later can do the exercises: no name that is made only there."""
-    deeper, made, made_deeper = False, set(), set()
-    for cell in nbformat.read(path, as_version=4).cells:
-        if not is_code(cell):
-            for heading in re.findall("^## .*", cell.source, re.MULTILINE):
-                deeper = heading.startswith("## Deeper")
-            continue
-        assigned, used = global_names(cell.source)
-        if is_elsewhere(cell.source):
-            assigned, used = brought_back(cell.source), set()
-        if deeper:
-            made_deeper |= assigned
-            continue
-        if cell.id.startswith(("exercise", "solution", "check")):
-            missing = (used & made_deeper) - made - assigned
-            assert not missing, f"{cell.id} uses {missing}, which only Deeper makes"
-        made |= assigned
+    assert list(uses_of_deeper(path)) == []
+
+
+@pytest.fixture
+def break_compiler(tmp_path, monkeypatch):
+    """Return a function that makes g++ fail at a file, with nothing built so far."""
+
+    def put(file):
+        fails = f'case "$*" in *{file}*) exit 1;; esac'
+        compiler = tmp_path / "g++"
+        compiler.write_text(f'#!/bin/sh\n{fails}\nexec {shutil.which("g++")} "$@"\n')
+        compiler.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
+
+    return put
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
-@pytest.mark.parametrize("breaks", ["accelerator.cpp", "device.cpp"])
-def test_a_kernel_is_not_judged_without_the_simulated_gpu(breaks, tmp_path, monkeypatch):
-    """Exercise 1 of notebook 23 where g++ fails at a part of the device: a right answer is not called wrong."""
-    compiler = tmp_path / "g++"
-    compiler.write_text(
-        f'#!/bin/sh\ncase "$*" in *{breaks}*) exit 1;; esac\nexec {shutil.which("g++")} "$@"\n'
-    )
-    compiler.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
-    page = nbformat.read(paths.NOTEBOOKS / "23_launch_a_kernel_from_pytorch.ipynb", as_version=4)
-    cells = {cell.id: cell.source for cell in page.cells}
+@pytest.mark.parametrize("part", ["accelerator.cpp", "device.cpp"])
+def test_a_kernel_is_not_judged_without_the_simulated_gpu(break_compiler, part):
+    """Exercise 1 of notebook 23, where a part of the device cannot be built: a right answer is not called wrong."""
+    break_compiler(part)
+    sources = sources_of(paths.NOTEBOOKS / "23_launch_a_kernel_from_pytorch.ipynb")
     space = {"check": check}
-    exec(cells["solution-1"], space)
-    judged = eval(cells["check-1"], space)
+
+    exec(sources["solution-1"], space)
+    judged = eval(sources["check-1"], space)
+
     assert judged.outcome == "not judged"
     assert "Simulation" in judged
 
@@ -408,54 +603,51 @@ PLANTED_RELU = (
 def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
     """Notebook 54 on such a device: tables, comparisons and advice all say so."""
     path = paths.NOTEBOOKS / "54_look_into_tensorflow_graphs.ipynb"
-    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
-    changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
-    magic, source = cells["right-patterns"].split("\n", 1)
-    changed["right-patterns"] = f"{magic}\n{PLANTED_RELU}{source}"
-    result = run_apart(path, kind, tmp_path, replace=changed)
-    assert result.status == "passed", result.reason
-    outputs = {
-        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
+    sources = sources_of(path)
+    magic, patterns = sources["right-patterns"].split("\n", 1)
+    changed = {
+        "setup": sources["setup"].replace("lab = ", f"{PLANTED_RELU}lab = "),
+        "right-patterns": f"{magic}\n{PLANTED_RELU}{patterns}",
     }
-    assert "WRONG: predict: off by 5" in outputs["idea-read-run"]
-    assert "WRONG: a training step: off by" in outputs["idea-check-code"]
-    assert "WRONG in graph" in outputs["right-table"]
-    assert "outputs differ: the baseline's is wrong" in outputs["brings-measure"]
-    assert "WRONG on " in outputs["right-advice"]
-    assert "now agrees: conv2d" in outputs["workaround-effect"], "the fault was not planted there"
+
+    result = run_apart(path, kind, tmp_path, replace=changed)
+
+    assert result.status == "passed", result.reason
+    shown = shown_by(result)
+    assert "WRONG: predict: off by 5" in shown["idea-read-run"]
+    assert "WRONG: a training step: off by" in shown["idea-check-code"]
+    assert "WRONG in graph" in shown["right-table"]
+    assert "outputs differ: the baseline's is wrong" in shown["brings-measure"]
+    assert "WRONG on " in shown["right-advice"]
+    assert "now agrees: conv2d" in shown["workaround-effect"], "the fault was not planted there"
 
 
 @pytest.mark.nightly
 def test_keras_gets_no_speed_up_on_a_wrong_device(kind, tmp_path):
     """Notebook 53 where gradients and losses of a graph are those of another network."""
     path = paths.NOTEBOOKS / "53_train_keras_in_mixed_precision.ipynb"
-    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
-    changed = {"setup": cells["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")}
-    result = run_apart(path, kind, tmp_path, replace=changed)
+    setup = sources_of(path)["setup"].replace("lab = ", f"{PLANTED_RELU}lab = ")
+
+    result = run_apart(path, kind, tmp_path, replace={"setup": setup})
+
     assert result.status == "passed", result.reason
-    outputs = {
-        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
-    }
-    assert "outputs differ: the baseline's is wrong" in outputs["brings-measure"]
+    assert "outputs differ: the baseline's is wrong" in shown_by(result)["brings-measure"]
 
 
 def magic_and_text(page: str, cell_id: str) -> tuple[str, str]:
     """A cell ``%%isolated``: its first line, and what runs in a process of its own."""
-    cells = {
-        cell.id: cell.source for cell in nbformat.read(paths.NOTEBOOKS / page, as_version=4).cells
-    }
-    magic, text = cells[cell_id].split("\n", 1)
+    magic, text = sources_of(paths.NOTEBOOKS / page)[cell_id].split("\n", 1)
     return magic, text
 
 
-def recipe_of_04b() -> list[str]:
+def recipe_of_24() -> list[str]:
     cells = ("recipe", "recipe-operator", "recipe-gradient", "recipe-autograd")
     return [magic_and_text("24_make_it_an_operator.ipynb", cell)[1] for cell in cells]
 
 
-def test_the_recipe_of_04b_is_imported_without_a_gpu():
+def test_the_recipe_of_24_is_imported_without_a_gpu():
     """It compiles when it is first called, and computes on the CPU."""
-    text = "\n".join(cell.partition("    on_gpu")[0] for cell in recipe_of_04b())
+    text = "\n".join(cell.partition("    on_gpu")[0] for cell in recipe_of_24())
     outcome = isolated.run(f"{text}\nbuilt = library.cache_info().currsize", results=["built"])
     assert outcome.ok, outcome
     assert outcome["built"] == 0
@@ -467,7 +659,7 @@ def test_an_operator_of_one_s_own_trains_as_the_built_in_one():
     page = "24_make_it_an_operator.ipynb"
     magic, text = magic_and_text(page, "train-code")
     assert "--full" in magic
-    outcome = isolated.run("\n".join([*recipe_of_04b(), text]), device="mps")
+    outcome = isolated.run("\n".join([*recipe_of_24(), text]), device="mps")
     assert outcome.ok, outcome
     mine, built_in = (line.partition(":")[2].strip() for line in outcome.printed.splitlines()[-2:])
     assert mine == built_in
@@ -488,60 +680,62 @@ def test_keras_trains_on_an_apple_gpu_through_pytorch():
     assert "mixed_float16 on mps:0 LossScaleOptimizer" in outcome.printed
 
 
-@pytest.mark.nightly
-def test_the_detector_s_page_takes_a_reader_s_film(kind, tmp_path):
-    """Notebook 60 with a film of another shape, whose last picture has nothing to find."""
-    writer = cv2.VideoWriter(
-        str(tmp_path / "mine.mp4"), cv2.VideoWriter_fourcc(*"mp4v"), 8.0, (600, 400)
-    )
-    for picture in [
-        *(scenes.still(number, (400, 600)).image for number in range(2)),
-        np.zeros((400, 600, 3), np.uint8),
-    ]:
-        writer.write(picture)
+@pytest.fixture
+def film(tmp_path):
+    """A film of another shape than the page's, whose last picture has nothing to find."""
+    path = tmp_path / "mine.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 8.0, (600, 400))
+    for number in range(2):
+        writer.write(scenes.still(number, (400, 600)).image)
+    writer.write(np.zeros((400, 600, 3), np.uint8))
     writer.release()
+    return path
+
+
+@pytest.mark.nightly
+def test_the_detector_s_page_takes_a_reader_s_film(kind, film, tmp_path):
     path = paths.NOTEBOOKS / "60_detect_with_yolov5.ipynb"
-    recipe = next(
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.id == "recipe-code"
-    )
-    mine = recipe.replace("str(detector.FILM)", repr(str(tmp_path / "mine.mp4")))
-    result = run_apart(path, kind, tmp_path, replace={"recipe-code": mine})
+    recipe = sources_of(path)["recipe-code"].replace("str(detector.FILM)", repr(str(film)))
+
+    result = run_apart(path, kind, tmp_path, replace={"recipe-code": recipe})
+
     assert result.status == "passed", result.reason
-    outputs = {
-        cell.id: str(cell.get("outputs")) for cell in nbformat.read(result.notebook, 4).cells
-    }
-    assert "boxes in 3 frames, the same in both" in outputs["right-code"]
+    assert "boxes in 3 frames, the same in both" in shown_by(result)["right-code"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_is_built_as_every_page_is(path):
-    """Two to nine exercises with stub, solution, check and a wrong answer; no outputs; one H1."""
-    notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert not any(cell.outputs or cell.execution_count for cell in code), (
-        "with outputs, which make format takes out"
-    )
-    assert notebook.metadata.language_info == {"name": "python"}, (
-        "names a kernel's language, as no page: make format"
-    )
-    headings = [
-        line
-        for cell in notebook.cells
-        if cell.cell_type == "markdown"
-        for line in cell.source.splitlines()
-    ]
-    assert sum(line.startswith("# ") for line in headings) == 1
-    assert code[0].source.startswith("import metallab"), "metallab comes before any framework"
-    assert code[-1].source == "metallab.finish()", "the end of a page comes last"
-    tagged = {
-        tag: [c.id for c in code if tag in c.metadata.get("tags", [])]
-        for tag in ("exercise", "solution")
-    }
-    assert 2 <= len(tagged["exercise"]) == len(tagged["solution"]) <= 9
-    assert set(tagged["solution"]) == set(wrong_answers(path)), (
-        "each solution has a wrong answer to try"
-    )
+def test_is_saved_without_outputs_and_a_kernel_s_language(path):
+    """As make format leaves a page, so that a change of it shows nothing else."""
+    metadata = read_page(path).metadata
+
+    assert [cell.id for cell in code_cells(path) if cell.outputs or cell.execution_count] == []
+    assert metadata.kernelspec.name == "python3"
+    assert metadata.language_info == {"name": "python"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_has_one_title(path):
+    texts = [cell.source for cell in read_page(path).cells if cell.cell_type == "markdown"]
+
+    assert len(re.findall("^# ", "\n".join(texts), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_begins_with_metallab_and_ends_with_its_sum(path):
+    first, *_, last = code_cells(path)
+
+    assert first.source.startswith("import metallab"), "metallab comes before any framework"
+    assert last.source == "metallab.finish()", "the end of a page comes last"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_has_exercises_each_with_a_solution_and_a_wrong_answer_to_try(path):
+    tags = {cell.id: cell.metadata.get("tags", []) for cell in code_cells(path)}
+    exercises = [name for name, tagged in tags.items() if "exercise" in tagged]
+    solutions = [name for name, tagged in tags.items() if "solution" in tagged]
+
+    assert 2 <= len(exercises) == len(solutions) <= 9
+    assert set(solutions) == set(wrong_answers(path))
 
 
 MACHINERY = re.compile(r"\bby_mode\b|\brecords\.|\bdescribed\b|\bAllowance\b")
@@ -549,33 +743,46 @@ MACHINERY = re.compile(r"\bby_mode\b|\brecords\.|\bdescribed\b|\bAllowance\b")
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_no_machinery_stands_on_it(path):
-    lines = [
+    assert [
         f"{cell.id}: {line}"
-        for cell in filter(is_code, nbformat.read(path, as_version=4).cells)
+        for cell in code_cells(path)
         for line in cell.source.splitlines()
         if MACHINERY.search(line)
-    ]
-    assert lines == []
+    ] == []
+
+
+def count_lost_fast_sizes(source):
+    """How many fast sizes of a cell stand behind no value."""
+    source = TransformerManager().transform_cell(source.replace("%%isolated", "# "))
+    return source.count(fast_sizes.MARK) - len(fast_sizes.find_fast(source))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_each_fast_size_belongs_to_a_value(path):
     """One that stands elsewhere, or in the cell that imports metallab, would be passed over in silence."""
-    first, *others = filter(is_code, nbformat.read(path, as_version=4).cells)
+    first, *others = code_cells(path)
+
     assert fast_sizes.MARK not in first.source
-    for cell in others:
-        source = TransformerManager().transform_cell(cell.source.replace("%%isolated", "# "))
-        marks = source.count(fast_sizes.MARK)
-        assert len(fast_sizes.find_fast(source)) == marks, f"{cell.id}: behind no value"
+    assert [cell.id for cell in others if count_lost_fast_sizes(cell.source)] == []
+
+
+def is_caption(cell):
+    return "caption" in cell.metadata.get("tags", [])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
-def test_a_caption_stands_behind_a_picture_and_says_what_to_look_for(path):
-    cells = nbformat.read(path, as_version=4).cells
-    for before, cell in itertools.pairwise(cells):
-        if "caption" in cell.metadata.get("tags", []):
-            assert before.cell_type == "code", f"{cell.id}: behind no picture"
-            assert re.search(r"\bif you see\b", cell.source, re.IGNORECASE), cell.id
+def test_a_caption_stands_behind_code(path):
+    pairs = itertools.pairwise(read_page(path).cells)
+
+    assert [cell.id for before, cell in pairs if is_caption(cell) and not is_code(before)] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_a_caption_says_what_to_look_for(path):
+    captions = {cell.id: cell.source for cell in read_page(path).cells if is_caption(cell)}
+
+    tells = re.compile(r"\bif you see\b", re.IGNORECASE)
+    assert [name for name, text in captions.items() if not tells.search(text)] == []
 
 
 def pictures_of(cell):
@@ -587,16 +794,6 @@ def pictures_of(cell):
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
-
-
-def assert_captions(executed):
-    """Each picture of a page that ran has words, and its caption behind it."""
-    for cell, following in itertools.pairwise(executed.cells):
-        shown = pictures_of(cell)
-        assert all(shown), f"{cell.id} shows a picture without words"
-        if shown:
-            tags = following.metadata.get("tags", [])
-            assert "caption" in tags, f"no caption behind {cell.id}"
 
 
 def run_apart(path, kind, folder, **options):
@@ -618,6 +815,7 @@ def speed_ups_in(cell) -> list[str]:
     ]
     told = [re.sub(r"\n +", " ", text) for text in told]  # as before `units.lines`
     told = [re.sub(r"^Measured before on an .*, .*", "", text, flags=re.M) for text in told]
+
     fields = {
         "times": r"[\d.]+",
         "ends": r"[\d. to]+",
@@ -632,8 +830,7 @@ def speed_ups_in(cell) -> list[str]:
     return re.findall("|".join(says), "\n".join(told))
 
 
-def error_of(cell) -> str | None:
-    """The name of the error that a cell ended with."""
-    return next(
-        (output.ename for output in cell.get("outputs", []) if output.output_type == "error"), None
-    )
+def error_of(cell):
+    """The error that a cell ended with, or None."""
+    outputs = cell.get("outputs", [])
+    return next((output for output in outputs if output.output_type == "error"), None)
