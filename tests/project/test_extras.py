@@ -210,21 +210,13 @@ def notebook(code: str, outputs: tuple = ()) -> str:
     """The text of a notebook with a heading and a cell; ``outputs`` are texts that it printed."""
     printed = [{"output_type": "stream", "name": "stdout", "text": text} for text in outputs]
     count = 1 if outputs else None
-    cells = [
-        {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# Read a page"},
-        {
-            "cell_type": "code",
-            "id": "cell",
-            "metadata": {},
-            "source": code,
-            "outputs": printed,
-            "execution_count": count,
-        },
-    ]
+    title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# Read a page"}
+    cell = {"cell_type": "code", "id": "cell", "metadata": {}, "source": code}
+    cell |= {"outputs": printed, "execution_count": count}
+
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return json.dumps(
-        {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-    )
+    page = {"cells": [title, cell], "metadata": {"kernelspec": kernel}}
+    return json.dumps(page | {"nbformat": 4, "nbformat_minor": 5})
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import paths, records, redact
-from metallab.authoring import workshop
-from metallab.results.publish import show
+from metallab import paths, records, redact, workshop
+from metallab.results import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
@@ -38,57 +37,47 @@ plt.show()"""
 HEADLINE = {"sentences": [{"text": "The sum was measured."}], "picture": "figure"}
 
 
+def code(text: str, name: str, *tags: str):
+    return new_code_cell(text, id=name, metadata={"tags": list(tags)} if tags else {})
+
+
 def page(name: str, other: str):
     """A page as short as a page can be: it measures, draws, asks one exercise, and saves."""
+    links = f"Then comes [the other]({other}.ipynb); here is [the code](../README.md)."
+    stub = "def bits_a_weight(group):\n    return ..."
+    solution = "def bits_a_weight(group):\n    return 4 + 32 / group  # hidden"
     cells = [
-        new_markdown_cell(
-            f"# Add it up\n\nThen comes [the other]({other}.ipynb); here is [the code](../README.md)."
-        ),
-        new_code_cell(SETUP, id="setup"),
-        new_code_cell(
-            "def bits_a_weight(group):\n    return ...",
-            id="exercise-1",
-            metadata={"tags": ["exercise"]},
-        ),
-        new_code_cell(
-            "def bits_a_weight(group):\n    return 4 + 32 / group  # hidden",
-            id="solution-1",
-            metadata={"tags": ["solution"]},
-        ),
-        new_code_cell('check("31.1", bits_a_weight)', id="check-1"),
-        new_code_cell("metallab.finish()", id="finish"),
+        new_markdown_cell(f"# Add it up\n\n{links}"),
+        code(SETUP, "setup"),
+        code(stub, "exercise-1", "exercise"),
+        code(solution, "solution-1", "solution"),
+        code('check("31.1", bits_a_weight)', "check-1"),
+        code("metallab.finish()", "finish"),
     ]
-    told = {
-        "question": "How many?",
-        "minutes": 5,
-        "exercises": 2,
-        "after": [],
-        "without_a_mac": "all",
+
+    told = {"question": "How many?", "minutes": 5, "exercises": 2, "after": []}
+    told["without_a_mac"] = "all"
+    metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": told},
     }
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    return new_notebook(
-        cells=cells,
-        metadata={
-            "kernelspec": kernel,
-            "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": told},
-        },
-    )
+    return new_notebook(cells=cells, metadata=metadata)
 
 
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
     """Two pages, and all that is written, in folders of their own."""
-    notebooks = tmp_path / "notebooks"
+    folder = tmp_path_factory.mktemp("journey")
+    notebooks = folder / "notebooks"
     notebooks.mkdir()
     for name, other in (("01_add", "02_more"), ("02_more", "01_add")):
         nbformat.write(page(name, other), notebooks / f"{name}.ipynb")
-    for name, folder in {
-        "METALLAB_NOTEBOOKS": notebooks,
-        "METALLAB_BUILD": tmp_path / "build",
-    }.items():
-        monkeypatch.setenv(name, str(folder))
-    monkeypatch.setattr(paths, "NOTEBOOKS", notebooks)
-    return tmp_path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METALLAB_NOTEBOOKS", str(notebooks))
+        patch.setenv("METALLAB_BUILD", str(folder / "build"))
+        patch.setattr(paths, "NOTEBOOKS", notebooks)
+        yield folder
 
 
 def links_of(html: str) -> set[str]:
@@ -100,48 +89,74 @@ def links_of(html: str) -> set[str]:
     } - {""}
 
 
-def test_run_report_show_book_workshop(checkout):
-    run, report = checkout / "build" / "full-cpu", checkout / "build" / "report" / "index.html"
-    for asked in (["metallab.headless", "--device", "cpu", "--only", "02"], ["metallab", "report"]):
-        done = subprocess.run(
-            [sys.executable, "-m", *asked], cwd=checkout, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+def run_module(*words: str, cwd) -> None:
+    """Run a module of metallab, which has to succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(checkout):
+    """The folder of a run of one page, whose report is made."""
+    run_module("metallab.headless", "--device", "cpu", "--only", "02", cwd=checkout)
+    run_module("metallab", "report", cwd=checkout)
+    return checkout / "build" / "full-cpu"
+
+
+def test_a_run_is_of_the_page_that_was_asked_for(run):
     summary = json.loads((run / "summary.json").read_text())
-    assert [(entry["name"], entry["status"]) for entry in summary["notebooks"]] == [
-        ("02_more", "passed")
-    ]
+
+    statuses = {entry["name"]: entry["status"] for entry in summary["notebooks"]}
+    assert statuses == {"02_more": "passed"}
+
+
+def test_a_report_has_the_headline_of_a_run_and_no_link_that_leads_nowhere(run):
+    report = run.parent / "report" / "index.html"
     html = report.read_text("utf-8")
+
     assert "The sum was measured." in html
     assert [link for link in links_of(html) if not (report.parent / link).exists()] == []
 
-    executed, gallery = checkout / "executed", checkout / "gallery.md"
-    folder, refused = show.make(run, executed)
-    show.update(executed, gallery)
+
+@pytest.fixture(scope="module")
+def stored(run, checkout):
+    """The folder of the machine whose executed pages were stored."""
+    folder, refused = show.make(run, checkout / "executed")
+    show.update(checkout / "executed", checkout / "gallery.md")
     assert refused == {}
-    assert f"executed/{folder.name}/02_more.ipynb" in gallery.read_text()
-    assert len(records.load(folder / "results" / "02_more.json")) == 1
-    texts = [
-        path.read_text("utf-8")
-        for path in folder.rglob("*.*")
-        if path.suffix in (".json", ".ipynb")
-    ]
+    return folder
+
+
+def test_a_stored_page_keeps_its_results_and_is_in_the_gallery(stored, checkout):
+    assert len(records.load(stored / "results" / "02_more.json")) == 1
+    gallery = (checkout / "gallery.md").read_text()
+    assert f"executed/{stored.name}/02_more.ipynb" in gallery
+
+
+def test_what_is_stored_of_a_run_is_nothing_private(stored):
+    files = [path for path in stored.rglob("*.*") if path.suffix in (".json", ".ipynb")]
+    texts = [path.read_text("utf-8") for path in files]
+
+    assert texts
     assert redact.find_private("\n".join(texts)) == []
 
+
+def test_a_run_becomes_a_book(run, checkout):
     book.lay_out(book.read_runs([run]), checkout / "book")
+
     laid_out = nbformat.read(checkout / "book" / "notebooks" / "02_more.ipynb", 4)
-    assert [cell.execution_count for cell in laid_out.cells if cell.cell_type == "code"] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
+    counts = [cell.execution_count for cell in laid_out.cells if cell.cell_type == "code"]
+    assert counts == [1, 2, 3, 4, 5]
     assert "Add it up" in laid_out.cells[0].source
 
-    copies, _ = workshop.make(sorted(paths.NOTEBOOKS.glob("*.ipynb")), checkout / "workshop")
+
+def test_a_workshop_has_a_copy_of_each_page_without_its_solutions(checkout):
+    copies, _ = workshop.make(sorted(paths.NOTEBOOKS.glob("*.ipynb")), checkout / "copies")
+
     assert [path.name for path in copies] == ["01_add.ipynb", "02_more.ipynb"]
-    assert all("# hidden" not in path.read_text() for path in copies)
+    assert [path.name for path in copies if "# hidden" in path.read_text()] == []
 
 
 class Student:
@@ -173,35 +188,52 @@ class Student:
         self.kernel.wait_for_ready(timeout=600)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def student(checkout):
+    """One who has a student copy, with everything that the page has set up."""
     (path, _), _ = workshop.make(sorted(paths.NOTEBOOKS.glob("*.ipynb")), checkout / "workshop")
     student = Student(path)
+    student.run("setup")
     yield student
     student.kernel.stop_channels()
     student.manager.shutdown_kernel(now=True)
     student.sockets.cleanup()
 
 
-def test_a_student_s_hour_with_a_restart(student):
-    student.run("setup")
-    student.run("exercise-1")
-    assert "not attempted yet" in student.run("check-1")
-    student.run("exercise-1", "def bits_a_weight(group):\n    return 4")
-    assert "returned 4, expected 6" in student.run("check-1")
-    student.run("exercise-1", "def bits_a_weight(group):\n    return 4 + 16 / group * 2  # mine")
-    assert "Exercise 31.1: right" in student.run("check-1")
-    student.save()
+RIGHT = "def bits_a_weight(group):\n    return 4 + 16 / group * 2  # mine"
 
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (None, "not attempted yet"),
+        ("def bits_a_weight(group):\n    return 4", "returned 4, expected 6"),
+        (RIGHT, "Exercise 31.1: right"),
+    ],
+    ids=["untouched", "wrong", "right"],
+)
+def test_a_check_tells_a_student_how_far_an_answer_is(student, typed, told):
+    student.run("exercise-1", typed or "def bits_a_weight(group):\n    return ...")
+
+    assert told in student.run("check-1")
+
+
+def test_a_student_goes_on_after_a_restart(student):
     student.restart()
     assert "NameError" in student.run("check-1")
-    for name in ("setup", "exercise-1"):
-        student.run(name)
+
+    student.run("setup")
+    student.run("exercise-1", RIGHT)
     assert "Exercise 31.1: right" in student.run("check-1")
 
+
+def test_a_student_s_saved_work_stays_when_copies_are_made_again(student):
+    student.run("exercise-1", RIGHT)
+    student.save()
     work = student.path.read_bytes()
-    again = [sys.executable, "-m", "metallab.authoring.workshop", student.path.parent]
-    assert subprocess.run(again, capture_output=True, text=True).returncode == 0
+
+    run_module("metallab.workshop", str(student.path.parent), cwd=None)
+
     assert student.path.read_bytes() == work
     assert b"# mine" in work
 
@@ -211,18 +243,33 @@ DOCUMENTED = re.compile(
 )
 
 
-def test_documented_commands_and_their_options_exist():
-    """Of ``metallab`` and this project's modules. Those of make: tests/project/test_documents.py."""
-    lines = {
-        line
-        for name in PAGES
-        for line in DOCUMENTED.findall((paths.ROOT / name).read_text("utf-8"))
-    }
-    known = {each.name for each in command.COMMANDS}
-    assert {shlex.split(line)[1] for line in lines if line.startswith("metallab ")} == known
-    for line in lines:
-        program, name, *rest = shlex.split(line)
-        if program == "metallab":
-            assert set(filter(options, rest)) <= options(help_of(name)), line
-        else:
-            assert importlib.util.find_spec(rest[0]), line
+def documented_lines() -> set[str]:
+    """The commands of ``metallab`` and of this project's modules that documents print."""
+    texts = [(paths.ROOT / name).read_text("utf-8") for name in PAGES]
+    return {line for text in texts for line in DOCUMENTED.findall(text)}
+
+
+LINES = {line: shlex.split(line) for line in sorted(documented_lines())}
+"""Their words. Those of make: tests/project/test_documents.py."""
+
+OF_METALLAB = {line: words for line, words in LINES.items() if words[0] == "metallab"}
+
+
+def test_every_command_of_metallab_is_documented_and_no_other():
+    names = {words[1] for words in OF_METALLAB.values()}
+
+    assert names == {each.name for each in command.COMMANDS}
+
+
+@pytest.mark.parametrize("words", OF_METALLAB.values(), ids=OF_METALLAB)
+def test_the_options_of_a_documented_command_exist(words):
+    _, name, *rest = words
+
+    assert set(filter(options, rest)) <= options(help_of(name))
+
+
+def test_a_documented_module_exists():
+    """What stands behind ``python -m``."""
+    modules = {words[2] for line, words in LINES.items() if line not in OF_METALLAB}
+
+    assert [name for name in sorted(modules) if importlib.util.find_spec(name) is None] == []

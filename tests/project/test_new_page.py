@@ -10,8 +10,7 @@ import pytest
 from nbformat import v4
 from one_page import run_notebook
 
-from metallab import paths, records
-from metallab.authoring import course, course_tables, exercise_cells, new_page
+from metallab import course, course_tables, exercise_cells, new_page, paths, records
 
 
 @pytest.fixture
@@ -28,32 +27,62 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("number", ["18", "99"])
-def test_a_new_page_runs_and_is_led_to(checkout, capsys, number):
-    pages = course.read()
-    before = [page for page in pages if page.number < number][-1]
-    after = [page for page in pages if page.number > number]
-    assert new_page.main([f"{number}_do_this"]) == 0
-    assert f"test ONLY={number}" in capsys.readouterr().out
+PAGES = course.read()
 
-    assert course_tables.find_stale() == [], "all that is made from the pages is made"
-    readme = (checkout / "README.md").read_text("utf-8")
-    assert f" {len(pages) + 1} notebooks" in readme
+
+@pytest.fixture
+def write(checkout, capsys):
+    """Return a function that makes a page with a number; it returns its path, and what was printed."""
+
+    def make(number):
+        assert new_page.main([f"{number}_do_this"]) == 0
+        return paths.NOTEBOOKS / f"{number}_do_this.ipynb", capsys.readouterr().out
+
+    return make
+
+
+@pytest.mark.parametrize("number", ["18", "99"], ids=["between two", "last"])
+def test_a_new_page_has_all_that_is_made_from_pages(checkout, write, number):
+    _, printed = write(number)
+
+    assert f"test ONLY={number}" in printed
+    assert course_tables.stale() == []
     file = f"notebooks/{number}_do_this.ipynb"
+    readme = (checkout / "README.md").read_text("utf-8")
+    assert f"\n{len(PAGES) + 1} notebooks" in readme
     assert f"| [{number}]({file}) | [Do this]({file}) | 40 |" in readme
 
+
+@pytest.mark.parametrize(
+    ("number", "following"),
+    [
+        ("18", next(page.file for page in PAGES if page.number > "18")),
+        ("99", "../README.md#pages"),
+    ],
+    ids=["between two", "last"],
+)
+def test_a_new_page_stands_between_the_page_before_it_and_the_next(
+    checkout, write, number, following
+):
+    before = max((page for page in PAGES if page.number < number), key=lambda page: page.number)
+
+    page, _ = write(number)
+
+    led = (paths.NOTEBOOKS / before.file).read_text("utf-8")
+    assert f"**Next**: [Do this]({page.name})" in led
+    assert f"]({following})." in page.read_text("utf-8")
     paragraphs = (checkout / "docs" / "teaching.md").read_text("utf-8").split("\n\n")
     row = next(i for i, text in enumerate(paragraphs) if text.startswith(f"**{number}.** "))
     assert paragraphs[row - 1].startswith(f"**{before.number}.** ")
 
-    page = paths.NOTEBOOKS / f"{number}_do_this.ipynb"
-    assert f"**Next**: [Do this]({page.name})" in (paths.NOTEBOOKS / before.file).read_text("utf-8")
-    following = after[0].file if after else "../README.md#pages"
-    assert f"]({following})." in page.read_text("utf-8")
-    if after:
-        result = run_notebook(page, device="cpu", out=checkout / "out")
-        assert result.status == "passed", result.reason
-        assert records.load(checkout / "out" / "results" / f"{page.stem}.json")[0].headline.picture
+
+def test_a_new_page_runs(checkout, write):
+    page, _ = write("18")
+
+    result = run_notebook(page, device="cpu", out=checkout / "out")
+
+    assert result.status == "passed", result.reason
+    assert records.load(checkout / "out" / "results" / f"{page.stem}.json")[0].headline.picture
 
 
 def test_a_number_of_no_part_is_refused(checkout, capsys):
@@ -81,25 +110,53 @@ def test_make_format_folds_solutions(tmp_path):
     assert nbformat.read(path, 4).cells[0].metadata.jupyter == {"source_hidden": True}
 
 
-def test_wrong_answers_leave_a_page_and_exercises_are_numbered(tmp_path):
-    tagged = lambda source, *tags: v4.new_code_cell(source, metadata={"tags": list(tags)})
-    page = v4.new_notebook(cells=[v4.new_code_cell("import metallab", id="setup")])
-    for name in "fg":
-        page.cells += [tagged(f"{name} = ...", "exercise"), tagged(f"{name} = 1", "solution")]
-        page.cells += [
-            v4.new_code_cell(f'check("15.1", {name})'),
-            tagged(f"{name} = 2\n", "wrong"),
-        ]
+def tagged(source, *tags):
+    return v4.new_code_cell(source, metadata={"tags": list(tags)})
+
+
+def exercise(name):
+    """The cells of an exercise as somebody writes it, with a wrong answer."""
+    return [
+        tagged(f"{name} = ...", "exercise"),
+        tagged(f"{name} = 1", "solution"),
+        v4.new_code_cell(f'check("15.1", {name})'),
+        tagged(f"{name} = 2\n", "wrong"),
+    ]
+
+
+@pytest.fixture
+def tidied(tmp_path):
+    """A page with two exercises that make format has tidied, and the wrong answers of other pages and its own."""
+    cells = [v4.new_code_cell("import metallab", id="setup"), *exercise("f"), *exercise("g")]
     path, answers = tmp_path / "15_do_this.ipynb", tmp_path / "wrong_answers.txt"
-    nbformat.write(page, path)
+    nbformat.write(v4.new_notebook(cells=cells), path)
     answers.write_text("== 14_a 1\nx = 0\n== 23_b 1\nx = 0\n")
-    for _ in range(2):
-        exercise_cells.tidy(tmp_path, answers)
-        assert [cell.id for cell in nbformat.read(path, 4).cells] == [
-            *("setup", "exercise-1", "solution-1", "check-1", "exercise-2", "solution-2", "check-2")
-        ]
-        new = "== 15_do_this 1\nf = 2\n== 15_do_this 2\ng = 2\n"
-        assert answers.read_text() == f"== 14_a 1\nx = 0\n{new}== 23_b 1\nx = 0\n"
+    exercise_cells.tidy(tmp_path, answers)
+    return path, answers
+
+
+def test_exercises_are_numbered(tidied):
+    page, _ = tidied
+
+    assert [cell.id for cell in nbformat.read(page, 4).cells] == [
+        *("setup", "exercise-1", "solution-1", "check-1", "exercise-2", "solution-2", "check-2")
+    ]
+
+
+def test_wrong_answers_leave_a_page_for_their_place_among_the_others(tidied):
+    _, answers = tidied
+
+    new = "== 15_do_this 1\nf = 2\n== 15_do_this 2\ng = 2\n"
+    assert answers.read_text() == f"== 14_a 1\nx = 0\n{new}== 23_b 1\nx = 0\n"
+
+
+def test_a_tidy_page_and_its_wrong_answers_stay_as_they_are(tidied):
+    page, answers = tidied
+    before = page.read_bytes(), answers.read_bytes()
+
+    exercise_cells.tidy(page.parent, answers)
+
+    assert (page.read_bytes(), answers.read_bytes()) == before
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,9 @@ def test_an_interrupted_step_says_so(work, monkeypatch):
     monkeypatch.setattr(workbench.doctor, "examine", interrupt)
     with pytest.raises(KeyboardInterrupt):
         work.step(1)("heat:example")
-    assert (work.rows[0].status, work.rows[0].refusal) == ("failed", "Interrupted.")
+
+    assert work.rows[0].status == "failed"
+    assert work.rows[0].refusal == "Interrupted."
 
 
 def test_an_interrupted_report_is_not_kept(work, monkeypatch):
@@ -557,7 +559,9 @@ def test_every_phrase_of_a_refusal_is_one():
 
 def test_a_function_is_a_model_without_weights():
     made = as_model((torch.relu, torch.ones(2)), "x:y")
-    assert (type(made.model).__name__, made.can_train) == ("relu", False)
+
+    assert type(made.model).__name__ == "relu"
+    assert not made.can_train
 
 
 def test_a_number_is_no_model():
