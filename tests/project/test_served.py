@@ -49,28 +49,47 @@ def test_copies_are_files_and_no_links(served, where):
     assert [path for path in served[where].rglob("*") if path.is_symlink()] == []
 
 
-def test_dead_links_are_found(tmp_path):
+ALIVE = [
+    "[a](page.ipynb)",
+    "[b](page.ipynb#cell-id=first)",
+    "[c](#here)",
+    "[d](https://example.org/x)",
+    "`[j](code.md)`",
+]
+DEAD = {
+    "[e](no.md)": "no.md",
+    "![f](no.png)": "no.png",
+    "[g](page.ipynb#A-page)": "page.ipynb#A-page",
+    "[h](#there)": "#there",
+    '<img src="no.jpg">': "no.jpg",
+    "[i](../x.md)": "../x.md",
+}
+"""Links that lead nowhere, or out of the folder, and their targets."""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a page, to which a text leads that the test writes; another text lies beside it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page", id="first")])
-    nbformat.write(page, tmp_path / "page.ipynb")
-    good = [
-        "[a](page.ipynb)",
-        "[b](page.ipynb#cell-id=first)",
-        "[c](#here)",
-        "[d](https://example.org/x)",
-    ]
-    bad = [
-        "[e](no.md)",
-        "![f](no.png)",
-        "[g](page.ipynb#A-page)",
-        "[h](#there)",
-        '<img src="no.jpg">',
-        "[i](../x.md)",
-    ]
-    (tmp_path.parent / "x.md").touch()
-    lines = [*good, *bad, "`[j](code.md)`", '# Here<a id="here"></a>']
-    (tmp_path / "text.md").write_text("\n\n".join(lines), encoding="utf-8")
-    targets = ["no.md", "no.png", "page.ipynb#A-page", "#there", "no.jpg", "../x.md"]
-    assert dead_links(tmp_path) == [f"text.md: {target}" for target in targets]
+    nbformat.write(page, folder / "page.ipynb")
+    (tmp_path / "x.md").touch()
+    return folder
+
+
+@pytest.mark.parametrize("link", ALIVE)
+def test_a_link_that_leads_somewhere_is_not_dead(folder, link):
+    (folder / "text.md").write_text(f'{link}\n\n# Here<a id="here"></a>', encoding="utf-8")
+
+    assert dead_links(folder) == []
+
+
+@pytest.mark.parametrize(("link", "target"), DEAD.items(), ids=DEAD)
+def test_a_dead_link_is_found(folder, link, target):
+    (folder / "text.md").write_text(f'{link}\n\n# Here<a id="here"></a>', encoding="utf-8")
+
+    assert dead_links(folder) == [f"text.md: {target}"]
 
 
 @pytest.mark.parametrize("where", ["lab", "hub"])
@@ -107,38 +126,49 @@ def test_each_guide_is_for_learners_or_for_teachers():
     assert not learners & set(documents.FOR_TEACHERS)
 
 
-def test_teachers_documents_tests_and_pages_as_they_ran_are_not_served(served):
-    names = {
-        path.relative_to(served["lab"]).as_posix()
-        for path in served["lab"].rglob("*")
-        if path.is_file()
-    }
-    assert not names & set(documents.FOR_TEACHERS)
+@pytest.fixture
+def names(served):
+    """The files that are served, by their places."""
+    files = [path for path in served["lab"].rglob("*") if path.is_file()]
+    return {path.relative_to(served["lab"]).as_posix() for path in files}
+
+
+def test_documents_for_teachers_are_not_served(names):
+    assert names & set(documents.FOR_TEACHERS) == set()
+
+
+def test_pages_as_they_ran_are_not_served_but_for_their_pictures(names):
+    executed = {name for name in names if name.startswith("data/executed/")}
+
     assert {name for name in names if name.endswith(".ipynb")} == set(PAGES)
-    assert {os.path.splitext(name)[1] for name in names if name.startswith("data/executed/")} == {
-        ".png"
-    }
-    assert not [name for name in names if "/tests/" in f"/{name}" or "__pycache__" in name]
+    assert {os.path.splitext(name)[1] for name in executed} == {".png"}
+
+
+def test_tests_and_what_python_compiles_are_not_served(names):
+    assert [name for name in names if "/tests/" in f"/{name}" or "__pycache__" in name] == []
+
+
+def text_of_all(folder, suffix):
+    """What is written in all files of a kind."""
+    files = [path for path in texts_in(folder) if path.suffix == suffix]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def lines_of_solutions():
+    """Yield the lines of the solutions of all pages."""
+    for page in PAGES:
+        for cell in nbformat.read(paths.NOTEBOOKS / page, 4).cells:
+            if "solution" in cell.metadata.get("tags", []):
+                yield from map(str.strip, cell.source.splitlines())
 
 
 def test_no_document_holds_a_solution(served):
     """A line of a solution that is in no copy of a page: long ones, since short ones are anybody's."""
-    shown = "\n".join(
-        path.read_text(encoding="utf-8")
-        for path in texts_in(served["lab"])
-        if path.suffix == ".ipynb"
-    )
-    texts = "\n".join(
-        path.read_text(encoding="utf-8") for path in texts_in(served["lab"]) if path.suffix == ".md"
-    )
-    solutions = [
-        line.strip()
-        for page in PAGES
-        for cell in nbformat.read(paths.NOTEBOOKS / page, 4).cells
-        if "solution" in cell.metadata.get("tags", [])
-        for line in cell.source.splitlines()
-    ]
-    own = [line for line in solutions if len(line) > 30 and json.dumps(line)[1:-1] not in shown]
+    shown = text_of_all(served["lab"], ".ipynb")
+    long = [line for line in lines_of_solutions() if len(line) > 30]
+    own = [line for line in long if json.dumps(line)[1:-1] not in shown]
+
+    texts = text_of_all(served["lab"], ".md")
     assert len(own) > 50
     assert [line for line in own if line in texts] == []
 
@@ -200,18 +230,15 @@ def files_of(folder):
 
 
 def test_documents_are_renewed_unless_they_were_changed(tmp_path):
-    old = {"docs/one.md": b"one", "docs/two.md": b"two"}
-    workshop.give_documents(old, tmp_path)
+    workshop.give_documents({"docs/one.md": b"one", "docs/two.md": b"two"}, tmp_path)
     (tmp_path / "docs" / "two.md").write_text("my notes")
 
-    outcome = workshop.give_documents(
-        {"docs/one.md": b"one, better", "docs/two.md": b"two, better"}, tmp_path
-    )
+    better = {"docs/one.md": b"one, better", "docs/two.md": b"two, better"}
+    outcome = workshop.give_documents(better, tmp_path)
+
     assert files_of(tmp_path) == {"docs/one.md": "one, better", "docs/two.md": "my notes"}
-    assert (outcome.written, outcome.kept) == (
-        [tmp_path / "docs" / "one.md"],
-        [tmp_path / "docs" / "two.md"],
-    )
+    assert outcome.written == [tmp_path / "docs" / "one.md"]
+    assert outcome.kept == [tmp_path / "docs" / "two.md"]
 
 
 def test_what_is_up_to_date_is_not_written_again(tmp_path):
@@ -253,8 +280,16 @@ def make_link(path):
     path.symlink_to(elsewhere)
 
 
-@pytest.mark.parametrize("make", [make_file, make_folder, make_link])
-@pytest.mark.parametrize("name", ["docs", "docs/one.md"])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (make_file, "docs"),
+        (make_link, "docs"),
+        (make_file, "docs/one.md"),
+        (make_folder, "docs/one.md"),
+        (make_link, "docs/one.md"),
+    ],
+)
 def test_nothing_is_written_in_place_of_what_a_student_made(tmp_path, make, name):
     folder = tmp_path / "workshop"
     (folder / name).parent.mkdir(parents=True)
@@ -262,36 +297,52 @@ def test_nothing_is_written_in_place_of_what_a_student_made(tmp_path, make, name
     before = files_of(tmp_path)
 
     outcome = workshop.give_documents({"docs/one.md": b"one"}, folder)
-    if (make, name) != (make_folder, "docs"):  # a folder of the same name takes the document
-        assert outcome.kept == [folder / "docs" / "one.md"]
-        assert files_of(tmp_path) == before
-    assert not list(tmp_path.glob("elsewhere*/**/*.md"))
+
+    assert outcome.kept == [folder / "docs" / "one.md"]
+    assert files_of(tmp_path) == before
 
 
-def test_links_of_an_earlier_version_become_copies_and_the_checkout_stays(tmp_path):
-    """``workshop/`` held links to what lies beside it."""
+def test_a_folder_that_a_student_made_takes_the_documents_of_its_name(tmp_path):
+    (tmp_path / "docs").mkdir()
+
+    workshop.give_documents({"docs/one.md": b"one"}, tmp_path)
+
+    assert files_of(tmp_path) == {"docs/one.md": "one"}
+
+
+@pytest.fixture
+def linked(tmp_path):
+    """A folder ``workshop`` of an earlier version, which held links to what lies beside it."""
     for name in workshop.OLD_LINKS:
         path = tmp_path / name
-        (path if path.suffix else path / "questions.md").parent.mkdir(exist_ok=True)
-        (path if path.suffix else path / "questions.md").write_text("the checkout's")
+        file = path if path.suffix else path / "questions.md"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("the checkout's")
+
     folder = tmp_path / "workshop"
     folder.mkdir()
     (folder / "mine.ipynb").write_text("mine")
     for name in workshop.OLD_LINKS:
         (folder / name).symlink_to(f"../{name}")
-    checkout = {
-        name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")
-    }
+    return folder
 
-    outcome, replaced = workshop.make_documents(folder)
+
+def test_links_of_an_earlier_version_become_copies(linked):
+    outcome, replaced = workshop.make_documents(linked)
+
     assert replaced == list(workshop.OLD_LINKS)
     assert outcome.kept == []
-    assert not any((folder / name).is_symlink() for name in workshop.OLD_LINKS)
-    assert (folder / "mine.ipynb").read_text() == "mine"
-    assert "the checkout's" not in (folder / "docs" / "questions.md").read_text(encoding="utf-8")
-    assert {
-        name: text for name, text in files_of(tmp_path).items() if not name.startswith("workshop")
-    } == checkout
+    assert [name for name in workshop.OLD_LINKS if (linked / name).is_symlink()] == []
+    assert "the checkout's" not in (linked / "docs" / "questions.md").read_text(encoding="utf-8")
+
+
+def test_what_links_of_an_earlier_version_led_to_stays(linked):
+    workshop.make_documents(linked)
+
+    checkout = files_of(linked.parent)
+    assert (linked / "mine.ipynb").read_text() == "mine"
+    beside = {text for name, text in checkout.items() if not name.startswith("workshop/")}
+    assert beside == {"the checkout's"}
 
 
 def test_a_students_own_link_of_such_a_name_stays(tmp_path):
@@ -299,7 +350,9 @@ def test_a_students_own_link_of_such_a_name_stays(tmp_path):
     folder.mkdir()
     notes.mkdir()
     (folder / "docs").symlink_to(notes)
+
     outcome, replaced = workshop.make_documents(folder)
+
     assert replaced == []
     assert folder / "docs" / "questions.md" in outcome.kept
     assert os.readlink(folder / "docs") == str(notes)
@@ -323,20 +376,37 @@ def test_make_lab_says_what_it_wrote_and_what_it_kept(served, tmp_path, capsys):
 # ---------------------------------------------------------------- a class
 
 
-def test_a_student_gets_what_the_teacher_edited_and_keeps_what_is_the_students(tmp_path):
-    lessons, folder = tmp_path / "lessons", tmp_path / "student"
-    folder.mkdir()
+@pytest.fixture
+def lessons(tmp_path):
+    """A teacher's folder: the contents are edited, a document is as it was given, a file is the teacher's own."""
+    lessons = tmp_path / "lessons"
     workshop.give_documents({contents.FILE: b"our plan", "docs/questions.md": b"fifty"}, lessons)
     (lessons / contents.FILE).write_text("the teacher's plan")
     (lessons / "answers.md").write_text("for the teacher")
+    return lessons
 
+
+@pytest.fixture
+def student(lessons, tmp_path):
+    """The folder of a student who has got the lessons."""
+    folder = tmp_path / "student"
+    folder.mkdir()
     workshop.hand_out(lessons, folder)
-    assert files_of(folder) == {contents.FILE: "the teacher's plan", "docs/questions.md": "fifty"}
-    (folder / "docs" / "questions.md").write_text("my notes")
+    return folder
+
+
+def test_a_student_gets_what_the_teacher_edited_and_nothing_of_the_teachers_own(student):
+    assert files_of(student) == {contents.FILE: "the teacher's plan", "docs/questions.md": "fifty"}
+
+
+def test_a_student_keeps_notes_where_the_teacher_has_a_newer_document(lessons, student):
+    (student / "docs" / "questions.md").write_text("my notes")
     workshop.give_documents({"docs/questions.md": b"fifty-one"}, lessons)
-    outcome = workshop.hand_out(lessons, folder)
-    assert outcome.kept == [folder / "docs" / "questions.md"]
-    assert files_of(folder)["docs/questions.md"] == "my notes"
+
+    outcome = workshop.hand_out(lessons, student)
+
+    assert outcome.kept == [student / "docs" / "questions.md"]
+    assert files_of(student)["docs/questions.md"] == "my notes"
 
 
 @pytest.mark.parametrize("has_contents", [True, False])

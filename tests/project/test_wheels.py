@@ -17,6 +17,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from markdown_it import MarkdownIt
@@ -43,6 +44,8 @@ PROJECTS = {
 OWN_CODE = ROOT / "docs" / "your_own_code.md"
 ON_LINUX = ROOT / "docs" / "test_mps_on_linux.md"
 LIMIT = 1800  # seconds: the first run builds the simulated device
+PIP = [sys.executable, "-m", "pip"]
+OFFLINE = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
 NOT_ON_A_MAC = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 
 
@@ -64,28 +67,10 @@ def wheels(tmp_path_factory):
     """All, by name, as pip makes them of a checkout; of a copy, since making them leaves files beside the sources."""
     copy = copy_checkout(tmp_path_factory.mktemp("checkout"))
     folders = [str(copy / folder.relative_to(ROOT)) for folder in DISTS.values()]
-    options = [
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--no-build-isolation",
-        "--disable-pip-version-check",
-    ]
-    run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            *options,
-            "--wheel-dir",
-            str(copy / "wheels"),
-            *folders,
-        ]
-    )
-    made = {
-        path.name.partition("-")[0].replace("_", "-"): path for path in (copy / "wheels").iterdir()
-    }
+    run([*PIP, "wheel", *OFFLINE, "--no-build-isolation", "-w", str(copy / "wheels"), *folders])
+
+    paths_made = (copy / "wheels").iterdir()
+    made = {path.name.partition("-")[0].replace("_", "-"): path for path in paths_made}
     assert made.keys() == DISTS.keys()
     return made
 
@@ -106,65 +91,94 @@ def sources(package):
     return {path.as_posix() for path in files if "__pycache__" not in path.parts}
 
 
-@pytest.mark.parametrize(
-    ("name", "packages"),
-    [
-        ("metal-lab", ["metallab"]),
-        ("metalsim", ["metalsim"]),
-        ("metalsim-objc", ["metalsim_objc"]),
-    ],
-)
-def test_a_wheel_has_every_file_of_its_packages_and_no_other(wheels, name, packages):
+PACKAGES = {
+    "metal-lab": "metallab",
+    "metalsim": "metalsim",
+    "metalsim-objc": "metalsim_objc",
+}
+"""By distribution, the package that it holds."""
+
+
+@pytest.mark.parametrize(("name", "package"), PACKAGES.items(), ids=PACKAGES)
+def test_a_wheel_has_every_file_of_its_package_and_no_other(wheels, name, package):
     with zipfile.ZipFile(wheels[name]) as wheel:
         held = {path for path in wheel.namelist() if ".dist-info/" not in path}
-        tags = wheel.read(
-            next(path for path in wheel.namelist() if path.endswith(".dist-info/WHEEL"))
-        ).decode()
-    assert held == set().union(*map(sources, packages))
-    assert "Root-Is-Purelib: true" in tags
-    assert wheels[name].name.endswith("-py3-none-any.whl")
 
-
-def test_the_distributions_agree():
-    lab = PROJECTS["metal-lab"]
-    assert {project["project"]["version"] for project in PROJECTS.values()} == {
-        lab["project"]["version"]
-    }
-    assert f"torch=={TORCH}" in lab["project"]["optional-dependencies"]["pytorch"]
+    assert held == sources(package)
 
 
 @pytest.mark.parametrize("name", DISTS)
-def test_the_readme_of_a_wheel_stands_alone(wheels, name):
-    """Whoever has the file alone can follow every link, and run every command."""
+def test_a_wheel_is_for_every_machine(wheels, name):
     with zipfile.ZipFile(wheels[name]) as wheel:
-        (metadata,) = (path for path in wheel.namelist() if path.endswith(".dist-info/METADATA"))
-        text = wheel.read(metadata).decode().partition("\n\n")[2]
-        files = set(wheel.namelist())
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    inside = [child for token in tokens for child in token.children or ()]
+        (tags,) = (path for path in wheel.namelist() if path.endswith(".dist-info/WHEEL"))
+        text = wheel.read(tags).decode()
+
+    assert "Root-Is-Purelib: true" in text
+    assert wheels[name].name.endswith("-py3-none-any.whl")
+
+
+def test_the_pytorch_of_metal_lab_is_the_one_that_metalsim_knows():
+    assert f"torch=={TORCH}" in PROJECTS["metal-lab"]["project"]["optional-dependencies"]["pytorch"]
+
+
+@pytest.fixture(params=DISTS)
+def readme(request, wheels):
+    """What a wheel says of itself, and its files."""
+    path = wheels[request.param]
+    with zipfile.ZipFile(path) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        _, _, text = wheel.read(metadata).decode().partition("\n\n")
+        return SimpleNamespace(text=text, wheel=path.name, files=set(wheel.namelist()))
+
+
+def parse(text):
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def test_every_link_in_the_readme_of_a_wheel_leads_to_the_web_or_to_a_heading(readme):
+    inside = [child for token in parse(readme.text) for child in token.children or ()]
     targets = [token.attrs["href"] for token in inside if token.type == "link_open"]
+
     assert [target for target in targets if not target.startswith(("https://", "#"))] == []
 
-    commands = "".join(token.content for token in tokens if token.type == "fence")
+
+def test_every_command_in_the_readme_of_a_wheel_runs_without_a_checkout(readme):
+    commands = "".join(token.content for token in parse(readme.text) if token.type == "fence")
+
+    assert f"pip install ./{readme.wheel}" in commands
     assert not re.search(r"^make |\.venv/", commands, re.MULTILINE)
-    assert f"pip install ./{wheels[name].name}" in commands
-    package = next(iter(files)).partition("/")[0]
-    assert set(re.findall(rf"`({package}/(?!tests/)[\w/]+\.\w+)`", text)) <= files
 
 
-def test_a_wheel_of_another_sha256_is_refused(wheels, tmp_path):
-    """By pip itself, of a file as of an address."""
-    wheel = wheels["metalsim"]
-    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    for code, sha256 in ((0, right), (1, "0" * 64)):
-        requirement = f"metalsim @ {wheel.as_uri()}#sha256={sha256}"
-        where = ["--target", str(tmp_path / sha256)]
-        _, errors = run(
-            [sys.executable, "-m", "pip", "install", *options, *where, requirement], code
-        )
+def test_every_file_that_the_readme_of_a_wheel_names_is_in_it(readme):
+    package = next(iter(readme.files)).partition("/")[0]
+    named = re.findall(rf"`({package}/(?!tests/)[\w/]+\.\w+)`", readme.text)
+
+    assert set(named) <= readme.files
+
+
+@pytest.fixture
+def install(wheels, tmp_path):
+    """Return a function that has pip install a wheel from its address, if it has a digest."""
+
+    def install_by_address(sha256, code=0):
+        requirement = f"metalsim @ {wheels['metalsim'].as_uri()}#sha256={sha256}"
+        _, errors = run([*PIP, "install", *OFFLINE, "--target", tmp_path, requirement], code)
+        return errors
+
+    return install_by_address
+
+
+def test_a_wheel_of_its_sha256_is_installed(wheels, install, tmp_path):
+    install(hashlib.sha256(wheels["metalsim"].read_bytes()).hexdigest())
+
+    assert (tmp_path / "metalsim" / "device.py").is_file()
+
+
+def test_a_wheel_of_another_sha256_is_refused(install, tmp_path):
+    errors = install("0" * 64, code=1)
+
     assert "do not match the hashes" in errors.lower().replace("\n", " ")
-    assert (tmp_path / right / "metalsim" / "device.py").is_file()
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------- environments
@@ -176,44 +190,25 @@ class Environment:
     def __init__(self, folder, wheel, packages):
         run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         self.bin = folder / "bin"
-        self.packages = Path(
-            run(
-                [
-                    self.bin / "python",
-                    "-c",
-                    "import sysconfig; print(sysconfig.get_path('purelib'))",
-                ]
-            )[0].strip()
-        )
+        where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        self.packages = Path(run([self.bin / "python", "-c", where])[0].strip())
+
         for name in needed(packages):
             self.link(importlib.metadata.distribution(name))
-        options = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-        run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "--python",
-                str(self.bin / "python"),
-                "install",
-                *options,
-                str(wheel),
-            ]
-        )
+        run([*PIP, "--python", self.bin / "python", "install", *OFFLINE, wheel])
 
     def link(self, distribution):
         """Link what a distribution has installed, and write its scripts, which name another Python where they are."""
         for file in distribution.files:
             there, target = Path(distribution.locate_file(file)), self.bin / file.name
             if file.parts[0] != "..":
-                there, target = (
-                    Path(distribution.locate_file(file.parts[0])),
-                    self.packages / file.parts[0],
-                )
+                top = file.parts[0]
+                there, target = Path(distribution.locate_file(top)), self.packages / top
             elif file.parts[-2] != "bin" or there.read_bytes()[:2] == b"#!":
                 continue
             if not target.exists():
                 target.symlink_to(there)
+
         for entry in distribution.entry_points.select(group="console_scripts"):
             script = self.bin / entry.name
             call = f"{entry.module}.{entry.attr}()"
@@ -243,12 +238,11 @@ def needed(names):
         name = waiting.pop()
         if name in installed:
             continue
+
         try:
             requires = importlib.metadata.requires(name) or []
-        except (
-            importlib.metadata.PackageNotFoundError
-        ):  # wanted by an extra of another one, or on another system
-            continue
+        except importlib.metadata.PackageNotFoundError:
+            continue  # wanted by an extra of another one, or on another system
         installed.append(name)
         wanted = map(Requirement, requires)
         waiting += [
@@ -296,36 +290,68 @@ IMPORTED = {
 """What is there after each of these lines, one after the other in a process."""
 
 
-def test_importing_the_core_imports_no_framework():
-    """Where all are installed: in an environment without them nobody would notice."""
+NOT_ASKED = {
+    "cython_runtime",
+    "sitecustomize",  # of the system's Python
+    "typing_extensions",  # which msgspec looks for, and does without
+}
+
+
+@pytest.fixture(scope="module")
+def packages():
+    """The packages that are there after each line of `IMPORTED`."""
     environment = {key: value for key, value in os.environ.items() if key != "METALLAB_DEVICE"}
     code = "\n".join(["import sys", *(f"{line}\n{LOADED}" for line in IMPORTED)])
     printed, _ = run([sys.executable, "-c", code], env=environment)
-    other = {
-        "cython_runtime",
-        "sitecustomize",  # of the system's Python
-        "typing_extensions",
-    }  # msgspec looks for the second, and does without it
-    packages = [
-        {name for name in line.split() if name[0] != "_"} - other for line in printed.splitlines()
-    ]
-    assert dict(zip(IMPORTED, packages, strict=True)) == IMPORTED
+    named = ({name for name in line.split() if name[0] != "_"} for line in printed.splitlines())
+    return dict(zip(IMPORTED, named, strict=True))
 
 
-def test_the_core_runs_what_its_page_prints(core, tmp_path):
+@pytest.mark.parametrize("line", IMPORTED)
+def test_importing_the_core_imports_no_framework(packages, line):
+    """Where all are installed: in an environment without them nobody would notice."""
+    assert packages[line] - NOT_ASKED == IMPORTED[line]
+
+
+@functools.cache
+def programs_of_own_code():
+    """The three programs of the page: of one's own, on PyTorch, and a comparison."""
     first, on_torch, compared, *_ = blocks(OWN_CODE, "py")
-    assert len([line for line in first.splitlines() if line]) <= 5
-    assert "device.pick()" in on_torch
+    return {"first": first, "on torch": on_torch, "compared": compared}
+
+
+def test_the_first_program_of_the_page_has_five_lines():
+    lines = programs_of_own_code()["first"].splitlines()
+
+    assert len([line for line in lines if line]) <= 5
+
+
+def test_the_core_runs_the_first_program_and_prints_as_the_page_does(core, tmp_path):
     (shown,) = blocks(OWN_CODE, "")
+
+    first = programs_of_own_code()["first"]
     printed, _ = core.python(first, cwd=tmp_path, METALLAB_MODE="fast")
+
     assert shape(re.sub(r" \[.*\]", "", printed)) == shape(shown)
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_the_core_runs_the_comparison_of_the_page(core, tmp_path):
+    compared = programs_of_own_code()["compared"]
     printed, _ = core.python(compared, cwd=tmp_path, METALLAB_MODE="fast")
+
     assert "map" in printed
-    assert not list(tmp_path.iterdir()), "nothing is written"
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_the_program_of_the_page_on_pytorch_runs():
+    """Here: the core alone has no torch."""
     environment = os.environ | {"METALLAB_MODE": "fast", "METALLAB_DEVICE": "cpu"}
-    printed, _ = run(
-        [sys.executable, "-c", on_torch], env=environment
-    )  # the core alone has no torch
+    on_torch = programs_of_own_code()["on torch"]
+
+    printed, _ = run([sys.executable, "-c", on_torch], env=environment)
+
+    assert "device.pick()" in on_torch
     assert printed.startswith("product: ")
 
 
@@ -334,35 +360,54 @@ def shape(text):
     return re.sub(r"\d+(\.\d+)?( (n|µ|m)?s\b)?", "#", text)
 
 
-def test_the_commands_of_the_page_are_there(core, tmp_path):
+def commands_of_own_code():
+    """The arguments of each command that the page prints, by its name."""
     (commands,) = (block for block in blocks(OWN_CODE, "sh") if "metallab time" in block)
-    lines = dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
-    assert lines.keys() == {"time", "coverage", "doctor", "trace", "report", "versus"}
-    printed, _ = core(
-        "metallab", "time", *shlex.split(lines["time"]), cwd=tmp_path, METALLAB_MODE="fast"
-    )
-    assert printed.startswith("sum(numbers): ")
+    return dict(line.split(maxsplit=2)[1:] for line in commands.splitlines())
+
+
+def test_the_page_prints_the_commands_that_help_lists(core, tmp_path):
+    names = commands_of_own_code().keys()
+
     printed, _ = core("metallab", "--help", cwd=tmp_path)
-    assert all(f"metallab {name} " in printed for name in lines)
-    core("metallab", "versus", "--help", cwd=tmp_path)  # its modules are imported
+
+    assert names == {"time", "coverage", "doctor", "trace", "report", "versus"}
+    assert [name for name in names if f"metallab {name} " not in printed] == []
 
 
-def test_what_the_core_writes_lies_where_it_was_started(core, tmp_path):
-    """Hidden from git, as what is no change of somebody's project."""
+def test_the_core_times_what_the_page_times(core, tmp_path):
+    arguments = shlex.split(commands_of_own_code()["time"])
+
+    printed, _ = core("metallab", "time", *arguments, cwd=tmp_path, METALLAB_MODE="fast")
+
+    assert printed.startswith("sum(numbers): ")
+
+
+def test_the_core_has_what_versus_imports(core, tmp_path):
+    core("metallab", "versus", "--help", cwd=tmp_path)
+
+
+SAVES = """
+from metallab import device, records, timing
+
+measured = timing.measure(lambda: 1, on=timing.Host(), name="mine")
+path = records.save("mine", measured, on=device.PyTorchDevice("cpu", "a CPU"))
+print(records.load(path)[0].measurement.name)
+"""
+
+
+def test_what_the_core_writes_lies_where_it_was_started_and_is_no_change_of_a_project(
+    core, tmp_path
+):
     run(["git", "init", "--quiet", str(tmp_path)])
-    code = (
-        "from metallab import device, records, timing\n"
-        "measured = timing.measure(lambda: 1, on=timing.Host(), name='mine')\n"
-        "path = records.save('mine', measured, on=device.PyTorchDevice('cpu', 'a CPU'))\n"
-        "print(records.load(path)[0].measurement.name)"
-    )
-    printed, _ = core.python(code, cwd=tmp_path, METALLAB_MODE="fast")
+
+    printed, _ = core.python(SAVES, cwd=tmp_path, METALLAB_MODE="fast")
+
     assert printed == "mine\n"
     written = tmp_path / "build" / "metallab" / "fast-cpu" / "results" / "mine.json"
     assert [record.measurement.name for record in records.load(written)] == ["mine"]
-    assert (
-        run(["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"])[0] == ""
-    )
+    status = ["git", "-C", str(tmp_path), "status", "--porcelain", "--untracked-files=all"]
+    assert run(status)[0] == ""
 
 
 def test_what_others_reported_is_a_part_of_the_core(core, tmp_path):
@@ -415,39 +460,42 @@ def test_mps_is_simulated():
 """
 
 
+def lines_of_linux():
+    """The words of the commands around ``train.py`` on the page: as a script, and as a module with pytest."""
+    block = next(block for block in blocks(ON_LINUX, "sh") if "train.py" in block)
+    _, as_script, as_module, _ = map(shlex.split, block.splitlines())
+    return as_script, as_module
+
+
 @pytest.mark.nightly
 @NOT_ON_A_MAC
-def test_a_program_and_its_tests_run_as_the_page_prints(with_torch, tmp_path):
-    """Also with pytest's workers, each a process of its own."""
+def test_a_program_runs_as_the_page_prints(with_torch, tmp_path):
     program, *_ = blocks(ON_LINUX, "py")
     (tmp_path / "train.py").write_text(program)
-    (shown,) = blocks(ON_LINUX, "")
-    commands = next(block for block in blocks(ON_LINUX, "sh") if "train.py" in block).splitlines()
-    _, as_script, as_module, _ = map(shlex.split, commands)
+    as_script, _ = lines_of_linux()
+
     printed, errors = with_torch(*as_script, code=1, cwd=tmp_path)
+
+    (shown,) = blocks(ON_LINUX, "")
     assert printed == shown
     assert "\nSimulated Apple GPU: PyTorch " in f"\n{errors}"
-    raised = re.search(r"raises `(.*)`", ON_LINUX.read_text("utf-8"))[1]
-    assert raised in errors
+    assert re.search(r"raises `(.*)`", ON_LINUX.read_text("utf-8"))[1] in errors
+
+
+@pytest.mark.nightly
+@NOT_ON_A_MAC
+def test_tests_run_as_the_page_prints(with_torch, tmp_path):
+    """Also with pytest's workers, each a process of its own."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_mps.py").write_text(MPS_TEST)
-    python, m, name, *rest = as_module
-    printed, _ = with_torch(
-        python,
-        m,
-        name,
-        "--pretend",
-        "processor",
-        *rest,
-        "-n1",
-        "-Werror::pytest.PytestWarning",
-        cwd=tmp_path,
-    )
+    _, (python, m, name, *rest) = lines_of_linux()
+
+    options = ["--pretend", "processor", *rest, "-n1", "-Werror::pytest.PytestWarning"]
+    printed, _ = with_torch(python, m, name, *options, cwd=tmp_path)
+
     assert "1 passed" in printed
-    assert (
-        "metalsim: torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor"
-        in printed
-    )
+    told = "torch's mps device is a simulated Apple GPU, computed by this machine's CPU, processor"
+    assert f"metalsim: {told}" in printed
 
 
 NOTHING_HAPPENED = """
@@ -468,29 +516,48 @@ def test_without_the_option_the_plugin_imports_no_torch(with_torch, tmp_path):
     assert "metalsim:" not in printed
 
 
+EARLY = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
+
+
 @NOT_ON_A_MAC
 def test_the_option_comes_before_any_torch_or_says_so(with_torch, tmp_path):
-    (tmp_path / "early.py").write_text(
-        "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
-    )
-    _, errors = with_torch(
-        "pytest", "-p", "early", "--metalsim", code=4, cwd=tmp_path, PYTHONPATH=str(tmp_path)
-    )
-    assert (
-        "ERROR: --metalsim: torch was imported before the simulated Apple GPU was armed" in errors
-    )
+    (tmp_path / "early.py").write_text(EARLY)
+
+    options = ["-p", "early", "--metalsim"]
+    _, errors = with_torch("pytest", *options, code=4, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+
+    told = "torch was imported before the simulated Apple GPU was armed"
+    assert f"ERROR: --metalsim: {told}" in errors
 
 
-def test_the_cache_is_the_checkout_s_or_the_user_s(monkeypatch, tmp_path):
-    monkeypatch.delenv("METALSIM_CACHE", raising=False)
-    assert building._base() == ROOT / "build" / "metalsim"
-    monkeypatch.setattr(
-        building, "__file__", str(tmp_path / "lib" / "site-packages" / "metalsim" / "building.py")
-    )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
-    assert building.cache() == tmp_path / "kept" / "metalsim"
-    monkeypatch.delenv("XDG_CACHE_HOME")
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """Metalsim as if it lay among installed packages, with a home and none of the variables."""
+    module = tmp_path / "lib" / "site-packages" / "metalsim" / "building.py"
+    monkeypatch.setattr(building, "__file__", str(module))
+    for name in ("METALSIM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def test_the_cache_of_a_checkout_lies_in_it(monkeypatch):
+    monkeypatch.delenv("METALSIM_CACHE", raising=False)
+
+    assert building._base() == ROOT / "build" / "metalsim"
+
+
+def test_the_cache_of_an_installed_package_lies_at_home(installed, tmp_path):
     assert building.cache() == tmp_path / "home" / ".cache" / "metalsim"
+
+
+def test_the_cache_lies_where_the_desktop_s_variable_says(installed, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+
+    assert building.cache() == tmp_path / "kept" / "metalsim"
+
+
+def test_the_cache_lies_where_its_own_variable_says(installed, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "named"))
+
     assert building.cache() == tmp_path / "named"
