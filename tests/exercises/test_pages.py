@@ -314,19 +314,24 @@ for hidden in page_12.HIDDEN_FAULTS:
 """
 
 
+CONDITIONS = {
+    "weight layout": "NotContiguous",
+    "input layout": "NotContiguous",
+    "offset": "NonzeroOffset",
+    "size": "MinElements",
+}
+"""By what a hidden fault needs: the condition of metalsim that says so."""
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has no simulated GPU")
 def test_page_12_s_hidden_faults_are_found_where_they_are_hidden():
-    outcome = isolated.run(LOOK_FOR_ALL, results=["found"], device="mps")
-    assert outcome.ok, outcome.detail
-    conditions = {
-        "weight layout": "NotContiguous",
-        "input layout": "NotContiguous",
-        "offset": "NonzeroOffset",
-        "size": "MinElements",
-    }
     operators = {hidden.needs: hidden.operator for hidden in page_12.HIDDEN_FAULTS}
+
+    outcome = isolated.run(LOOK_FOR_ALL, results=["found"], device="mps")
+
+    assert outcome.ok, outcome.detail
     assert outcome["found"] == {
-        (needs, place): (place, operators[needs], [conditions[needs]])
+        (needs, place): (place, operators[needs], [CONDITIONS[needs]])
         for needs in operators
         for place in page_12.PLACES
     }

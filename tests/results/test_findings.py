@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -137,29 +138,37 @@ def test_disturbed_processes_alone_give_no_speed_up(disturbed, reason):
     assert alone.answer.reason is reason
 
 
-def test_in_short_has_the_gpu_its_sizes_and_the_largest_gains():
-    series = [one for n, value in ((64, 0.5), (128, 2.0), (256, 4.0)) for one in sized(n, value)]
-    always = [one for n in (64, 128, 256) for one in sized(n, 3.0, "copy, n = {n}")]
-    lessons = [
-        one
-        for lesson, values in {"03_a": (9.0, 5.0), "04_b": (1.5, 1.25), "05_c": (7.0, 8.0)}.items()
-        for number, value in enumerate(values)
-        for one in (
-            baseline(f"c{number}", lesson=lesson),
-            record("v", value, f"c{number}", lesson=lesson, role="GPU"),
-        )
-    ]
-    told = findings.in_short(findings.column([*series, *always, *lessons], "here"))
-    assert numbers(told[0]) == ["0.50", "9.00", "11", "1"]
-    assert re.findall(r"[\d.]+×|c\d|n = \d+", told[1]) == [
-        "9.00×",
-        "c0",
-        "8.00×",
-        "c1",
-        "4.00×",
-        "n = 256",
-    ]
+def pages_of(gains: dict[str, tuple[float, ...]]) -> Iterator[records.Record]:
+    """Yield comparisons of lessons: c0, c1, ... with a speed-up of a GPU each."""
+    for lesson, values in gains.items():
+        for number, value in enumerate(values):
+            yield baseline(f"c{number}", lesson=lesson)
+            yield record("v", value, f"c{number}", lesson=lesson, role="GPU")
+
+
+@pytest.fixture
+def sentences():
+    """What is said in short of two series of sizes, and of three lessons with two comparisons each."""
+    gains = {"03_a": (9.0, 5.0), "04_b": (1.5, 1.25), "05_c": (7.0, 8.0)}
+    made = list(pages_of(gains))
+    for n, speed_up in ((64, 0.5), (128, 2.0), (256, 4.0)):
+        made += [*sized(n, speed_up), *sized(n, 3.0, "copy, n = {n}")]
+    return findings.in_short(findings.column(made, "here"))
+
+
+def test_in_short_has_the_range_of_a_gpu_and_how_often_it_was_faster(sentences):
+    assert numbers(sentences[0]) == ["0.50", "9.00", "11", "1"]
+
+
+def test_in_short_has_the_largest_gain_of_each_of_three_lessons(sentences):
+    told = re.findall(r"[\d.]+×|c\d|n = \d+", sentences[1])
+
+    assert told == ["9.00×", "c0", "8.00×", "c1", "4.00×", "n = 256"]
+
+
+def test_of_simulated_times_alone_nothing_is_said_in_short():
     alone = findings.column([baseline("c"), record("v", 2.0, "c", simulated=True)], "here")
+
     assert findings.in_short(alone) == []
 
 
@@ -214,36 +223,51 @@ def columns(findings, *own: records.Record) -> list:
     return [*here, *there, *findings.missing_machines([*here, *there])]
 
 
-def test_simulated_and_missing_machines_are_labelled(build, monkeypatch):
+@pytest.fixture
+def beside_a_gpu(build, monkeypatch):
+    """The columns of a simulated run on a Mac, beside the reference results of an NVIDIA GPU."""
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     records.write(build / "results" / "h200.json", honest([baseline(), record("cuda", 2.0)]))
+
+    simulated = record(
+        "mps",
+        7.7,
+        device="simulated Apple GPU",
+        simulated=True,
+        outcome="withheld",
+        reason=Reason.SIMULATED,
+    )
+    return columns(findings, *on_a_mac(baseline(), simulated))
+
+
+def on_a_mac(*made: records.Record) -> list[records.Record]:
     mac = dataclasses.replace(HERE, os_name="macOS")
-    simulated = {
-        "device": "simulated Apple GPU",
-        "simulated": True,
-        "outcome": "withheld",
-        "reason": Reason.SIMULATED,
-    }
-    own = [
-        dataclasses.replace(one, machine=mac)
-        for one in (baseline(), record("mps", 7.7, **simulated))
-    ]
-    machines = columns(findings, *own)
-    assert [column.simulated for column in machines] == [True, False, False]
-    assert [column.title for column in machines] == [
-        "simulated Apple GPU",
-        "NVIDIA H200",
-        "Apple GPU",
-    ]
-    told = dict(findings.provenance(machines))
+    return [dataclasses.replace(each, machine=mac) for each in made]
+
+
+def test_simulated_and_missing_machines_are_labelled(beside_a_gpu):
+    titles = [column.title for column in beside_a_gpu]
+    told = dict(findings.provenance(beside_a_gpu))
+
+    assert titles == ["simulated Apple GPU", "NVIDIA H200", "Apple GPU"]
+    assert [column.simulated for column in beside_a_gpu] == [True, False, False]
     assert told["measured on"][0].startswith("SIMULATED")
     assert told["results"][2] == findings.WANTED
-    everything = str([told, findings.every(machines)])
+
+
+def test_of_a_simulated_run_no_time_and_no_speed_up_stands_beside_a_gpu(beside_a_gpu):
+    rows = findings.every(beside_a_gpu)
+    everything = str([findings.provenance(beside_a_gpu), rows])
+
     assert "7.7" not in everything
-    assert "12.3 ms" not in everything, "an absolute time beside another machine's"
-    assert dict(findings.every(machines)).popitem()[1][0] == timing.SIMULATED.label
-    real = dataclasses.replace(record("mps", 3.0, device="Apple M2 GPU"), machine=mac)
-    assert findings.missing_machines([findings.column([real], "x")]) == []
+    assert "12.3 ms" not in everything
+    assert dict(rows).popitem()[1][0] == timing.SIMULATED.label
+
+
+def test_a_mac_that_was_measured_is_not_missing():
+    real = on_a_mac(record("mps", 3.0, device="Apple M2 GPU"))
+
+    assert findings.missing_machines([findings.column(real, "x")]) == []
 
 
 def test_a_broken_reference_is_named_and_the_rest_goes_on(build, monkeypatch):
@@ -362,15 +386,20 @@ def test_many_pages_are_run_again_by_one_command():
 
 
 def test_the_interval_of_processes_is_student_s():
-    medians = [1.0, 1.04, 1.01, 1.02]
-    low, median, high = findings._interval(medians)
-    half = (
-        3.182446 * np.log(medians).std(ddof=1) / 2
-    )  # Student's t of three degrees of freedom, from a table
-    assert np.log([low, median, high]) == pytest.approx(
-        np.log(medians).mean() + half * np.array([-1, 0, 1]), rel=1e-5
-    )
+    logs = np.log([1.0, 1.04, 1.01, 1.02])
+    quantile = 3.182446  # Student's t of three degrees of freedom, from a table
+
+    interval = findings._interval(list(np.exp(logs)))
+
+    half = quantile * logs.std(ddof=1) / 2
+    assert np.log(interval) == pytest.approx(logs.mean() + half * np.array([-1, 0, 1]), rel=1e-5)
+
+
+def test_the_interval_of_processes_that_differ_without_bounds_is_finite():
     assert findings._interval([1e300, 1e-300])[2] < float("inf")
+
+
+def test_the_interval_of_equal_processes_has_a_width():
     assert findings._interval([2.0, 2.0])[0] < 2
 
 

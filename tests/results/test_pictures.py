@@ -105,10 +105,11 @@ def test_each_picture_of_a_stored_page_stands_once_with_words(path):
 
 def test_a_page_that_ran_has_each_picture_as_html_with_words_and_as_the_same_png(executed):
     shown = [output for output in outputs_of(executed) if "image/png" in output.data]
+
     assert [output.metadata["image/png"]["alt"] for output in shown] == WORDS
-    for output, words in zip(shown, WORDS, strict=True):
-        png = output.data["image/png"].strip()
-        assert Images(output.data["text/html"]).found == [(f"data:image/png;base64,{png}", words)]
+    sources = [f"data:image/png;base64,{each.data['image/png'].strip()}" for each in shown]
+    in_html = [Images(output.data["text/html"]).found for output in shown]
+    assert in_html == [[pair] for pair in zip(sources, WORDS, strict=True)]
 
 
 def test_html_made_of_a_page_has_each_picture_once_with_words(executed):
