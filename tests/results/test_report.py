@@ -69,48 +69,42 @@ def notebook(*cells: dict):
 
 def entry(name: str, **changes) -> dict:
     """A notebook's entry in summary.json."""
-    known = {
-        "name": name,
-        "title": f"Title of {name}",
-        "status": "passed",
-        "seconds": 12.0,
-        "reason": "",
-    }
-    return (
-        known
-        | {"cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20, "failed_copy": None}
-        | changes
-    )
+    known = {"name": name, "title": f"Title of {name}", "status": "passed", "seconds": 12.0}
+    known |= {"reason": "", "cells": 4, "executed": 4, "peak_rss_bytes": 3 * 2**20}
+    return known | {"failed_copy": None} | changes
 
 
 def record(
     name: str, ratio=None, *, outcome="faster", reason=None, detail="", **changes
 ) -> records.Record:
-    """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given."""
+    """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given.
+
+    ``changes`` are fields of `Measurement`.
+    """
     compared = None
     if ratio or reason or detail or outcome == "baseline":
         low, median, high = ratio or (None, None, None)
         compared = records.Compared(
             "matmul", name, "eager", outcome, median, low, high, reason, detail, "outputs agree"
         )
-    known = {
-        "question": "latency",
-        "samples": (0.001, 0.00101, 0.00102) * 8,
-        "first_call": 0.5,
-        "block": 1,
-    }
-    known |= {
-        "warmup_calls": 3,
-        "stop_reason": "quiet",
-        "mode": "full",
-        "device": "Some CPU",
-        "simulated": False,
-    }
-    measured = Measurement(name=name, **known | changes)
-    full = f"01_a/matmul/{name}" if compared else f"01_a/{name}"
-    return records.Record(
-        "01_a", full, "2026-11-20T10:00:00+00:00", measured, compared, None, machine.describe()
+
+    measured = Measurement(
+        name=name,
+        question="latency",
+        samples=(0.001, 0.00101, 0.00102) * 8,
+        first_call=0.5,
+        block=1,
+        warmup_calls=3,
+        stop_reason="quiet",
+        mode="full",
+        device="Some CPU",
+        simulated=False,
     )
+    measured = dataclasses.replace(measured, **changes)
+
+    full = f"01_a/matmul/{name}" if compared else f"01_a/{name}"
+    taken = "2026-11-20T10:00:00+00:00"
+    return records.Record("01_a", full, taken, measured, compared, None, machine.describe())
 
 
 class Run:
@@ -146,17 +140,17 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Iterator[Run]:
-    for name, path in {
-        "ROOT": ".",
-        "BUILD": "build",
-        "FAILED": "build/failed",
-        "REPORT": "build/report",
-    }.items():
-        monkeypatch.setattr(paths, name, (tmp_path / path).resolve())
-    monkeypatch.setattr(findings, "REFERENCES", tmp_path.resolve() / "data" / "results")
+    root = tmp_path.resolve()
+    monkeypatch.setattr(paths, "ROOT", root)
+    monkeypatch.setattr(paths, "BUILD", root / "build")
+    monkeypatch.setattr(paths, "FAILED", root / "build" / "failed")
+    monkeypatch.setattr(paths, "REPORT", root / "build" / "report")
+    monkeypatch.setattr(findings, "REFERENCES", root / "data" / "results")
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    yield Run(tmp_path.resolve())
+
+    yield Run(root)
+
     monkeypatch.undo()
     time.tzset()
 
@@ -168,83 +162,123 @@ def text_of(element) -> str:
 # --- what the page shows ---
 
 
-def test_the_page_shows_a_run_with_its_failures(run):
+TRACEBACK = [
+    "\x1b[31mTraceback\x1b[0m",
+    *map(str, range(report.TRACEBACK_LINES)),
+    "ZeroDivisionError: <b>",
+]
+
+
+@pytest.fixture
+def page(run):
+    """The report of a run with a page that passed, one that failed and one that was skipped."""
+    failed = {"reason": "cell 2: division by zero", "failed_copy": "failed/02_b.ipynb"}
+    skipped = {"reason": "needs a Mac", "seconds": 0, "executed": 0}
     run.summary(
         entry("01_a"),
-        entry(
-            "02_b",
-            status="failed",
-            reason="cell 2: division by zero",
-            failed_copy="failed/02_b.ipynb",
-        ),
-        entry("03_c", status="skipped", reason="needs a Mac", seconds=0, executed=0),
+        entry("02_b", status="failed", **failed),
+        entry("03_c", status="skipped", **skipped),
     )
     run.notebook("01_a")
-    lines = [
-        "\x1b[31mTraceback\x1b[0m",
-        *map(str, range(report.TRACEBACK_LINES)),
-        "ZeroDivisionError: <b>",
-    ]
-    run.notebook("02_b", code("1/0", error(*lines)), folder="failed")
+    run.notebook("02_b", code("1/0", error(*TRACEBACK)), folder="failed")
     run.records(
         record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone")
     )
-    page = run.page()
+    return run.page()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("Some CPU", "full mode", "2026-11-20 10:00 UTC", "3 min 7 s", "1 failed"),
+        *("make run ONLY=02", "Skipped (needs a Mac): 03"),
+    ],
+)
+def test_the_head_says_what_ran_and_what_to_run_again(page, words):
+    assert words in text_of(page.header)
+
+
+def test_the_content_follows_the_head(page):
     assert page.header.find_next_sibling().name == "main"
-    head = text_of(page.header)
-    assert all(
-        word in head
-        for word in ("Some CPU", "full mode", "2026-11-20 10:00 UTC", "3 min 7 s", "1 failed")
-    )
-    assert all(word in head for word in ("make run ONLY=02", "Skipped (needs a Mac): 03"))
-    verdicts = text_of(page.find(id="verdicts"))
-    assert all(
-        word in verdicts
-        for word in ("matmul", "fused", "1.83×", "1.75 to 1.90", "faster", "against eager")
-    )
-    assert "alone" not in verdicts
+
+
+@pytest.mark.parametrize(
+    "words", ["matmul", "fused", "1.83×", "1.75 to 1.90", "faster", "against eager"]
+)
+def test_the_verdicts_have_each_comparison(page, words):
+    assert words in text_of(page.find(id="verdicts"))
+
+
+def test_a_time_that_was_compared_with_none_is_no_verdict(page):
+    assert "alone" not in text_of(page.find(id="verdicts"))
+
+
+def test_the_machine_is_described(page):
     assert machine.describe().python in text_of(page.find(id="machine"))
+
+
+def test_a_card_leads_to_a_page_that_is_there_unless_it_was_skipped(page, run):
     links = [card.h3.a and card.h3.a["href"] for card in page.select("#notebooks article")]
+
     assert links == ["pages/01_a.html", "pages/02_b.html", None]
-    assert all((run.report / link).is_file() for link in links[:2])
-    failures = page.find(id="failures")
-    assert all(
-        word in text_of(failures)
-        for word in ("cell 2: division by zero", "needs a Mac", "failed/02_b.ipynb")
-    )
-    shown = failures.pre.get_text().splitlines()
-    assert (shown[0], shown[1], shown[-1]) == ("...", "1", "ZeroDivisionError: <b>")
+    assert [link for link in links[:2] if not (run.report / link).is_file()] == []
+
+
+@pytest.mark.parametrize("words", ["cell 2: division by zero", "needs a Mac", "failed/02_b.ipynb"])
+def test_the_failures_say_where_and_why(page, words):
+    assert words in text_of(page.find(id="failures"))
+
+
+def test_of_a_traceback_the_last_lines_are_shown(page):
+    first, second, *_, last = page.find(id="failures").pre.get_text().splitlines()
+
+    assert first == "..."
+    assert second == "1"
+    assert last == "ZeroDivisionError: <b>"
+
+
+def test_the_measurements_have_times_first_call_and_count(page):
     rows = [text_of(row) for row in page.select("#measurements details tbody tr")]
-    assert [("1.01 ms" in row, "500 ms" in row and "24" in row) for row in rows].count(
-        (True, True)
-    ) == 2
+
+    full = [row for row in rows if "1.01 ms" in row and "500 ms" in row and "24" in row]
+    assert len(full) == 2
     assert "552 µs" in rows[1], "1.01 ms in 1.83 times"
 
 
-def test_an_incomplete_notebook_shows_what_would_fix_it(run):
+@pytest.fixture
+def incomplete(run):
+    """The report of a run of which one page lacked a tool."""
     gap = {"where": "cell 10 (Route 2)", "what": "this cell needs <clang>", "fix": "make packages"}
     run.summary(entry("01_a", status="incomplete", reason="not run", not_run=[gap]), entry("02_b"))
-    page = run.page()
-    assert "◐ 1 incomplete" in text_of(page.header)
-    assert "Incomplete (make packages): 01." in text_of(page.select_one(".trust.doubted"))
-    card, passed = page.find(id="notebooks").find_all("article")
+    return run.page()
+
+
+def test_the_head_says_how_many_pages_are_incomplete_and_what_would_fix_them(incomplete):
+    assert "◐ 1 incomplete" in text_of(incomplete.header)
+    assert "Incomplete (make packages): 01." in text_of(incomplete.select_one(".trust.doubted"))
+
+
+def test_the_card_of_an_incomplete_page_leads_to_what_would_fix_it(incomplete):
+    card, passed = incomplete.find(id="notebooks").find_all("article")
+    why = incomplete.find(id="why-01_a")
+
     assert [link["href"] for link in card.find_all("a")] == ["#why-01_a"]
-    assert passed.find_all("a") == []
-    why = page.find(id="why-01_a")
     assert "this cell needs <clang>" in text_of(why.li)
     assert why.li.code.text == "make packages"
-    assert page.find(id="why-02_b") is None
+    assert passed.find_all("a") == []
+    assert incomplete.find(id="why-02_b") is None
 
 
 def test_what_a_page_expected_and_did_not_find_is_on_the_card(run):
     run.records(record("v", (0.4, 0.5, 0.6), outcome="slower"))
     cell = code("measure()")
-    cell["metadata"] = {
-        "metallab": {"expects": "faster", "comparison": "matmul", "variant": "v"},
-    }
+    expected = {"expects": "faster", "comparison": "matmul", "variant": "v"}
+    cell["metadata"] = {"metallab": expected}
     run.notebook("01_a", cell)
     run.summary(entry("01_a"))
+
     (card,) = run.page().select("#notebooks article")
+
     assert "matmul, v: expected to be faster, and found slower" in text_of(card)
 
 
@@ -263,6 +297,18 @@ def test_a_card_leads_to_the_page_as_it_ran(run):
     assert read.img["src"].startswith("data:image/png;base64,")
 
 
+def runs(page: BeautifulSoup) -> list[str]:
+    """What a browser would run or load of a page: elements, attributes, and links."""
+    elements = [each.name for each in page.find_all(["script", "iframe", "object", "link"])]
+    attributes = {name for each in page.find_all(True) for name in each.attrs}
+    links = [link["href"] for link in page.find_all("a", href=True) if "script" in link["href"]]
+    return [*elements, *(name for name in attributes if name.startswith("on")), *links]
+
+
+def policy_of(page: BeautifulSoup) -> str:
+    return page.head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})["content"]
+
+
 @pytest.mark.parametrize(
     "cell",
     [
@@ -278,33 +324,44 @@ def test_nothing_in_an_output_runs_on_the_page_of_html(run, cell):
     run.summary(entry("01_a", title=HOSTILE))
     run.notebook("01_a", cell)
     run.page()
+
     read = read_page(run, "01_a")
-    assert not read.find_all(["script", "iframe", "object", "link"])
-    assert not read.body.find_all("meta")
-    attributes = {name for each in read.find_all(True) for name in each.attrs}
-    assert not [name for name in attributes if name.startswith("on")]
-    policy = read.head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})["content"]
-    assert policy.startswith("default-src 'none'")
-    assert "script" not in policy
+
+    assert runs(read) == []
+    assert read.body.find_all("meta") == []
+    assert policy_of(read).startswith("default-src 'none'")
+    assert "script" not in policy_of(read)
+
+
+@pytest.fixture
+def link_to(run):
+    """Return a function that gives the address of a link on the page of HTML of a run of two pages."""
+
+    def find(link):
+        run.summary(entry("01_a"), entry("02_b"))
+        run.notebook("01_a", v4.new_markdown_cell(f"See [it]({link})."))
+        run.notebook("02_b")
+        run.page()
+        return read_page(run, "01_a").find("a", string="it")["href"]
+
+    return find
 
 
 @pytest.mark.parametrize(
     ("link", "leads"),
     [
         pytest.param("02_b.ipynb#Deeper", "02_b.html#Deeper", id="page-of-the-run"),
-        pytest.param("../README.md", "README.md", id="document"),
         pytest.param("https://example.org/a", "https://example.org/a", id="web"),
     ],
 )
-def test_links_of_a_page_of_html_lead_somewhere(run, link, leads):
-    run.summary(entry("01_a"), entry("02_b"))
-    run.notebook("01_a", v4.new_markdown_cell(f"See [it]({link})."))
-    run.notebook("02_b")
-    run.page()
-    address = read_page(run, "01_a").find("a", string="it")["href"]
-    assert address.endswith(leads)
-    is_file = leads == "README.md"
-    assert not is_file or (run.report / "pages" / address).samefile(paths.NOTEBOOKS / link)
+def test_links_of_a_page_of_html_lead_somewhere(link_to, link, leads):
+    assert link_to(link) == leads
+
+
+def test_a_link_to_a_document_leads_from_a_page_of_html_into_the_checkout(run, link_to):
+    address = link_to("../README.md")
+
+    assert (run.report / "pages" / address).samefile(paths.NOTEBOOKS / "../README.md")
 
 
 def test_a_page_that_was_skipped_is_called_no_failure(run):
@@ -322,47 +379,66 @@ def test_a_page_that_cannot_be_read_keeps_no_report_back(run):
 
 @pytest.mark.parametrize("outcome", ["not judged", "open"])
 def test_an_exercise_that_was_not_judged_or_stayed_open_is_on_the_card(run, outcome):
+    sentence = f"{outcome}. There is no <compiler>."
     judged = [
         {"exercise": "Exercise 1.1", "outcome": "right", "sentence": "right"},
-        {
-            "exercise": "Exercise 1.2",
-            "outcome": outcome,
-            "sentence": f"{outcome}. There is no <compiler>.",
-        },
+        {"exercise": "Exercise 1.2", "outcome": outcome, "sentence": sentence},
     ]
     run.summary(entry("01_a", judgements=judged))
+
     (card,) = run.page().select("#notebooks article")
+
     assert "There is no <compiler>." in text_of(card)
     assert "Exercise 1.1" not in text_of(card)
 
 
-def test_a_headline_is_shown_with_its_picture(run):
+@pytest.fixture
+def card_with_headline(run):
+    """The card of a page with a headline of two sentences and a picture."""
     file = run.folder / "drawn.png"
     file.write_bytes(png())
     headline = records.Headline(["It is <b>right</b>.", "Nothing is lost."], file, "a grey picture")
+
     run.summary(entry("01_a"))
     made = Measurement("m", "latency", (1.0,) * 10, 1.0, 1, 3, "quiet", "full", "Some CPU", False)
-    records.save(
-        "01_a", made, on=Device("cpu", "Some CPU"), folder=run.folder / "results", headline=headline
+    on = Device("cpu", "Some CPU")
+    records.save("01_a", made, on=on, folder=run.folder / "results", headline=headline)
+    return run.page().select_one("#notebooks article")
+
+
+def test_a_headline_s_picture_is_part_of_the_page_and_has_words(card_with_headline):
+    picture = card_with_headline.select_one("a.picture img.headline")
+
+    assert picture["alt"] == "a grey picture"
+    assert picture["src"].startswith("data:image/png;base64,")
+
+
+def test_a_headline_s_picture_is_enlarged_by_a_click_and_closed_by_another(card_with_headline):
+    enlarge, close = (
+        card_with_headline.select_one("a.picture"),
+        card_with_headline.select_one("a.close"),
     )
-    card = run.page().select_one("#notebooks article")
-    picture = card.select_one("a.picture img.headline")
-    enlarge, close = card.select_one("a.picture"), card.select_one("a.close")
-    assert enlarge["href"] == f"#{enlarge['id']}", "it is no target of its own"
-    assert close["href"] == f"#{card.h3['id']}"
-    assert (picture["alt"], picture["src"][:22]) == ("a grey picture", "data:image/png;base64,")
-    assert text_of(card.select_one("p.headline")) == "It is <b>right</b>."
-    assert text_of(card.details) == "1 more Nothing is lost."
+
+    assert enlarge["href"] == f"#{enlarge['id']}", "it is its own target"
+    assert close["href"] == f"#{card_with_headline.h3['id']}"
+
+
+def test_of_a_headline_the_first_sentence_is_shown_and_the_others_folded(card_with_headline):
+    assert text_of(card_with_headline.select_one("p.headline")) == "It is <b>right</b>."
+    assert text_of(card_with_headline.details) == "1 more Nothing is lost."
 
 
 def test_drift_is_on_the_card(run):
     names = ("01_a", "02_b", "03_c")
     run.summary(*map(entry, names))
     drifting = dataclasses.replace(record("x"), sentinel_drift=-0.2)
-    run.records(drifting, dataclasses.replace(record("y"), sentinel_drift=0.05))
-    run.records(dataclasses.replace(record("x"), sentinel_drift=0.05), name="02_b")
-    run.records(dataclasses.replace(record("x", mode="fast"), sentinel_drift=0.5), name="03_c")
+    steady = dataclasses.replace(record("y"), sentinel_drift=0.05)
+    fast = dataclasses.replace(record("x", mode="fast"), sentinel_drift=0.5)
+    for name, made in zip(names, ([drifting, steady], [steady], [fast]), strict=True):
+        run.records(*made, name=name)
+
     cards = [text_of(card) for card in run.page().select("#notebooks article")]
+
     assert ["drifted: " in card and "20%" in card for card in cards] == [True, False, False]
 
 
@@ -377,6 +453,7 @@ GIVEN = str(Ratio("fused", "eager", 1.83, 1.75, 1.9, 24))
         ((GIVEN.replace("1.83", "8.83"), f"matmul: {GIVEN}, and 2.5 with more", "It fits."), (2,)),
         (("It is faster.", "It is Twice as good.", "It fits."), (2,)),
     ],
+    ids=["supported", "a number of its own", "another number", "words for a speed-up"],
 )
 def test_a_sentence_is_kept_if_the_samples_support_it(run, sentences, kept):
     found = records.Headline(sentences)
@@ -387,17 +464,28 @@ def test_a_sentence_is_kept_if_the_samples_support_it(run, sentences, kept):
     assert records.headline_of(made).sentences == tuple(sentences[each] for each in kept)
 
 
-def test_the_samples_speak_where_no_sentence_is_kept(run):
-    alone, false = record("alone"), records.Headline(("It is 9 times as fast.",))
-    for made, given in (
+def headline_of(made: list[records.Record], sentence: str) -> records.Headline | None:
+    """The headline of records whose page has said something."""
+    false = records.Headline((sentence,))
+    return records.headline_of([dataclasses.replace(one, headline=false) for one in made])
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
         (honest([record("fused", (1.75, 1.83, 1.9))]), f"matmul: {GIVEN}"),
-        ([alone], "1.01 ms"),
-    ):
-        (sentence,) = records.headline_of(
-            [dataclasses.replace(one, headline=false) for one in made]
-        ).sentences
-        assert given in sentence
-    assert records.headline_of([alone]) is None
+        ([record("alone")], "1.01 ms"),
+    ],
+    ids=["a comparison", "a time"],
+)
+def test_the_samples_speak_where_no_sentence_is_kept(made, words):
+    (sentence,) = headline_of(made, "It is 9 times as fast.").sentences
+
+    assert words in sentence
+
+
+def test_a_page_that_says_nothing_has_no_headline():
+    assert records.headline_of([record("alone")]) is None
 
 
 # --- what may be said of a comparison ---
@@ -406,164 +494,245 @@ def test_the_samples_speak_where_no_sentence_is_kept(run):
 @pytest.mark.parametrize(
     ("made", "kind", "reason"),
     [
-        (record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as"),
-        (record("v", (0.4, 0.5, 0.6), outcome="slower"), "slower", "2.00 times as"),
-        (record("v", (0.995, 1.0, 1.005), outcome="same"), "same", "within 1%"),
-        (
+        pytest.param(record("v", (1.2, 1.3, 1.4)), "faster", "1.30 times as", id="faster"),
+        pytest.param(
+            record("v", (0.4, 0.5, 0.6), outcome="slower"), "slower", "2.00 times as", id="slower"
+        ),
+        pytest.param(
+            record("v", (0.995, 1.0, 1.005), outcome="same"), "same", "within 1%", id="same"
+        ),
+        pytest.param(
             record("v", (0.9, 1.0, 1.1), outcome="inconclusive"),
             "inconclusive",
             "it may be slower or faster",
+            id="inconclusive",
         ),
-        (
+        pytest.param(
             record("v", (0.9, 1.5, 2.1), outcome="faster"),
             "inconclusive",
             "it may be slower or faster",
-        ),  # a false claim
-        (
+            id="a false claim",
+        ),
+        pytest.param(
             record("v", (0.4, 0.5, 1.0), outcome="slower"),
             "inconclusive",
             "it may be slower, or as fast within 1%",
+            id="up to as fast",
         ),
-        (
+    ],
+)
+def test_what_was_measured_has_a_verdict_and_a_speed_up(made, kind, reason):
+    conclusion = findings.conclusion_of([made])
+
+    assert conclusion.outcome == kind
+    assert reason in conclusion.reason
+    assert conclusion.speed_up
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "reason"),
+    [
+        pytest.param(
             record("v", (0.0, 1.5, None), outcome="faster"),
             "inconclusive",
             "too few for a 95 % interval, which needs 6",
+            id="too few",
         ),
-        (
+        pytest.param(
             record("v", reason="outputs differ", detail="by 3", outcome="withheld"),
             "differ",
             "by 3",
+            id="outputs differ",
         ),
-        (record("v", detail="no reason", outcome="withheld"), "withheld", "no reason"),
-        (record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "its times"),
-        (record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", ""),
+        pytest.param(
+            record("v", detail="no reason", outcome="withheld"),
+            "withheld",
+            "no reason",
+            id="withheld",
+        ),
+        pytest.param(
+            record("v", (1.2, 1.3, 1.4), simulated=True), "simulated", "its times", id="simulated"
+        ),
+        pytest.param(record("v", (1.2, 1.3, 1.4), mode="fast"), "fast", "", id="fast mode"),
     ],
 )
-def test_verdicts(made, kind, reason):
+def test_what_may_not_be_compared_has_a_reason_and_no_speed_up(made, kind, reason):
     conclusion = findings.conclusion_of([made])
-    assert (conclusion.outcome, reason in conclusion.reason) == (kind, True)
-    assert bool(conclusion.speed_up) == (
-        kind in ("faster", "slower", "same") or "it may be" in reason
-    )
+
+    assert conclusion.outcome == kind
+    assert reason in conclusion.reason
+    assert not conclusion.speed_up
 
 
-def test_a_false_speed_up_is_never_shown(run, capsys):
-    """The file that claims it is left out, named, and the report's exit code is 2."""
+@pytest.fixture
+def false_claim(run):
+    """A run with two files, of which one claims more than its samples say."""
     run.summary()
     claim(run.records(record("v", (1.2, 1.3, 1.4))), "v", median=50.0, high=60.0)
     run.records(record("w", (1.2, 1.3, 1.4)), name="02_b")
-    page = run.page()
-    assert "of 50, 1.2, 60, but its samples say 1.3" in text_of(page.find(id="failures"))
+    return run
+
+
+def test_a_false_speed_up_is_never_shown(false_claim):
+    page = false_claim.page()
+
     assert [text_of(row.th) for row in page.select("#verdicts tbody tr")] == ["matmul: w"]
-    assert command(["report", str(run.folder)]) == 2
+    assert "of 50, 1.2, 60, but its samples say 1.3" in text_of(page.find(id="failures"))
+
+
+def test_the_command_names_a_file_that_claims_a_false_speed_up(false_claim, capsys):
+    assert command(["report", str(false_claim.folder)]) == 2
     assert "results/01_a.json" in capsys.readouterr().err
 
 
-def test_machines_stand_side_by_side_by_ratios_only(run):
-    """This run first, then the reference results, then the Mac that nobody has measured yet."""
+@pytest.fixture
+def beside_another(run):
+    """The report of a run beside the reference results of another machine, and a file that is broken."""
     slow = record("v", (1.2, 1.3, 1.4), samples=(0.0123,) * 24, device="Another CPU, 2 threads")
     records.write(findings.REFERENCES / "other.json", honest([slow]))
     (findings.REFERENCES / "broken.json").write_text("{")
     run.summary()
     run.records(record("v", (3.2, 3.3, 3.4)), record("sim", simulated=True))
-    page = run.page()
-    section = page.find(id="machines")
-    table = section.find_all("table")[-1]
-    heads = [text_of(head) for head in table.select("thead th")]
+    return run.page()
+
+
+def test_machines_stand_side_by_side_the_run_first_and_a_mac_that_nobody_measured_last(
+    beside_another,
+):
+    section = beside_another.find(id="machines")
+
+    heads = [text_of(head) for head in section.find_all("table")[-1].select("thead th")]
     assert heads == ["◌ simulated here, Some CPU", "Another CPU, 2 threads (stored)", "Apple GPU"]
-    (row,) = table.select("tbody tr")
-    assert (
-        text_of(row)
-        == "01 matmul: v over eager 3.30× faster (3.20 to 3.40) 1.30× faster (1.20 to 1.40) –"
-    )
-    shown = text_of(section)
-    assert findings.WANTED in shown
-    assert "12.3 ms" not in shown
-    assert "1.01 ms" not in shown
-    assert "data/results/broken.json" in text_of(page.find(id="failures"))
+    assert findings.WANTED in text_of(section)
 
 
-def test_the_first_line_says_whether_the_run_may_be_believed(run):
-    run.summary()
-    for changes, style in (({"others": 0.9}, ["trust", "doubted"]), ({}, ["trust"])):
+def test_machines_are_compared_by_ratios_and_no_times(beside_another):
+    section = beside_another.find(id="machines")
+
+    (row,) = section.find_all("table")[-1].select("tbody tr")
+    ratios = "3.30× faster (3.20 to 3.40) 1.30× faster (1.20 to 1.40) –"
+    assert text_of(row) == f"01 matmul: v over eager {ratios}"
+    assert "12.3 ms" not in text_of(section)
+    assert "1.01 ms" not in text_of(section)
+
+
+def test_a_broken_file_of_another_machine_is_among_the_failures(beside_another):
+    assert "data/results/broken.json" in text_of(beside_another.find(id="failures"))
+
+
+@pytest.fixture
+def measure(run):
+    """Return a function that gives the report of a comparison, measured under some conditions."""
+
+    def report_on(**changes):
+        run.summary()
         run.records(
             record("eager", outcome="baseline", **changes),
             record("v", (1.2, 1.3, 1.4), **changes, block=2),
         )
-        page = run.page()
-        first = page.select_one(".lead").find_next_sibling()
-        assert (first["class"], "make run ONLY=01" in text_of(first)) == (style, bool(changes))
-        assert ("1.30" in text_of(page.find(id="verdicts"))) is not bool(changes)
-    assert "24, each of 2 calls" in text_of(page.find(id="measurements")), "not: 24 of 2 calls"
+        return run.page()
+
+    return report_on
+
+
+def first_line(page):
+    return page.select_one(".lead").find_next_sibling()
+
+
+def test_the_first_line_says_that_a_run_may_be_believed(measure):
+    page = measure()
+
+    assert first_line(page)["class"] == ["trust"]
+    assert "make run ONLY=01" not in text_of(first_line(page))
+    assert "1.30" in text_of(page.find(id="verdicts"))
+
+
+def test_the_first_line_says_of_a_busy_machine_what_to_run_again(measure):
+    page = measure(others=0.9)
+
+    assert first_line(page)["class"] == ["trust", "doubted"]
+    assert "make run ONLY=01" in text_of(first_line(page))
+    assert "1.30" not in text_of(page.find(id="verdicts"))
+
+
+def test_a_sample_of_several_calls_is_counted_once(measure):
+    assert "24, each of 2 calls" in text_of(measure().find(id="measurements"))
+
+
+def test_of_a_run_in_fast_mode_nothing_is_said_of_trust(run):
+    run.summary()
     run.records(record("v", (1.2, 1.3, 1.4), mode="fast"))
+
     assert run.page().select_one(".trust") is None
 
 
-def test_simulated_times_are_never_metal_times(run):
+@pytest.fixture
+def simulated(run):
+    """The report of a run on the simulated GPU."""
     run.summary(entry("01_a"), simulated=True)
-    refused = {
-        "outcome": "withheld",
-        "reason": "simulated",
-        "detail": "not of a Mac",
-        "simulated": True,
-    }
-    run.records(record("v", **refused), record("alone", simulated=True))
-    page = run.page()
-    assert text_of(page.select_one(".banner.simulated")) == report.SIMULATED
-    assert page.title.get_text().startswith("SIMULATED")
-    rows = page.select("#verdicts tbody tr") + page.select("#measurements tbody tr")
+    refused = {"outcome": "withheld", "reason": "simulated", "detail": "not of a Mac"}
+    run.records(record("v", **refused, simulated=True), record("alone", simulated=True))
+    return run.page()
+
+
+def test_a_simulated_run_says_so_first(simulated):
+    assert text_of(simulated.select_one(".banner.simulated")) == report.SIMULATED
+    assert simulated.title.get_text().startswith("SIMULATED")
+
+
+def test_each_row_of_a_simulated_run_is_marked_and_none_has_a_speed_up(simulated):
+    rows = simulated.select("#verdicts tbody tr") + simulated.select("#measurements tbody tr")
+
     assert len(rows) == 4
-    assert all(row.select_one(".chip.simulated") for row in rows)
-    assert "×" not in text_of(page.find(id="verdicts"))
+    assert [row for row in rows if not row.select_one(".chip.simulated")] == []
+    assert "×" not in text_of(simulated.find(id="verdicts"))
 
 
 # --- text is escaped, and files that cannot be read are named ---
 
 
-def test_hostile_values_stay_text(run):
-    described = dataclasses.replace(
-        machine.describe(), chip=HOSTILE, environment={"OMP_X": HOSTILE}
-    )
+@pytest.fixture
+def hostile(run):
+    """The report of a run in which everything that has a name is called by a piece of HTML."""
     made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
-    compared = dataclasses.replace(
-        made.comparison, name=HOSTILE, baseline=f"the old {HOSTILE}", parity=HOSTILE
-    )
-    made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}")
-    run.records(dataclasses.replace(made, machine=described, comparison=compared))
-    run.summary(
-        entry("01_a", title=HOSTILE),
-        entry(
-            "02_b", status="failed", title=HOSTILE, reason=HOSTILE, failed_copy="failed/02_b.ipynb"
-        ),
-        mode=HOSTILE,
-        device=HOSTILE,
-        label=HOSTILE,
-    )
+    described = dataclasses.replace(made.machine, chip=HOSTILE, environment={"OMP_X": HOSTILE})
+    baseline = f"the old {HOSTILE}"
+    compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=baseline, parity=HOSTILE)
+    made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}", machine=described)
+    run.records(dataclasses.replace(made, comparison=compared))
+
+    failed = {"status": "failed", "reason": HOSTILE, "failed_copy": "failed/02_b.ipynb"}
+    pages = [entry("01_a", title=HOSTILE), entry("02_b", title=HOSTILE, **failed)]
+    run.summary(*pages, mode=HOSTILE, device=HOSTILE, label=HOSTILE)
     run.notebook("02_b", code(HOSTILE, error(HOSTILE)), folder="failed")
-    page = run.page()
-    assert not page.find_all(["img", "script", "iframe", "object", "link"])
-    assert not [
-        each for each in page.find_all(True) if any(name.startswith("on") for name in each.attrs)
-    ]
-    assert not [link for link in page.find_all("a") if "script" in link["href"]]
-    for place in (
-        "header",
-        "#verdicts",
-        "#machine",
-        "#machines",
-        "#notebooks",
-        "#failures",
+    return run.page()
+
+
+def test_no_value_runs_or_loads_anything(hostile):
+    assert runs(hostile) == []
+    assert hostile.find_all("img") == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("header", "#verdicts", "#machine", "#machines", "#notebooks", "#failures"),
         "#measurements",
-    ):
-        assert text_of(page.select_one(place)).count("<script>alert(1)</script>") >= 1
-    assert "{{ 7*7 }}" in page.h3.get_text()
+    ],
+)
+def test_a_hostile_value_is_shown_as_text(hostile, place):
+    assert "<script>alert(1)</script>" in text_of(hostile.select_one(place))
+
+
+def test_no_value_is_taken_for_a_template(hostile):
+    assert "{{ 7*7 }}" in hostile.h3.get_text()
 
 
 def test_the_page_forbids_the_network(run):
     run.summary()
-    policy = run.page().head.find("meta", attrs={"http-equiv": "Content-Security-Policy"})[
-        "content"
-    ]
+
+    policy = policy_of(run.page())
+
     assert policy.startswith("default-src 'none'")
     assert "http" not in policy
 
@@ -595,28 +764,33 @@ def test_nothing_to_report_on_is_an_error(run, capsys):
     assert not run.report.exists()
 
 
+STARTED = {
+    "full-mps": "2026-11-20T11:00:00+00:00",
+    "fast-cpu": "2026-11-20T12:00:00+02:00",
+    "full-cpu": None,
+}
+"""By the folder of a run, when it began: the first is the latest, since the second is told in another zone."""
+
+
 def test_the_run_that_started_last_is_reported_on(run, capsys):
     """Not the one written last: runs may overlap, and files get copied."""
-    times = {
-        "full-mps": "2026-11-20T11:00:00+00:00",
-        "fast-cpu": "2026-11-20T12:00:00+02:00",
-        "full-cpu": None,
-    }
-    for name, started in times.items():
+    for name, started in STARTED.items():
         run.folder = paths.BUILD / name
         run.folder.mkdir(exist_ok=True)
         run.summary(label=f"on {name}", started=started)
+
     assert command(["report"]) == 0
+
     assert capsys.readouterr().out == f"report: {paths.REPORT / 'index.html'}\n"
     assert "on full-mps" in (paths.REPORT / "index.html").read_text()
 
 
 def test_the_command_ends_with_how_many_pages_are_incomplete(run, capsys):
     gap = {"where": "cell 2", "what": "a step", "fix": "buy it"}
-    run.summary(
-        entry("01_a", status="incomplete", not_run=[gap]),
-        entry("02_b", status="incomplete", not_run=[gap | {"optional": True}]),
-    )
+    gaps = {"01_a": gap, "02_b": gap | {"optional": True}}
+    run.summary(*(entry(name, status="incomplete", not_run=[one]) for name, one in gaps.items()))
+
     assert command(["report"]) == 0
+
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("2 pages are incomplete, see above; a strict run")
