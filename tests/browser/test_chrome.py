@@ -33,6 +33,7 @@ def written(folder: Path, html: str) -> str:
             r"leaves the machine",
         ),
     ],
+    ids=["an error", "an exception", "a picture", "a socket", "a frame"],
 )
 def test_what_a_page_must_not_do_fails(browser, tmp_path, html, complaint):
     file = written(tmp_path, html)

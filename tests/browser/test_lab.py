@@ -8,6 +8,7 @@ asserts on a time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin
@@ -97,6 +98,7 @@ def learners_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
     """``make lab`` with what is given, as long as it is used; its settings and its log are in a folder."""
     log = folder / "log"
+
     with log.open("wb") as output:
         server = subprocess.Popen(
             ["make", "lab", *given, f"LABFLAGS={_options()}"],
@@ -108,6 +110,7 @@ def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
             start_new_session=True,
         )
     family = find_process(server.pid)
+
     try:
         yield Lab(*_address(server, log), served)
     finally:
@@ -199,34 +202,68 @@ def colour(element: Locator, which: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
+@pytest.fixture(scope="module")
+def executed(lab, browser) -> Iterator[Callable[[str], Locator]]:
+    """Return a function that gives the panel of a notebook in which all cells have run; each is run once."""
+    with contextlib.ExitStack() as opened:
+
+        @functools.cache
+        def run_notebook(name: str) -> Locator:
+            page = opened.enter_context(chrome.watched(browser))
+            panel = lab.open(page, f"notebooks/{name}.ipynb")
+            run_all(page, panel)
+            return panel
+
+        yield run_notebook
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name):
-    panel = lab.open(page, f"notebooks/{name}.ipynb")
-    run_all(page, panel)
-    cells = code(name)
-    sources = [cell.source for cell in cells]
+def test_a_notebook_runs_from_top_to_bottom(executed, name):
+    panel = executed(name)
+
     assert errors(panel).all_text_contents() == []
     prompts = panel.locator(".jp-CodeCell .jp-InputPrompt").all_text_contents()
     # A folded solution stands there without its number; that it ran, the check behind it says.
-    is_folded = [cell.metadata.get("jupyter", {}).get("source_hidden", False) for cell in cells]
-    assert [not RAN.match(prompt) for prompt in prompts] == is_folded
-    plots = panel.locator(".jp-OutputArea img")
-    drawing = [source for source in sources if "plots." in source or "plt.subplots" in source]
+    folded = [cell.metadata.get("jupyter", {}).get("source_hidden", False) for cell in code(name)]
+    assert [not RAN.match(prompt) for prompt in prompts] == folded
+
+
+def size_when_seen(picture: Locator) -> int:
+    """The width or the height of a picture, whichever is smaller, once a reader has scrolled to it."""
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_be_in_viewport()
+    expect(picture).to_have_js_property("complete", True)
+    return picture.evaluate("image => Math.min(image.naturalWidth, image.naturalHeight)")
+
+
+def width_when_seen(picture: Locator) -> int:
+    """The width of a picture once a reader has scrolled to it."""
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_have_js_property("complete", True)
+    return picture.evaluate("image => image.naturalWidth")
+
+
+def plots_in(panel: Locator) -> Locator:
+    return panel.locator(".jp-OutputArea img")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_notebook_shows_a_plot_for_each_cell_that_draws(executed, name):
+    plots = plots_in(executed(name))
+
+    sources = [cell.source for cell in code(name)]
+    drawing = [text for text in sources if "plots." in text or "plt.subplots" in text]
     assert plots.count() >= len(drawing) > 0
-    for plot in plots.all():
-        plot.scroll_into_view_if_needed()
-        expect(plot).to_be_in_viewport()
-        assert (
-            plot.evaluate(
-                "image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)"
-            )
-            > 100
-        )
+    assert min(map(size_when_seen, plots.all())) > 100
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_plot_of_a_notebook_stands_once_and_has_words(executed, name):
+    plots = plots_in(executed(name))
+
     about = plots.evaluate_all("all => all.map(image => [image.src, image.alt])")
-    assert all(words.strip() for _, words in about), (
-        "a picture without words for whoever cannot see it"
-    )
-    assert len({source for source, _ in about}) == len(about), "a picture stands twice"
+    assert [source for source, words in about if not words.strip()] == []
+    assert len({source for source, _ in about}) == len(about)
 
 
 def test_opening_a_copy_changes_nothing(page, lab):
@@ -235,55 +272,117 @@ def test_opening_a_copy_changes_nothing(page, lab):
     expect(page.locator(".lm-TabBar-tab.jp-mod-dirty")).to_have_count(0)
 
 
-def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
-    """In the student's copy, which holds the stub and not the solution."""
-    sources = {cell.id: cell.source for cell in code(STUDENT)}
-    panel = lab.open(page, f"workshop/{STUDENT}.ipynb")
-    stub = the_cell(panel, sources[f"exercise-{EXERCISE}"].splitlines()[0])
-    placeholder = panel.locator(".jp-CodeCell .jp-InputPlaceholder")
-    expect(placeholder).to_have_count(0)  # nothing that an exercise needs is folded
-    expect(stub).to_have_count(1)
-    run_all(page, panel)
-    outputs = panel.locator(".jp-OutputArea", has_text="not attempted yet")
-    expect(outputs).to_have_count(2)
-    number = f"{STUDENT[:2]}.{EXERCISE}"
-    check = the_cell(panel, f'check("{number}"')
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise in the student's copy, all of whose cells have run."""
 
-    answer(page, stub, WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"][0])
-    run(page, check)
-    expect(errors(check)).to_contain_text(re.compile(r"^\s*WrongAnswer: Exercise .* expected "))
-    expect(errors(check)).not_to_contain_text("Traceback")
-    red, green, _ = colour(errors(check), "backgroundColor")
+    page: Page
+    panel: Locator
+    sources: dict[str, str]
+
+    folded: int
+    """How many cells were folded when the page was opened."""
+    untouched: int
+    """How many exercises were not attempted when it had run."""
+
+    @property
+    def stub(self) -> Locator:
+        return the_cell(self.panel, self.sources[f"exercise-{EXERCISE}"].splitlines()[0])
+
+    @property
+    def check(self) -> Locator:
+        return the_cell(self.panel, f'check("{NUMBER}"')
+
+    def solve(self, text: str) -> None:
+        """Type an answer over the stub, and check it."""
+        answer(self.page, self.stub, text)
+        run(self.page, self.check)
+
+
+NUMBER = f"{STUDENT[:2]}.{EXERCISE}"
+
+
+@pytest.fixture(scope="module")
+def exercise(lab, browser) -> Iterator[Exercise]:
+    """The page is opened and run once; each test types an answer of its own."""
+    sources = {cell.id: cell.source for cell in code(STUDENT)}
+    with chrome.watched(browser) as page:
+        panel = lab.open(page, f"workshop/{STUDENT}.ipynb")
+        folded = panel.locator(".jp-CodeCell .jp-InputPlaceholder").count()
+        run_all(page, panel)
+
+        untouched = panel.locator(".jp-OutputArea", has_text="not attempted yet").count()
+        made = Exercise(page, panel, sources, folded=folded, untouched=untouched)
+        expect(made.stub).to_have_count(1)
+        yield made
+
+
+def test_a_copy_folds_nothing_and_its_exercises_are_not_attempted(exercise):
+    """It holds the stubs and not the solutions."""
+    assert exercise.folded == 0
+    assert exercise.untouched == 2
+
+
+def test_a_wrong_answer_goes_red_and_says_what_was_expected(exercise):
+    exercise.solve(WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"][0])
+
+    shown = errors(exercise.check)
+    expect(shown).to_contain_text(re.compile(r"^\s*WrongAnswer: Exercise .* expected "))
+    expect(shown).not_to_contain_text("Traceback")
+    red, green, _ = colour(shown, "backgroundColor")
     assert red > green + 20
 
-    answer(page, stub, sources[f"solution-{EXERCISE}"])
-    run(page, check)
-    expect(errors(check)).to_have_count(0)
-    verdict = check.locator(
-        ".jp-OutputArea div", has_text=re.compile(f"^Exercise {number}: right$")
-    ).last
+
+def test_a_right_answer_after_a_wrong_one_goes_green(exercise):
+    exercise.solve(WRONG_ANSWERS[STUDENT][f"solution-{EXERCISE}"][0])
+    exercise.solve(exercise.sources[f"solution-{EXERCISE}"])
+
+    expect(errors(exercise.check)).to_have_count(0)
+    right = re.compile(f"^Exercise {NUMBER}: right$")
+    verdict = exercise.check.locator(".jp-OutputArea div", has_text=right).last
     red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20
 
 
+LINK = re.compile(r"\]\((\.\./[^)#]+)")
+"""A link of a notebook to what lies beside the folder of notebooks."""
+
+
 def test_pictures_and_documents_are_found_from_notebooks(tmp_path):
+    texts = [page.read_text(encoding="utf-8") for page in paths.NOTEBOOKS.glob("*.ipynb")]
+    targets = sorted({target for text in texts for target in LINK.findall(text)})
+
     with serving(tmp_path, paths.ROOT, "LAB=notebooks") as lab:
-        for page in paths.NOTEBOOKS.glob("*.ipynb"):
-            folder = f"{lab.address}/files/notebooks/"
-            for target in set(re.findall(r"\]\((\.\./[^)#]+)", page.read_text(encoding="utf-8"))):
-                answer = requests.get(f"{urljoin(folder, target)}?token={lab.token}", timeout=600)
-                assert answer.ok, f"{page.name}: {target}"
+        folder = f"{lab.address}/files/notebooks/"
+        addresses = {name: f"{urljoin(folder, name)}?token={lab.token}" for name in targets}
+        answers = {name: requests.get(url, timeout=600) for name, url in addresses.items()}
+
+    assert answers
+    assert [name for name, answer in answers.items() if not answer.ok] == []
 
 
-def test_make_lab_serves_copies_and_documents_but_no_solution(learners_lab):
+@pytest.fixture(scope="module")
+def ask(learners_lab) -> Callable[[str], requests.Response]:
+    """Return a function that asks a learner's JupyterLab for something."""
     lab = learners_lab
-    ask = lambda path: requests.get(f"{lab.address}/{path}?token={lab.token}", timeout=600)
+    return lambda path: requests.get(f"{lab.address}/{path}?token={lab.token}", timeout=600)
+
+
+def test_make_lab_serves_copies_and_documents(ask):
     names = {each["name"] for each in ask("api/contents/").json()["content"]}
+
     assert {contents.FILE, "README.md", "docs", "00_check_your_machine.ipynb"} <= names
     assert not {"notebooks", "tests"} & names
     assert ask("api/contents/docs/questions.md").ok
-    assert not ask("api/contents/docs/teaching.md").ok
-    assert not ask("files/..%2Fnotebooks/00_check_your_machine.ipynb").ok
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["api/contents/docs/teaching.md", "files/..%2Fnotebooks/00_check_your_machine.ipynb"],
+    ids=["a document for teachers", "a page outside of the folder"],
+)
+def test_make_lab_serves_no_solution(ask, path):
+    assert not ask(path).ok
 
 
 @pytest.fixture
@@ -314,10 +413,8 @@ def test_each_link_opens_what_it_names(reader, name):
 def test_pictures_of_documents_and_copies_are_seen(reader, name, count):
     pictures = reader.open(name).locator("img")
     expect(pictures).to_have_count(count)
-    for picture in pictures.all():
-        picture.scroll_into_view_if_needed()
-        expect(picture).to_have_js_property("complete", True)
-        assert picture.evaluate("image => image.naturalWidth") > 100
+
+    assert min(map(width_when_seen, pictures.all())) > 100
 
 
 def test_nothing_is_served_without_the_token(page, lab):

@@ -725,30 +725,34 @@ def test_a_page_whose_headline_is_withheld_can_still_be_opened(withheld_later):
 
 
 @pytest.fixture
-def status(run):
-    """What the command returns of a run of which one page has failed."""
+def failed(run):
+    """The folder of a run of which one page has failed."""
     run.summary(entry("01_a"), entry("02_b", status="failed", reason="Boom"))
-    return show.main([str(run.folder)])
+    return str(run.folder)
 
 
-def test_the_command_names_what_it_refused_and_shows_the_rest(run, status, capsys):
-    assert status == 1
+def test_the_command_names_what_it_refused_and_shows_the_rest(run, failed, capsys):
+    assert show.main([failed]) == 1
+
     assert "make run ONLY=02" in capsys.readouterr().err
     assert "some_cpu/01_a.ipynb" in run.gallery.read_text()
 
 
-def test_the_command_leads_from_readme_to_a_stored_page(status):
-    row, _, task, _, begin = show.README.read_text().splitlines()
+def test_the_command_leads_from_readme_to_a_stored_page(failed):
+    show.main([failed])
 
+    row, _, task, _, begin = show.README.read_text().splitlines()
     assert "[A](data/executed/some_cpu/01_a.ipynb) | 5 | how" in row
     assert task == "| a task | [A](notebooks/01_a.ipynb) |"
     assert begin == "[Begin here](data/executed/some_cpu/01_a.ipynb)"
 
 
-def test_readme_stays_as_it_is_when_nothing_has_changed(status):
+def test_readme_stays_as_it_is_when_nothing_has_changed(failed):
+    show.main([failed])
     before = show.README.read_text()
 
     assert show.main([]) == 0
+
     assert show.README.read_text() == before
 
 
