@@ -147,13 +147,13 @@ class Kernel:
             for cookie in student.session.cookies
             if f"/user/{student.name}/".startswith(cookie.path)
         }
+
+        has_file = isinstance(student.certificate, str)
         self.socket = websocket.create_connection(
             url.replace("http", "ws", 1),
             cookie="; ".join(f"{name}={value}" for name, value in cookies.items()),
             timeout=self.LIMIT,
-            sslopt={"ca_certs": student.certificate}
-            if isinstance(student.certificate, str)
-            else None,
+            sslopt={"ca_certs": student.certificate} if has_file else None,
         )
 
     def __enter__(self) -> Kernel:
@@ -165,35 +165,15 @@ class Kernel:
 
     def run(self, source: str) -> list[nbformat.NotebookNode]:
         """The outputs of a piece of code."""
-        number = uuid.uuid4().hex
-        header = {
-            "msg_id": number,
-            "msg_type": "execute_request",
-            "session": number,
-            "username": "",
-            "version": "5.3",
-        }
-        content = {
-            "code": source,
-            "silent": False,
-            "store_history": True,
-            "allow_stdin": False,
-            "stop_on_error": True,
-        }
-        message = {
-            "header": header,
-            "parent_header": {},
-            "metadata": {},
-            "content": content,
-            "channel": "shell",
-        }
-        self.socket.send(json.dumps(message))
+        number = self._send(source)
+
         outputs, ended = [], set()
         while ended != {"status", "execute_reply"}:
             reply = json.loads(self.socket.recv())
             kind = reply["header"]["msg_type"]
             if reply["parent_header"].get("msg_id") != number:
                 continue
+
             if kind in ("stream", "display_data", "execute_result", "error"):
                 outputs.append(nbformat.v4.output_from_msg(reply))
             if kind == "execute_reply" or (
@@ -201,3 +181,15 @@ class Kernel:
             ):
                 ended.add(kind)
         return outputs
+
+    def _send(self, source: str) -> str:
+        """Ask for a piece of code to be run; the number of the message."""
+        number = uuid.uuid4().hex
+        header = {"msg_id": number, "msg_type": "execute_request", "session": number}
+        header |= {"username": "", "version": "5.3"}
+        content = {"code": source, "silent": False, "store_history": True}
+        content |= {"allow_stdin": False, "stop_on_error": True}
+
+        message = {"header": header, "parent_header": {}, "metadata": {}}
+        self.socket.send(json.dumps(message | {"content": content, "channel": "shell"}))
+        return number

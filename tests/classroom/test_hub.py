@@ -34,16 +34,16 @@ from lab_links import (
     TRACKER,
     Reader,
 )
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Locator, expect, sync_playwright
 from served import dead_links
 from students import LoginRefused, Student
 
-from metallab import paths
-from metallab.authoring import contents, workshop
+from metallab import contents, paths, workshop
 
 expect.set_options(timeout=600_000)  # milliseconds: a limit for what hangs
 
 CONFIG = paths.ROOT / "classroom" / "jupyterhub_config.py"
+COMMAND = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
 LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 TIMING, TORCH = "01_time_it_right.ipynb", "10_run_pytorch_on_mps.ipynb"
@@ -67,6 +67,7 @@ class Hub:
     def __init__(self, room: Path, people: list[str], **settings: str) -> None:
         self.room, self.port = room, _four_free_ports()
         (room / "class.txt").write_text("\n".join(people))
+
         self.environment = os.environ | {
             "METALLAB_CLASS": str(room / "class.txt"),
             "METALLAB_CLASSROOM": str(room),
@@ -85,15 +86,15 @@ class Hub:
     def opened(self, **options) -> Iterator[Hub]:
         """Open it, and close it again with all servers."""
         with self.log.open("w") as log:
-            command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
             process = subprocess.Popen(
-                command,
+                COMMAND,
                 cwd=self.room,
                 env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 **options,
             )
+
         try:
             self._wait(process)
             yield self
@@ -163,26 +164,60 @@ def marked(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:
     return notebook
 
 
+ADA, BOB = CLASS[:2]
+
+
 @accounts
-def test_only_listed_students_with_their_password_log_in(hub):
-    name, other = CLASS[:2]
-    for who, password in (
-        (name, "wrong"),
-        (name, ""),
-        (name, hub.passwords[other]),
-        ("nobody", hub.passwords[name]),
-        ("nobody", ""),
-        ("root", hub.passwords[name]),
-        (f"{name}/../{other}", hub.passwords[name]),
-        ("teacher", hub.passwords[name]),
-    ):
-        with pytest.raises(LoginRefused):
-            Student(who, hub.url).log_in(password)
+@pytest.mark.parametrize("name", [ADA, "teacher"])
+def test_who_is_listed_logs_in_with_the_password(hub, name):
     Student(name, hub.url).log_in(hub.passwords[name])
-    Student("teacher", hub.url).log_in(hub.passwords["teacher"])
+
+
+@accounts
+@pytest.mark.parametrize(
+    ("name", "password_of"),
+    [
+        (ADA, None),
+        (ADA, BOB),
+        ("nobody", ADA),
+        ("nobody", None),
+        ("root", ADA),
+        (f"{ADA}/../{BOB}", ADA),
+        ("teacher", ADA),
+    ],
+    ids=[
+        "no password",
+        "another's",
+        "a stranger",
+        "an empty stranger",
+        "root",
+        "a path",
+        "teacher",
+    ],
+)
+def test_nobody_else_logs_in(hub, name, password_of):
+    password = hub.passwords[password_of] if password_of else ""
+
+    with pytest.raises(LoginRefused):
+        Student(name, hub.url).log_in(password)
+
+
+@accounts
+def test_a_wrong_password_is_refused(hub):
+    with pytest.raises(LoginRefused):
+        Student(ADA, hub.url).log_in("wrong")
+
+
+@accounts
+def test_the_passwords_are_for_root_alone(hub):
     assert (hub.room / "passwords").stat().st_mode & 0o777 == 0o600
-    anonymous = requests.get(f"{hub.url}/user/{name}/api/contents", allow_redirects=False)
-    assert anonymous.status_code != 200
+
+
+@accounts
+def test_who_has_not_logged_in_sees_no_folder(hub):
+    seen = requests.get(f"{hub.url}/user/{ADA}/api/contents", allow_redirects=False)
+
+    assert seen.status_code != 200
 
 
 def open_progress(hub: Hub, name: str) -> requests.Response:
@@ -193,101 +228,165 @@ def open_progress(hub: Hub, name: str) -> requests.Response:
 
 
 @accounts
-def test_the_page_of_progress_is_for_the_teacher_alone(hub):
-    assert open_progress(hub, CLASS[0]).status_code == 403
+def test_the_teacher_sees_the_page_of_progress(hub):
     seen = open_progress(hub, "teacher")
+
     assert seen.status_code == 200
     assert CLASS[-1] in seen.text
     assert "default-src 'none'" in seen.headers["Content-Security-Policy"]
-    unknown = requests.get(f"{hub.url}/services/progress/", allow_redirects=False)
-    assert unknown.status_code == 302
 
 
 @accounts
-def test_a_student_sees_nobody_elses_work(hub):
-    """Neither through the browser nor with code."""
-    ada, bob = (hub.student(name) for name in CLASS[:2])
-    assert ada.ask("GET", f"contents/{TIMING}").ok
-    assert ada.ask("GET", f"contents/{TIMING}", of=bob.name).status_code in (403, 404)
-    assert ada.ask("PUT", f"contents/{TIMING}", {"type": "file"}, of=bob.name).status_code in (
-        403,
-        404,
-    )
+def test_a_student_does_not_see_the_page_of_progress(hub):
+    assert open_progress(hub, ADA).status_code == 403
+
+
+@accounts
+def test_who_has_not_logged_in_is_led_from_the_page_of_progress_to_the_login(hub):
+    seen = requests.get(f"{hub.url}/services/progress/", allow_redirects=False)
+
+    assert seen.status_code == 302
+
+
+@pytest.fixture(scope="module")
+def ada(hub) -> Student:
+    return hub.student(ADA)
+
+
+@pytest.fixture(scope="module")
+def bob(hub) -> Student:
+    return hub.student(BOB)
+
+
+@accounts
+def test_a_student_sees_nobody_elses_work_through_the_browser(hub, ada, bob):
+    seen = ada.ask("GET", f"contents/{TIMING}", of=bob.name)
+    written = ada.ask("PUT", f"contents/{TIMING}", {"type": "file"}, of=bob.name)
+
+    assert seen.status_code in (403, 404)
+    assert written.status_code in (403, 404)
     assert hub.file(bob.name, TIMING).exists()
-    for path in (
-        hub.file(bob.name, TIMING),
-        hub.room / "passwords",
-        hub.room / "hub" / "jupyterhub.sqlite",
-    ):
-        assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
-    assert ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})").startswith(
-        "PermissionError"
-    )
-    for path in (
-        paths.NOTEBOOKS / TIMING,
-        paths.ROOT / "data" / "executed" / "README.md",
-        Path(__file__),
-    ):
-        assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
-    lessons = "from metallab import paths; print(len([*paths.NOTEBOOKS.glob('[0-9]*.ipynb')]))"
-    assert ada.run(lessons) == f"{len(LESSONS)}\n"
-    mine = hub.file(ada.name, TIMING)
-    assert ada.run(f"print(len(open({str(mine)!r}).read()) > 1000)") == "True\n"
-    accounts_ = {hub.file(name, TIMING).stat().st_uid for name in CLASS[:2]}
-    assert len(accounts_) == 2
-    assert 0 not in accounts_
+
+
+PRIVATE = {
+    "another's page": lambda hub: hub.file(BOB, TIMING),
+    "the passwords": lambda hub: hub.room / "passwords",
+    "the hub's database": lambda hub: hub.room / "hub" / "jupyterhub.sqlite",
+    "a page with its solutions": lambda hub: paths.NOTEBOOKS / TIMING,
+    "executed pages": lambda hub: paths.ROOT / "data" / "executed" / "README.md",
+    "tests": lambda hub: Path(__file__),
+}
+"""Files that no student's code reads."""
 
 
 @accounts
-def test_nobody_listens_to_another_students_kernel(hub):
-    """Its ports are open to every account of the machine, so a connection without its key has to be refused."""
-    ada, bob = (hub.student(name) for name in CLASS[:2])
-    with ada.kernel("") as kernel:
-        (file,) = hub.file(ada.name, "").rglob(f"kernel-{kernel.number}.json")
-        source = f"""
+@pytest.mark.parametrize("place", PRIVATE.values(), ids=PRIVATE)
+def test_a_student_s_code_reads_nothing_that_is_private(hub, ada, bob, place):
+    path = place(hub)
+
+    assert path.exists()
+    assert ada.run(f"open({str(path)!r}).read()").startswith("PermissionError")
+
+
+@accounts
+def test_a_student_s_code_does_not_list_the_others(hub, ada):
+    said = ada.run(f"import os; os.listdir({str(hub.room / 'students')!r})")
+
+    assert said.startswith("PermissionError")
+
+
+@accounts
+def test_a_student_sees_and_reads_the_own_pages(hub, ada):
+    mine = hub.file(ada.name, TIMING)
+
+    assert ada.ask("GET", f"contents/{TIMING}").ok
+    assert ada.run(f"print(len(open({str(mine)!r}).read()) > 1000)") == "True\n"
+
+
+@accounts
+def test_a_student_s_code_finds_all_lessons(ada):
+    lessons = "from metallab import paths; print(len([*paths.NOTEBOOKS.glob('[0-9]*.ipynb')]))"
+
+    assert ada.run(lessons) == f"{len(LESSONS)}\n"
+
+
+@accounts
+def test_each_student_has_an_account_which_is_not_root(hub, ada, bob):
+    owners = {hub.file(student.name, TIMING).stat().st_uid for student in (ada, bob)}
+
+    assert len(owners) == 2
+    assert 0 not in owners
+
+
+LISTEN = """
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 socket = zmq.Context().socket(zmq.SUB)
 ended = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 monitor = socket.get_monitor_socket(ended)
-socket.connect("tcp://127.0.0.1:{json.loads(file.read_text())["iopub_port"]}")
+socket.connect("tcp://127.0.0.1:{port}")
 print(recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 """
-        assert bob.run(source) == "True\n"
 
 
 @accounts
-def test_what_a_page_builds_lies_in_the_students_folder(hub):
-    """Weights and extensions (notebooks 23 and 60) and the simulated GPU: the checkout is not for students to write."""
-    ada = hub.student(CLASS[0])
-    source = """
-from metallab import paths
-from metallab.authoring import workshop
+def test_nobody_listens_to_another_students_kernel(hub, ada, bob):
+    """Its ports are open to every account of the machine, so a connection without its key has to be refused."""
+    with ada.kernel("") as kernel:
+        (file,) = hub.file(ada.name, "").rglob(f"kernel-{kernel.number}.json")
+        port = json.loads(file.read_text())["iopub_port"]
+
+        assert bob.run(LISTEN.format(port=port)) == "True\n"
+
+
+MAKE_FOLDERS = """
+from metallab import paths, workshop
 from metalsim import building
 for folder in (paths.BUILD, building.cache()):
     folder.mkdir(parents=True, exist_ok=True)
     print(folder)
 """
-    assert ada.run(source).split() == [
-        str(hub.file(ada.name, path)) for path in ("build", ".cache/metalsim")
-    ]
 
 
 @accounts
-def test_a_student_need_not_wait_for_the_simulated_gpu(hub):
-    """Set-up built it; each student has a copy of their own, because what it holds is loaded into processes."""
-    ada = hub.student(CLASS[0])
-    folder = hub.file(ada.name, ".cache/metalsim")
-    mine = sorted(folder.glob("device-*/metalsim_device.so"))
-    assert mine
-    assert {path.stat().st_uid for path in mine} == {hub.file(ada.name, "").stat().st_uid} != {0}
-    source = """
+def test_what_a_page_builds_lies_in_the_students_folder(hub, ada):
+    """Weights and extensions (notebooks 23 and 60) and the simulated GPU: the checkout is not for students to write."""
+    build, cache = ada.run(MAKE_FOLDERS).split()
+
+    assert build == str(hub.file(ada.name, "build"))
+    assert cache == str(hub.file(ada.name, ".cache/metalsim"))
+
+
+ADD_ON_MPS = """
 from metallab import isolated
 print(isolated.run("import torch; y = torch.ones(3, device='mps').sum().item()", results=["y"], device="mps")["y"])
 """
-    assert ada.run(source) == "3.0\n"
-    assert sorted(folder.glob("device-*/metalsim_device.so")) == mine
-    assert not list(folder.glob("device-*.lock")), "it was built again"
+
+
+def devices_in(folder: Path) -> list[Path]:
+    """The simulated GPUs that are built in a folder."""
+    return sorted(folder.glob("device-*/metalsim_device.so"))
+
+
+@accounts
+def test_each_student_has_a_simulated_gpu_of_the_own_account(hub, ada):
+    """Because what it holds is loaded into processes."""
+    mine = devices_in(hub.file(ada.name, ".cache/metalsim"))
+
+    assert mine
+    assert {path.stat().st_uid for path in mine} == {hub.file(ada.name, "").stat().st_uid} != {0}
+
+
+@accounts
+def test_a_student_need_not_wait_for_the_simulated_gpu(hub, ada):
+    """Set-up has built it."""
+    folder = hub.file(ada.name, ".cache/metalsim")
+    before = devices_in(folder)
+
+    assert ada.run(ADD_ON_MPS) == "3.0\n"
+
+    assert devices_in(folder) == before
+    assert list(folder.glob("device-*.lock")) == [], "it was built again"
 
 
 @contextlib.contextmanager
@@ -307,18 +406,23 @@ def reading(hub: Hub, name: str) -> Iterator[Reader]:
         yield Reader(page, f"{hub.url}/user/{name}", hub.file(name, ""))
 
 
+GIVEN = (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")
+"""Some of what lies beside the pages in a student's folder."""
+
+
 @accounts
-def test_a_student_s_folder_holds_what_its_pages_link_to(hub):
-    """Files of the student's own: of the checkout the account reads a part only."""
-    ada = hub.student(CLASS[3])
+def test_no_link_in_a_student_s_folder_is_dead(hub, ada):
+    assert dead_links(hub.file(ada.name, "")) == []
+
+
+@accounts
+def test_what_a_student_s_pages_link_to_are_files_of_the_own_account(hub, ada):
+    """Of the checkout the account reads a part only."""
     folder = hub.file(ada.name, "")
-    assert dead_links(folder) == []
-    given = [
-        folder / name
-        for name in (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")
-    ]
+    given = [folder / name for name in GIVEN]
+
     assert {path.stat().st_uid for path in given} == {folder.stat().st_uid}
-    assert not any(path.is_symlink() for path in given)
+    assert [path for path in given if path.is_symlink()] == []
     assert ada.run("print(len(open('docs/questions.md').read()) > 1000)") == "True\n"
 
 
@@ -339,16 +443,38 @@ def test_each_link_opens_what_it_names(hub, name):
         assert len(reader.follow_all(name)) >= READ[name]
 
 
+def width_when_seen(picture: Locator) -> int:
+    """The width of a picture once a reader has scrolled to it."""
+    picture.scroll_into_view_if_needed()
+    expect(picture).to_have_js_property("complete", True)
+    return picture.evaluate("image => image.naturalWidth")
+
+
 @accounts
 def test_the_gallery_s_pictures_are_seen(hub):
     with reading(hub, CLASS[3]) as reader:
         reader.see(contents.FILE)
         pictures = reader.open("docs/gallery.md").locator("img")
         expect(pictures).to_have_count(IN_THE_GALLERY)
-        for picture in pictures.all():
-            picture.scroll_into_view_if_needed()
-            expect(picture).to_have_js_property("complete", True)
-            assert picture.evaluate("image => image.naturalWidth") > 100
+
+        assert min(map(width_when_seen, pictures.all())) > 100
+
+
+def kill_server(student: Student, folder: Path) -> None:
+    """Kill a student's server, and wait until the hub has seen it."""
+    (server,) = [
+        process
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if process.info["cwd"] == str(folder)
+        and "jupyterhub.singleuser" in (process.info["cmdline"] or [])
+    ]
+    server.send_signal(signal.SIGKILL)
+
+    for _ in range(600):
+        if not student.server_is_ready():
+            return
+        time.sleep(1)
+    pytest.fail("the hub does not see that a server is gone")
 
 
 @accounts
@@ -358,40 +484,62 @@ def test_a_killed_server_comes_back_with_its_notebook(hub):
     student.save(TIMING, marked(student.open(TIMING), "my remark"))
     page = hub.file(student.name, TIMING)
     before = page.read_bytes()
-    (server,) = [
-        process
-        for process in psutil.process_iter(["cmdline", "cwd"])
-        if process.info["cwd"] == str(page.parent)
-        and "jupyterhub.singleuser" in (process.info["cmdline"] or [])
-    ]
-    server.send_signal(signal.SIGKILL)
-    for _ in range(600):
-        if not student.server_is_ready():
-            break
-        time.sleep(1)
-    else:
-        pytest.fail("the hub does not see that a server is gone")
+
+    kill_server(student, page.parent)
     again = hub.student(student.name)
+
     assert page.read_bytes() == before
     assert again.open(TIMING).cells[-1].source == "my remark"
     assert again.run("print(6 * 7)") == "42\n"
 
 
-def test_a_lesson_is_given_once_and_never_in_place_of_something(tmp_path):
-    give = runpy.run_path(str(CONFIG.with_name("student_server.py")))["give"]
-    lessons, folder = tmp_path / "lessons", tmp_path / "folder"
-    for path in (lessons, folder):
-        path.mkdir()
+@pytest.fixture
+def lessons(tmp_path) -> Path:
+    """A teacher's folder with two pages."""
+    folder = tmp_path / "lessons"
+    folder.mkdir()
     for page in (TIMING, TORCH):
-        nbformat.write(nbformat.v4.new_notebook(), lessons / page)
-    (folder / TIMING).symlink_to(tmp_path / "elsewhere")
-    (folder / "mine.ipynb").write_text("mine")
+        nbformat.write(nbformat.v4.new_notebook(), folder / page)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A student's folder."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder
+
+
+def give(lessons: Path, folder: Path) -> None:
+    """Give a student the lessons, as the student's server does when it starts."""
+    runpy.run_path(str(CONFIG.with_name("student_server.py")))["give"](lessons, folder)
+
+
+def test_a_lesson_is_given_once(lessons, folder):
     give(lessons, folder)
-    assert not (tmp_path / "elsewhere").exists()
     (folder / TORCH).write_text("my work")
+
     give(lessons, folder)
+
     assert (folder / TORCH).read_text() == "my work"
+
+
+def test_a_lesson_is_not_given_in_place_of_a_link(lessons, folder, tmp_path):
+    (folder / TIMING).symlink_to(tmp_path / "elsewhere")
+
+    give(lessons, folder)
+
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_student_s_own_file_stays_beside_the_lessons(lessons, folder):
+    (folder / "mine.ipynb").write_text("mine")
+
+    give(lessons, folder)
+
     assert sorted(os.listdir(folder)) == [TIMING, TORCH, "mine.ipynb"]
+    assert (folder / "mine.ipynb").read_text() == "mine"
 
 
 def run_together(hub: Hub, people: list[str], page: str) -> list[nbformat.NotebookNode]:
@@ -407,21 +555,6 @@ def run_together(hub: Hub, people: list[str], page: str) -> list[nbformat.Notebo
         return list(pool.map(work, people))
 
 
-def check_all_finished(
-    hub: Hub, people: list[str], page: str, saved: list[nbformat.NotebookNode]
-) -> None:
-    """Each has run every cell, kept what was written, and has results of one's own."""
-    for name, notebook in zip(people, saved, strict=True):
-        assert notebook.cells[-1].source == f"I am {name}"
-        assert nbformat.read(hub.file(name, page), 4).cells[-1].source == f"I am {name}"
-        assert [cell for cell in notebook.cells if cell.get("outputs")], (
-            f"{name}: nothing was printed"
-        )
-        results = hub.file(name, f"build/fast-cpu/results/{Path(page).stem}.json")
-        assert results.stat().st_uid == hub.file(name, page).stat().st_uid
-        assert '"fast"' in results.read_text().replace('\\"', '"')
-
-
 def waits(notebook: nbformat.NotebookNode) -> int:
     """In how many cells its reader saw a queue."""
     return sum(
@@ -431,50 +564,94 @@ def waits(notebook: nbformat.NotebookNode) -> int:
     )
 
 
+@pytest.fixture(scope="module")
+def measured(hub) -> dict[str, nbformat.NotebookNode]:
+    """By student, the page that was saved after all have run it at once."""
+    return dict(zip(CLASS, run_together(hub, CLASS, TIMING), strict=True))
+
+
 @accounts
-def test_twenty_students_measure_at_once(hub):
-    saved = run_together(hub, CLASS, TIMING)
-    check_all_finished(hub, CLASS, TIMING, saved)
-    assert sum(map(waits, saved)) > 0, "nobody ever waited: did they measure at once?"
+@pytest.mark.parametrize("name", CLASS)
+def test_of_twenty_students_who_measure_at_once_each_keeps_what_was_written(hub, measured, name):
+    page = measured[name]
+
+    assert page.cells[-1].source == f"I am {name}"
+    assert nbformat.read(hub.file(name, TIMING), 4).cells[-1].source == f"I am {name}"
+    assert any(cell.get("outputs") for cell in page.cells), "nothing was printed"
 
 
-def test_one_account_for_all_over_tls_and_the_next_day():
-    """The hub without root, as most people start it: it says what it cannot do, works, and is opened again."""
-    unprivileged = {"user": 60599, "group": 60599, "extra_groups": []} if os.geteuid() == 0 else {}
+@accounts
+@pytest.mark.parametrize("name", CLASS)
+def test_of_twenty_students_who_measure_at_once_each_has_results(hub, measured, name):
+    results = hub.file(name, f"build/fast-cpu/results/{Path(TIMING).stem}.json")
+
+    assert results.stat().st_uid == hub.file(name, TIMING).stat().st_uid
+    assert '"fast"' in results.read_text().replace('\\"', '"')
+
+
+@accounts
+def test_of_twenty_students_who_measure_at_once_some_wait_for_their_turn(measured):
+    assert sum(map(waits, measured.values())) > 0, "did they measure at once?"
+
+
+# ---- a hub without root --------------------------------------------------------------------------------------------
+
+
+NOBODY = 60599
+"""A number that no account has."""
+
+CERTIFICATE = (
+    "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 "
+    "-addext subjectAltName=IP:127.0.0.1"
+)
+
+
+def make_certificate(room: Path) -> None:
+    files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
+    subprocess.run(["openssl", *CERTIFICATE.split(), *files], check=True, capture_output=True)
+
+
+@pytest.fixture
+def unprivileged() -> dict[str, object]:
+    """Options of a process that is not root's."""
+    if os.geteuid() != 0:
+        return {}
+    return {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+
+
+@pytest.fixture
+def shared(unprivileged) -> Iterator[Hub]:
+    """A hub over TLS as most people start it: without root, so that all share an account."""
     with a_room() as room:
-        make_certificate = (
-            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 "
-            "-addext subjectAltName=IP:127.0.0.1"
-        )
-        files = ["-keyout", str(room / "key.pem"), "-out", str(room / "cert.pem")]
-        subprocess.run(
-            ["openssl", *make_certificate.split(), *files], check=True, capture_output=True
-        )
-        workshop.make(
-            LESSONS, room / "pages"
-        )  # a hub that was root's has closed the checkout to this account
-        hub = Hub(
-            room,
-            ["ada"],
-            METALLAB_HUB_TLS=str(room),
-            METALLAB_LESSONS=str(room / "pages"),
-            HOME=str(room),
-        )
+        make_certificate(room)
+        pages = room / "pages"  # a hub that was root's has closed the checkout to this account
+        workshop.make(LESSONS, pages)
+        settings = {"METALLAB_HUB_TLS": room, "METALLAB_LESSONS": pages, "HOME": room}
+        hub = Hub(room, ["ada"], **{name: str(path) for name, path in settings.items()})
+
         if unprivileged:
             for path in (room, *room.rglob("*")):
-                os.chown(path, 60599, 60599)
-        with hub.opened(**unprivileged):
-            assert "All share your account" in hub.log.read_text()
-            ada = hub.student("ada")
-            assert ada.run(
-                "import os; print(os.getcwd(), os.environ['METALLAB_TURNS'])"
-            ).split() == [
-                str(hub.file("ada", "")),
-                str(room / "turns"),
-            ]
-            ada.save(TIMING, marked(ada.open(TIMING), "my remark"))
-        with hub.opened(**unprivileged):
-            assert hub.student("ada").open(TIMING).cells[-1].source == "my remark"
+                os.chown(path, NOBODY, NOBODY)
+        yield hub
+
+
+def test_a_hub_without_root_says_what_it_cannot_do_and_works(shared, unprivileged):
+    with shared.opened(**unprivileged):
+        assert "All share your account" in shared.log.read_text()
+
+        asked = "import os; print(os.getcwd(), os.environ['METALLAB_TURNS'])"
+        folder, turns = shared.student("ada").run(asked).split()
+        assert folder == str(shared.file("ada", ""))
+        assert turns == str(shared.room / "turns")
+
+
+def test_a_hub_without_root_is_opened_again_the_next_day(shared, unprivileged):
+    with shared.opened(**unprivileged):
+        ada = shared.student("ada")
+        ada.save(TIMING, marked(ada.open(TIMING), "my remark"))
+
+    with shared.opened(**unprivileged):
+        assert shared.student("ada").open(TIMING).cells[-1].source == "my remark"
 
 
 @pytest.mark.parametrize(
@@ -482,17 +659,18 @@ def test_one_account_for_all_over_tls_and_the_next_day():
     [
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
-        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.authoring.workshop"),
+        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.workshop"),
         ({"METALLAB_HUB_TLS": "/nowhere"}, ["ada"], "there is no /nowhere/key.pem"),
         ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],
+    ids=["no TLS", "a path for a name", "no lessons", "no certificate", "no port"],
 )
 def test_what_cannot_be_opened_says_why(settings, people, message):
     with a_room() as room:
         hub = Hub(room, people, **settings)
-        command = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
         done = subprocess.run(
-            command, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=600
+            COMMAND, cwd=room, env=hub.environment, capture_output=True, text=True, timeout=600
         )
-        assert done.returncode != 0
-        assert message in done.stdout + done.stderr
+
+    assert done.returncode != 0
+    assert message in done.stdout + done.stderr
