@@ -252,7 +252,7 @@ def _parameters():
         yield pytest.param(known, id=known.command.splitlines()[0][:60], marks=marks)
 
 
-@pytest.mark.parametrize("known", _parameters())
+@pytest.mark.parametrize("known", list(_parameters()))
 def test_it_ends_with_the_expected_status(clone, known: Documented):
     clone.reset()
 
