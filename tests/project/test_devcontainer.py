@@ -37,15 +37,27 @@ def test_its_python_is_one_that_set_up_takes():
     assert project["requires-python"].startswith(">=3.11")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_that_it_runs_is_there(command):
-    program, *words = command.split()
-    if program == "make":
-        assert set(words) <= TARGETS
-        return
+def begins(program):
+    """The commands that begin with a program, without it."""
+    words = [command.split() for command in COMMANDS]
+    return [rest for first, *rest in words if first == program]
 
-    assert (program, words[0]) == (".venv/bin/python", "-m")
-    assert importlib.util.find_spec(words[1]) is not None
+
+def test_each_command_is_one_of_make_or_of_python():
+    assert len(begins("make")) + len(begins(".venv/bin/python")) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("targets", begins("make"), ids=" ".join)
+def test_each_target_that_it_makes_is_there(targets):
+    assert set(targets) <= TARGETS
+
+
+@pytest.mark.parametrize("words", begins(".venv/bin/python"), ids=" ".join)
+def test_each_module_that_it_runs_is_there(words):
+    option, module, *_ = words
+
+    assert option == "-m"
+    assert importlib.util.find_spec(module) is not None
 
 
 def test_it_opens_the_page_of_contents_which_its_last_command_writes():

@@ -207,7 +207,3 @@ def not_run(path):
         for output in cell.get("outputs", [])
     ]
     return [name for name, output in outputs if needs.MIME in output.get("data", {})]
-
-
-def test_pages_to_try_are_there():
-    assert all((paths.NOTEBOOKS / f"{name}.ipynb").is_file() for name in try_pages.PAGES)
