@@ -21,8 +21,7 @@ from test_extras import LIMIT, UV, registry, variables  # noqa: F401  registry i
 from test_front import ON_HOST, load_tool
 from test_wheels import NOT_ON_A_MAC
 
-from metallab import needs, paths
-from metallab.authoring import documents
+from metallab import documents, needs
 from metalsim import device
 
 try_pages = load_tool("try_pages")
