@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import io
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -138,21 +141,26 @@ class Run:
         return BeautifulSoup(index.read_text(encoding="utf-8"), "html.parser")
 
 
+@contextlib.contextmanager
+def checkout(root: Path) -> Iterator[Run]:
+    """A run in a checkout of its own, and a machine that is in Greenwich."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "ROOT", root)
+        patch.setattr(paths, "BUILD", root / "build")
+        patch.setattr(paths, "FAILED", root / "build" / "failed")
+        patch.setattr(paths, "REPORT", root / "build" / "report")
+        patch.setattr(findings, "REFERENCES", root / "data" / "results")
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield Run(root)
+
+    time.tzset()
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Iterator[Run]:
-    root = tmp_path.resolve()
-    monkeypatch.setattr(paths, "ROOT", root)
-    monkeypatch.setattr(paths, "BUILD", root / "build")
-    monkeypatch.setattr(paths, "FAILED", root / "build" / "failed")
-    monkeypatch.setattr(paths, "REPORT", root / "build" / "report")
-    monkeypatch.setattr(findings, "REFERENCES", root / "data" / "results")
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-
-    yield Run(root)
-
-    monkeypatch.undo()
-    time.tzset()
+def run(tmp_path) -> Iterator[Run]:
+    with checkout(tmp_path.resolve()) as made:
+        yield made
 
 
 def text_of(element) -> str:
@@ -169,22 +177,29 @@ TRACEBACK = [
 ]
 
 
-@pytest.fixture
-def page(run):
+@pytest.fixture(scope="module")
+def with_failures(tmp_path_factory) -> SimpleNamespace:
     """The report of a run with a page that passed, one that failed and one that was skipped."""
     failed = {"reason": "cell 2: division by zero", "failed_copy": "failed/02_b.ipynb"}
     skipped = {"reason": "needs a Mac", "seconds": 0, "executed": 0}
-    run.summary(
-        entry("01_a"),
-        entry("02_b", status="failed", **failed),
-        entry("03_c", status="skipped", **skipped),
-    )
-    run.notebook("01_a")
-    run.notebook("02_b", code("1/0", error(*TRACEBACK)), folder="failed")
-    run.records(
-        record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone")
-    )
-    return run.page()
+
+    with checkout(tmp_path_factory.mktemp("run").resolve()) as run:
+        run.summary(
+            entry("01_a"),
+            entry("02_b", status="failed", **failed),
+            entry("03_c", status="skipped", **skipped),
+        )
+        run.notebook("01_a")
+        run.notebook("02_b", code("1/0", error(*TRACEBACK)), folder="failed")
+        run.records(
+            record("eager", outcome="baseline"), record("fused", (1.75, 1.83, 1.9)), record("alone")
+        )
+        return SimpleNamespace(page=run.page(), folder=run.report)
+
+
+@pytest.fixture
+def page(with_failures) -> BeautifulSoup:
+    return with_failures.page
 
 
 @pytest.mark.parametrize(
@@ -217,11 +232,12 @@ def test_the_machine_is_described(page):
     assert machine.describe().python in text_of(page.find(id="machine"))
 
 
-def test_a_card_leads_to_a_page_that_is_there_unless_it_was_skipped(page, run):
-    links = [card.h3.a and card.h3.a["href"] for card in page.select("#notebooks article")]
+def test_a_card_leads_to_a_page_that_is_there_unless_it_was_skipped(with_failures):
+    cards = with_failures.page.select("#notebooks article")
+    links = [card.h3.a and card.h3.a["href"] for card in cards]
 
     assert links == ["pages/01_a.html", "pages/02_b.html", None]
-    assert [link for link in links[:2] if not (run.report / link).is_file()] == []
+    assert [link for link in links[:2] if not (with_failures.folder / link).is_file()] == []
 
 
 @pytest.mark.parametrize("words", ["cell 2: division by zero", "needs a Mac", "failed/02_b.ipynb"])
@@ -691,21 +707,22 @@ def test_each_row_of_a_simulated_run_is_marked_and_none_has_a_speed_up(simulated
 # --- text is escaped, and files that cannot be read are named ---
 
 
-@pytest.fixture
-def hostile(run):
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> BeautifulSoup:
     """The report of a run in which everything that has a name is called by a piece of HTML."""
     made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
     described = dataclasses.replace(made.machine, chip=HOSTILE, environment={"OMP_X": HOSTILE})
     baseline = f"the old {HOSTILE}"
     compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=baseline, parity=HOSTILE)
     made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}", machine=described)
-    run.records(dataclasses.replace(made, comparison=compared))
-
     failed = {"status": "failed", "reason": HOSTILE, "failed_copy": "failed/02_b.ipynb"}
     pages = [entry("01_a", title=HOSTILE), entry("02_b", title=HOSTILE, **failed)]
-    run.summary(*pages, mode=HOSTILE, device=HOSTILE, label=HOSTILE)
-    run.notebook("02_b", code(HOSTILE, error(HOSTILE)), folder="failed")
-    return run.page()
+
+    with checkout(tmp_path_factory.mktemp("hostile").resolve()) as run:
+        run.records(dataclasses.replace(made, comparison=compared))
+        run.summary(*pages, mode=HOSTILE, device=HOSTILE, label=HOSTILE)
+        run.notebook("02_b", code(HOSTILE, error(HOSTILE)), folder="failed")
+        return run.page()
 
 
 def test_no_value_runs_or_loads_anything(hostile):
