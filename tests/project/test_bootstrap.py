@@ -417,12 +417,9 @@ def test_what_pip_knows_of_mirrors_uv_knows(settings):
     assert settings["UV_OFFLINE"] == "1"
 
 
-def test_a_variable_of_uv_wins_over_pips_settings(settings):
-    assert settings["UV_INDEX"] == "https://mine.example"
-
-
-def test_a_variable_of_pip_wins_over_its_file(settings):
+def test_a_variable_wins_over_a_file_and_uv_s_own_over_pip_s(settings):
     assert settings["SSL_CERT_FILE"] == "/newer.pem"
+    assert settings["UV_INDEX"] == "https://mine.example"
 
 
 def test_what_does_not_import_is_a_warning_that_names_its_pages(checkout):
