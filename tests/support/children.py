@@ -97,6 +97,7 @@ def _ran(
             command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT
         )
         reached = json.loads(out.read_text()) if out.exists() else {}
+
     ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     if done.returncode:
         reached = {

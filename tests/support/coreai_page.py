@@ -30,6 +30,7 @@ def run(
         CELLS["first-functions"],
         *(CELLS.get(part, part) for part in parts),
     ]
+
     body = "\n".join(f"    {line}" for text in texts for line in text.splitlines())
     program = (
         f"import asyncio\nasync def page():\n{body}\n    return [{', '.join(results)}]\n"

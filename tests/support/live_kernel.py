@@ -52,6 +52,7 @@ def start(**variables: str) -> Iterator[LiveKernel]:
         manager.start_kernel(env={**os.environ, **variables})
         client = manager.blocking_client()
         client.start_channels()
+
         try:
             client.wait_for_ready(timeout=LIMIT)
             yield LiveKernel(client)
