@@ -417,6 +417,7 @@ def planted_source() -> str:
             f'  planted_{NUMBERS[name]}::bind(m.def_submodule("planted_{NUMBERS[name]}"));\n'
         )
     binds.append('  m.def("peek", &peek);\n')
+
     return "".join(
         [
             includes,

@@ -529,6 +529,7 @@ def pointwise(x: torch.Tensor) -> torch.Tensor:
     smooth = (
         x.exp().log1p() + x.abs().sqrt() + x**3 + x.abs().rsqrt() + x.sin() * x.cos() + x.atan()
     )
+
     return (
         activated
         + shrunk

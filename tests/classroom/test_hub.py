@@ -38,7 +38,8 @@ from playwright.sync_api import Locator, expect, sync_playwright
 from served import dead_links
 from students import LoginRefused, Student
 
-from metallab import contents, paths, workshop
+from metallab import paths
+from metallab.authoring import contents, workshop
 
 expect.set_options(timeout=600_000)  # milliseconds: a limit for what hangs
 
@@ -340,7 +341,8 @@ def test_nobody_listens_to_another_students_kernel(hub, ada, bob):
 
 
 MAKE_FOLDERS = """
-from metallab import paths, workshop
+from metallab import paths
+from metallab.authoring import workshop
 from metalsim import building
 for folder in (paths.BUILD, building.cache()):
     folder.mkdir(parents=True, exist_ok=True)
@@ -659,7 +661,7 @@ def test_a_hub_without_root_is_opened_again_the_next_day(shared, unprivileged):
     [
         ({"METALLAB_HUB_ADDRESS": "0.0.0.0"}, ["ada"], "would cross the network in the clear"),
         ({}, ["../ada"], "'../ada' cannot be a name"),
-        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.workshop"),
+        ({"METALLAB_LESSONS": "/nowhere"}, ["ada"], "metallab.authoring.workshop"),
         ({"METALLAB_HUB_TLS": "/nowhere"}, ["ada"], "there is no /nowhere/key.pem"),
         ({"METALLAB_HUB_PORT": "http"}, ["ada"], "'http' is no port"),
     ],

@@ -60,6 +60,7 @@ def environment(work: Path) -> dict[str, str]:
     for folder in (home, work / "tmp"):
         folder.mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
     return kept | {name: str(path) for name, path in inside.items()} | QUIET
 
 
@@ -107,6 +108,7 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
                     [*command, *(["--alone"] if own else [])], env=variables | dict(own)
                 )
             )
+
     return found
 
 

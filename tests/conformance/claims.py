@@ -78,6 +78,7 @@ def claim(item: pytest.Item) -> Claim:
     name = item.name.removeprefix("test_")
     words = " ".join(words.split()) or f"{name.replace('_', ' ')}."
     about = (item.module.__doc__ or "").strip().partition("\n")[0].rstrip(".:")
+
     return Claim(
         f"{item.path.stem.removeprefix('test_')}.{name}",
         about,

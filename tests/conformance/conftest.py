@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the tests that need variables of their own, which are set; else the others",
     )
+
     add(
         "--claims",
         type=Path,
@@ -78,6 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--claims", None):
         alone = config.getoption("--alone", False)
         items[:] = [item for item in items if bool(claims.claim(item).environment) == alone]
+
     patient = PATIENCE if config.getoption("--journal", None) is None else 1.0
     for item in items:
         claim = claims.claim(item)
@@ -187,6 +189,7 @@ def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
     printed = "".join(
         text for title, text in reports[-1].sections if title.startswith("Captured std")
     )
+
     return {"outcome": outcome, "message": message, "seconds": seconds, "values": values} | {
         "printed": printed,
         "detail": detail,

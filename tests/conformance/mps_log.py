@@ -100,4 +100,5 @@ def _entry(line: str) -> LogEntry | None:
                 None if time in (None, "nan") else float(time),
                 round(float(number) * _SCALES[unit]) if size else None,
             )
+
     return None

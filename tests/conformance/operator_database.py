@@ -79,6 +79,7 @@ def ask(name: str, samples: int = SAMPLES) -> Asked:
         worst = _compared(op, sample, expected)
         if worst.answer != "agrees":
             break
+
     return worst
 
 
@@ -106,6 +107,7 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
             checks.assert_close(one, other, one.dtype if one.dtype in _FLOATING else "float32")
         except (checks.Mismatch, ValueError) as difference:
             return told("differs", brief(difference))
+
     return told("agrees")
 
 
@@ -144,6 +146,7 @@ def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
     if flat and leaves:
         total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
         gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+
     return tuple(t.detach().cpu() for t in tensors(results)), gradients and [
         g if g is None else g.cpu() for g in gradients
     ]

@@ -75,6 +75,7 @@ def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 }
             )
         )
+
     return head, results
 
 
@@ -118,6 +119,7 @@ def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
         *map(_record, kept),
         f"## The same as JSON\n\n```json\n{data}\n```",
     ]
+
     return "\n\n".join(parts) + "\n"
 
 
@@ -136,6 +138,7 @@ def _head(head: Mapping[str, Any]) -> str:
     made = (
         f"Made on {head['made']}, at revision {(here['git_revision'] or 'unknown')[:12]}{changes}. "
     )
+
     return "\n\n".join(
         [
             "# Metal Lab on a Mac: what was found",

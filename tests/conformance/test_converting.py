@@ -114,6 +114,7 @@ class OnCoreML:
         options = onnxruntime.SessionOptions()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.there = PROVIDER in onnxruntime.get_available_providers()
+
         wanted = (
             [(PROVIDER, {"ModelFormat": "MLProgram", "RequireStaticInputShapes": "1"})]
             if self.there

@@ -89,6 +89,7 @@ def test_package_runs_in_another_process(network, evidence):
     )
     if not ON_A_MAC and "Unsupported device key" in ran.reason:
         pytest.skip("it was made; to load it takes a PyTorch that is built for macOS")
+
     assert ran.ok, ran.detail[-3000:]
     checks.assert_close(truth, ran["y"], "float32")
 

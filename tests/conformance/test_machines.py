@@ -112,6 +112,7 @@ def test_locked_versions_are_installed(evidence):
         if each.name.lower() in installed
     ]
     evidence("differ", differ := [f"{have}: {want}" for want, have in pairs if have not in want])
+
     assert len(pairs) > 50
     assert not differ
 

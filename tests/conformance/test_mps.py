@@ -163,6 +163,7 @@ def test_linalg_kernels_warn_beyond_their_limits(evidence):
 
 def _refused() -> dict[str, tuple]:
     image, query = torch.rand(1, 2, 12, 12), torch.rand(1, 2, 3, 8)
+
     return {
         "aten::_adaptive_avg_pool2d": (image, [5, 5]),
         "aten::_scaled_dot_product_attention_math_for_mps": (query, query, query, None, 0.5),
@@ -325,6 +326,7 @@ def test_events_without_waiting(evidence):
     end.synchronize()
     true = start.elapsed_time(end)
     evidence("milliseconds at once, and after waiting", (at_once, true))
+
     assert at_once <= 1.01 * true
 
 

@@ -250,6 +250,7 @@ def test_packages_load_in_another_process(G, evidence):
     stored = isolated.run(
         package + STORE, results=["compiled", "fed", "targets"], device="mps", timeout=60
     )
+
     assert stored.ok, stored.detail
     evidence("compiled for inputs, outputs", (stored["fed"], stored["targets"]))
     evidence("files", sorted(str(path) for path in Path("small.mpsgraphpackage").rglob("*")))

@@ -62,6 +62,7 @@ def test_log_is_understood(evidence):
     settings = {"PYTORCH_MPS_LOG_PROFILE_INFO": "399", "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
     ran = isolated.run(LOGGED, device="mps", environment=settings, timeout=80)
     evidence("log", ran.detail[:8000])
+
     assert ran.ok
     entries = mps_log.parse(ran.detail)
     kinds = Counter(f"{entry.part} {entry.kind}" for entry in entries)
@@ -157,6 +158,7 @@ def test_instruments_records_them(evidence):
     exported = _ran([xctrace, "export", "--input", "run.trace", "--xpath", query], 60)
     evidence("export", exported[:3000])
     evidence(f"rows that name {SUBSYSTEM}", exported.count(SUBSYSTEM))
+
     assert SUBSYSTEM in exported
 
 
@@ -183,6 +185,7 @@ def _listening(log: str, into: Path) -> Iterator[subprocess.Popen]:
         "--predicate",
         f'subsystem == "{SUBSYSTEM}"',
     ]
+
     with (
         into.open("w") as file,
         subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as listener,

@@ -83,6 +83,7 @@ def test_turning_the_remapper_off_is_heard(evidence):
     evidence("wrong without, and turned off", wrong)
     evidence("without", fused[0])
     evidence("turned off", fused[1])
+
     assert fused[0] != fused[1] or wrong[0] != wrong[1]
 
 

@@ -167,6 +167,7 @@ def changed_files(draw) -> bytes:
             break  # perhaps nothing is left to go into
         metadata[kind] = json.dumps(given)
     content = json.dumps(data).encode()
+
     return (
         content[: draw(st.integers(0, len(content)))] if draw(st.integers(0, 19)) == 7 else content
     )
@@ -260,6 +261,7 @@ def pairs_of_floats(draw):
     """Two arrays of one shape in float or complex dtypes; the second is the first, changed somewhere by some amount."""
     dtype = draw(st.sampled_from(["float16", "float32", "float64", "complex64", "complex128"]))
     shape = draw(array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=4))
+
     count = math.prod(shape)
     draw_all = lambda: np.array(draw(st.lists(FLOATS, min_size=count, max_size=count)))
     with np.errstate(all="ignore"):

@@ -159,6 +159,7 @@ def example(**changes) -> Machine:
         "versions": {"torch": "2.15.0", "jax": None},
         "environment": {},
     }
+
     return Machine(**told | {"power_source": "AC", "load_average": (1.5, 1.25, 1.0)} | changes)
 
 

@@ -454,6 +454,7 @@ def make_audits():
         differences=(Difference("numpy", "2.0", "1.26"),),
         fitness="fit for measuring",
     )
+
     return found, replace(found, packages=(), tools=(), differences=())
 
 

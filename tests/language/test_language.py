@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from train_decoder import arguments, bits_per_character, save, train
+from train_decoder import bits_per_character, parse_arguments, save, train
 
 from metallab import paths
 from metallab.language import corpus, decoder
@@ -110,6 +110,7 @@ def cells_of(*names, number="31", **given):
     } | given
     for name in names:
         exec(sources[name], space)
+
     return space
 
 

@@ -91,7 +91,7 @@ def laid_out(checkout, tmp_path):
     run_in(checkout / "data/executed/a_gpu", "01_a", entries=lacks, label="Some GPU", device="cuda")
     run_in(checkout / "data/executed/cpu", "01_a", "02_b")
     (checkout / "data/executed/README.md").write_text("# Executed\n\n[a](a_gpu/01_a.ipynb)\n")
-    book.lay_out(book.read_runs(book.stored()), tmp_path / "laid_out")
+    book.lay_out(book.read_runs(book.find_stored()), tmp_path / "laid_out")
     return tmp_path / "laid_out"
 
 
@@ -386,7 +386,7 @@ def headings_sought(pages: Iterable[Path]) -> Iterator[tuple[Path, str, Path, st
 def test_links_of_the_book_lead_to_headings(tmp_path):
     """What Sphinx says of the pages that come with the project, without Sphinx."""
     laid_out = tmp_path / "laid_out"
-    book.lay_out(book.read_runs(book.stored()), laid_out)
+    book.lay_out(book.read_runs(book.find_stored()), laid_out)
     guides, notebooks = laid_out.glob("docs/*.md"), laid_out.rglob("notebooks/**/*.ipynb")
 
     sought = list(headings_sought([laid_out / "index.md", *guides, *notebooks]))
@@ -451,15 +451,15 @@ def test_the_public_address_is_told_where_it_is_known(checkout, tmp_path, monkey
     address = book.published.Addresses("https://host.example/some/lab")
     monkeypatch.setattr(book.published, "find_addresses", lambda: address)
 
-    assert "git clone https://host.example/some/lab metal-lab" in book.box(None, run, [run])
-    lesson = book.box(run.chapters[0], run, [run])
+    assert "git clone https://host.example/some/lab metal-lab" in book.render_box(None, run, [run])
+    lesson = book.render_box(run.chapters[0], run, [run])
     assert 'some/lab/blob/main/notebooks/01_a.ipynb">the notebook' in lesson
 
 
 def test_without_a_public_address_nobody_is_told_to_clone(checkout, tmp_path):
     (run,) = book.read_runs([run_in(tmp_path / "full-cpu", "01_a")])
 
-    assert "git clone" not in book.box(None, run, [run])
+    assert "git clone" not in book.render_box(None, run, [run])
 
 
 def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
@@ -483,7 +483,7 @@ def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
 
 def test_without_stored_pages_it_is_told_how_to_make_a_book_of_a_run(checkout):
     with pytest.raises(report.ReportError, match="make book RUN=build/full-cpu"):
-        book.stored()
+        book.find_stored()
 
 
 def test_runs_in_folders_of_one_name_are_refused(checkout, tmp_path):

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from metallab import course, course_tables, paths
+from metallab import paths
+from metallab.authoring import course, course_tables
 
 PAGES = course.read()
 
@@ -35,7 +36,7 @@ def test_prerequisites_lead_back_to_the_beginning():
 
 
 def test_every_subject_is_still_shown():
-    shown = course.subjects(PAGES)
+    shown = course.collect_subjects(PAGES)
     assert [name.split()[0] for name in shown] == [
         "1",
         "2",
@@ -54,7 +55,7 @@ def test_every_page_has_its_part():
     "route", [*course.ROUTES, course.TALK], ids=lambda route: route.name.replace(" ", "-")
 )
 def test_every_path_has_pages(route):
-    assert len(course.on_route(PAGES, route)) >= 2
+    assert len(course.find_on_route(PAGES, route)) >= 2
 
 
 OLD = re.compile(
@@ -163,4 +164,4 @@ def test_a_number_of_no_part_is_told(checkout):
 
 def test_a_document_without_a_place_is_told():
     with pytest.raises(course_tables.NoPlace, match="end of the pages"):
-        course_tables.between("# README\n", "the pages", "| |")
+        course_tables.replace_between("# README\n", "the pages", "| |")

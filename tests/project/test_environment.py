@@ -395,7 +395,7 @@ def test_check_results_adds_a_file(make):
 
 
 def test_format_tidies_exercises(make):
-    assert "python -m metallab.exercise_cells" in make("-n", "format")[1]
+    assert "python -m metallab.authoring.exercise_cells" in make("-n", "format")[1]
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import nbformat
 import pytest
 
-from metallab import paths, published, reported
+from metallab import paths, reported
+from metallab.authoring import published
 
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 ON_HOST = published.Addresses("https://github.com/Owner/metal-lab")

@@ -20,8 +20,9 @@ from test_book_layout import book
 from test_surface import PAGES, help_of, options
 
 from metallab import __main__ as command
-from metallab import paths, records, redact, workshop
-from metallab.results import show
+from metallab import paths, records, redact
+from metallab.authoring import workshop
+from metallab.results.publish import show
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
@@ -232,7 +233,7 @@ def test_a_student_s_saved_work_stays_when_copies_are_made_again(student):
     student.save()
     work = student.path.read_bytes()
 
-    run_module("metallab.workshop", str(student.path.parent), cwd=None)
+    run_module("metallab.authoring.workshop", str(student.path.parent), cwd=None)
 
     assert student.path.read_bytes() == work
     assert b"# mine" in work

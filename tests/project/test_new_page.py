@@ -10,7 +10,8 @@ import pytest
 from nbformat import v4
 from one_page import run_notebook
 
-from metallab import course, course_tables, exercise_cells, new_page, paths, records
+from metallab import paths, records
+from metallab.authoring import course, course_tables, exercise_cells, new_page
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_new_page_has_all_that_is_made_from_pages(checkout, write, number):
     _, printed = write(number)
 
     assert f"test ONLY={number}" in printed
-    assert course_tables.stale() == []
+    assert course_tables.find_stale() == []
     file = f"notebooks/{number}_do_this.ipynb"
     readme = (checkout / "README.md").read_text("utf-8")
     assert f"\n{len(PAGES) + 1} notebooks" in readme

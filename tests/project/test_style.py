@@ -1,17 +1,23 @@
 """How code reads here, where no linter knows the shape: CONTRIBUTING.md, "How code reads", explains each rule.
 
-style.toml lists what holds all rules, and by name what is exempt and why. The list of mypy is in pyproject.toml, and so
-are the exceptions of ruff and complexipy.
+style.toml lists what holds all rules, what holds those of tests, and by name what is exempt and why. The list of mypy
+is in pyproject.toml, and so are the exceptions of ruff and complexipy.
+
+Run as a program it lists the shapes that stand in some files or folders, whether they are on a list or not:
+
+    python tests/project/test_style.py --only looped_asserts,compared_tuples tests metalsim/tests
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import functools
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +32,9 @@ DONE = tomllib.loads(Path(__file__).with_name("style.toml").read_text("utf-8"))
 LONG = 15
 """Lines from which on a function wants paragraphs."""
 
+LONG_TEST = 12
+"""And from which on a test does: what is set up, what is done, and what is asserted."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -33,7 +42,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def find_long_blocks(source: str) -> Iterator[int]:
-    """Yield functions of `LONG` lines or more without a blank line, docstring aside.
+    """Yield functions of `LONG` lines or more, tests of `LONG_TEST`, without a blank line, docstring aside.
 
     One statement is one paragraph, however many fields it names.
     """
@@ -45,7 +54,8 @@ def find_long_blocks(source: str) -> Iterator[int]:
             continue
 
         written = lines[body[0].lineno - 1 : function.end_lineno]
-        if len(written) >= LONG and all(line.strip() for line in written):
+        limit = LONG_TEST if function.name.startswith("test_") else LONG
+        if len(written) >= limit and all(line.strip() for line in written):
             yield function.lineno
 
 
@@ -140,6 +150,91 @@ def find_participles(source: str) -> Iterator[int]:
         decorators = " ".join(map(ast.unparse, function.decorator_list))
         if "property" not in decorators and "fixture" not in decorators:
             yield function.lineno
+
+
+def find_looped_asserts(source: str) -> Iterator[int]:
+    """Yield loops of tests in which something is asserted; a comprehension is none, nor is a helper's loop."""
+    for test in _tests(source):
+        for node in _walk_own(test):
+            if isinstance(node, ast.For | ast.AsyncFor | ast.While) and any(
+                map(_is_assertion, _walk_own(node))
+            ):
+                yield node.lineno
+
+
+def _is_assertion(node: ast.AST) -> bool:
+    """Say whether it is an assert, or a block that wants an error or a warning."""
+    if isinstance(node, ast.With):
+        wanted = [ast.unparse(item.context_expr) for item in node.items]
+        return any(text.startswith(("pytest.raises", "pytest.warns")) for text in wanted)
+    return isinstance(node, ast.Assert)
+
+
+def find_compared_tuples(source: str) -> Iterator[int]:
+    """Yield assertions of tests that compare several unlike things at once, as the elements of two tuples."""
+    for test in _tests(source):
+        assertions = (node for node in _walk_own(test) if isinstance(node, ast.Assert))
+
+        for assertion in assertions:
+            comparisons = (node for node in ast.walk(assertion) if isinstance(node, ast.Compare))
+            if any(map(_compares_unlike_things, comparisons)):
+                yield assertion.lineno
+
+
+def _compares_unlike_things(comparison: ast.Compare) -> bool:
+    """Say whether two tuples are compared with ==, and one of them holds unlike things.
+
+    Unlike are things that are read by different names (``a.value``, ``b.name``, ``len(c)``) and constants of different
+    types. Alike are ``(first.status, second.status) == ("passed", "failed")`` and ``(low, high) == (1, 2.5)``.
+    """
+    sides = [comparison.left, *comparison.comparators]
+    if not all(isinstance(operator, ast.Eq) for operator in comparison.ops):
+        return False
+    if not all(isinstance(side, ast.Tuple) for side in sides):
+        return False
+
+    ways = [{_way_of_reading(each) for each in side.elts} - {None} for side in sides]
+    types = [{_type_of_constant(each) for each in side.elts} - {None} for side in sides]
+    return any(len(several) > 1 for several in (*ways, *types))
+
+
+def _way_of_reading(node: ast.expr) -> str | None:
+    """Return the name by which something is read: an attribute's, a function's, a key; None of a constant."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call):
+        return _way_of_reading(node.func)
+    if isinstance(node, ast.Subscript):
+        key = node.slice
+        return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else None
+    if isinstance(node, ast.Compare):
+        return "a comparison"
+    return "a variable" if isinstance(node, ast.Name) else None
+
+
+def _type_of_constant(node: ast.expr) -> str | None:
+    """Return the type of what is written out; None of what is not, and of None, which stands for any value."""
+    if isinstance(node, ast.UnaryOp):
+        return _type_of_constant(node.operand)
+    if isinstance(node, ast.JoinedStr):
+        return "str"
+    if isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set):
+        return type(node).__name__
+    if not isinstance(node, ast.Constant) or node.value is None:
+        return None
+    return "number" if type(node.value) in {int, float} else type(node.value).__name__
+
+
+def _tests(source: str) -> Iterator[Function]:
+    return (function for function in _functions(source) if function.name.startswith("test_"))
+
+
+def _walk_own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a node, without what is in functions that are defined there."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, Function | ast.Lambda):
+            yield from _walk_own(child)
 
 
 def _functions(source: str) -> Iterator[Function]:
@@ -328,6 +423,41 @@ RULES = {
         right="def load(path): ...\n@property\ndef loaded(self): ...",
         advice="name a function by its verb",
     ),
+    "looped_asserts": Rule(
+        find_looped_asserts,
+        wrong="def test_sizes():\n    for size in SIZES:\n        assert size > 0\n",
+        right="""
+def test_sizes():
+    def check(sizes):
+        for size in sizes:
+            assert size > 0
+
+    made = {}
+    for size in SIZES:
+        made[size] = make(size)
+    check(made)
+    assert all(size > 0 for size in made)
+
+def check_sizes():
+    for size in SIZES:
+        assert size > 0
+""",
+        advice="parametrize the test with ids, or gather what is wrong and assert that it is nothing",
+    ),
+    "compared_tuples": Rule(
+        find_compared_tuples,
+        wrong="def test_it(): assert (a.value, b.name, len(c)) == (1, 'x', 3)",
+        right="""
+def test_it():
+    assert (first.status, second.status) == ("passed", "failed")
+    assert (low, high) == (1, -2.5)
+    assert picture.shape == (3, 4)
+    assert {(row.name, row.size) for row in rows} == {("a", 1)}
+
+def is_first(row): return (row.name, row.size) == ("a", 1)
+""",
+        advice="write an assert for each, and a test for each behaviour",
+    ),
 }
 
 
@@ -335,6 +465,46 @@ RULES = {
 def test_a_rule_finds_its_shape_and_nothing_else(rule):
     assert len(list(rule.find(rule.wrong))) == 1
     assert list(rule.find(rule.right)) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "while busy():\n        assert not failed()",
+        "for case in CASES:\n        if case:\n            assert case.ok",
+        "for text in TEXTS:\n        with pytest.raises(ValueError):\n            read(text)",
+        "with folder():\n        for text in TEXTS: assert text",
+    ],
+    ids=["while", "under a condition", "errors", "in a with"],
+)
+def test_a_loop_with_an_assertion_is_found_wherever_a_test_has_it(statement):
+    source = f"def test_all():\n    {statement}\n"
+
+    assert len(list(find_looped_asserts(source))) == 1
+
+
+@pytest.mark.parametrize(
+    "comparison",
+    [
+        "(a.value, b.name) == (wanted, other)",
+        "(a['value'], b['name']) == (1, 2)",
+        "(code, 'x' in text) == (2, True)",
+        "(code, calls) == (1, [])",
+        "not done or (a.x, b.y) == (1, 2)",
+    ],
+    ids=["attributes", "keys", "a comparison", "constants", "behind a condition"],
+)
+def test_unlike_things_are_read_by_other_names_or_of_other_types(comparison):
+    source = f"def test_it():\n    assert {comparison}\n"
+
+    assert list(find_compared_tuples(source)) == [2]
+
+
+def test_a_test_wants_paragraphs_earlier_than_a_function():
+    body = "    step()\n" * LONG_TEST
+
+    assert list(find_long_blocks("def test_it():\n" + body)) == [1]
+    assert list(find_long_blocks("def load():\n" + body)) == []
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -388,7 +558,10 @@ def test_nothing_but_what_is_exempt_is_left_out_by_mypy_and_complexipy():
 def held(rule: str) -> set[Path]:
     """Return the modules that hold a rule."""
     exempt = [name for name, about in DONE["exempt"].items() if rule in about["rules"]]
-    return modules(DONE["every"]) - modules(exempt)
+    holders = modules(DONE["every"]) - modules(exempt)
+    if rule in DONE["tests"]["rules"]:
+        holders |= modules(DONE["tests"]["folders"])
+    return holders
 
 
 def modules(listed: Sequence[str]) -> set[Path]:
@@ -399,3 +572,30 @@ def modules(listed: Sequence[str]) -> set[Path]:
         assert path.exists(), f"{each} is listed and not there: take it out, or name its heir"
         found |= set(path.rglob("*.py")) if path.is_dir() else {path}
     return found
+
+
+# ---- what is left ------------------------------------------------------------------------------------------------
+
+
+def show_shapes() -> None:
+    """Print where in some files or folders the shapes stand, and how many there are in each folder."""
+    parser = argparse.ArgumentParser(description="list shapes that are not written any more")
+    parser.add_argument("paths", nargs="+", help="files or folders of this checkout")
+    parser.add_argument("--only", default=",".join(RULES), help="names of rules, with commas")
+    arguments = parser.parse_args()
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for path in sorted(modules(arguments.paths)):
+        place = path.relative_to(paths.ROOT)
+        for name in arguments.only.split(","):
+            for line in RULES[name].find(path.read_text("utf-8")):
+                counts[str(place.parent), name] += 1
+                print(f"{place}:{line} {name}")
+
+    print()
+    for (folder, name), count in sorted(counts.items()):
+        print(f"{folder}: {count} {name}")
+
+
+if __name__ == "__main__":
+    show_shapes()

@@ -21,7 +21,8 @@ from test_extras import LIMIT, UV, registry, variables  # noqa: F401  registry i
 from test_front import ON_HOST, load_tool
 from test_wheels import NOT_ON_A_MAC
 
-from metallab import documents, needs
+from metallab import needs
+from metallab.authoring import documents
 from metalsim import device
 
 try_pages = load_tool("try_pages")

@@ -9,7 +9,8 @@ import re
 import nbformat
 import pytest
 
-from metallab import paths, workshop
+from metallab import paths
+from metallab.authoring import workshop
 
 
 def lesson(*tags):
@@ -22,7 +23,7 @@ def lesson(*tags):
 
 
 def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
-    copy = workshop.student_copy(lesson("exercise", "solution"))
+    copy = workshop.make_copy(lesson("exercise", "solution"))
 
     (stub,) = (cell for cell in copy.cells if cell.cell_type == "code")
     assert stub.metadata.tags == ["exercise"]
@@ -32,7 +33,7 @@ def test_a_copy_keeps_the_stub_and_loses_solution_and_outputs():
 def test_the_original_of_a_copy_stays_as_it_is():
     original = lesson("exercise", "solution")
 
-    workshop.student_copy(original)
+    workshop.make_copy(original)
 
     assert len(original.cells) == 3
     assert original.cells[1].outputs
@@ -40,7 +41,7 @@ def test_the_original_of_a_copy_stays_as_it_is():
 
 def test_a_copy_says_of_its_language_what_the_kernel_says():
     """Else JupyterLab adds it, and asks whoever closes the page whether to save."""
-    language = workshop.student_copy(lesson("exercise", "solution")).metadata.language_info
+    language = workshop.make_copy(lesson("exercise", "solution")).metadata.language_info
 
     assert language.name == "python"
     assert language.file_extension == ".py"
@@ -50,7 +51,7 @@ def test_a_copy_says_of_its_language_what_the_kernel_says():
 def test_a_worked_example_stays_as_text_to_unfold():
     original = lesson("exercise", "solution")
     original.cells[2].metadata["tags"].append("worked")
-    stub, worked = workshop.student_copy(original).cells[1:]
+    stub, worked = workshop.make_copy(original).cells[1:]
     assert (stub.cell_type, worked.cell_type) == ("code", "markdown")
     assert "<details>" in worked.source
     assert "print('solution')" in worked.source
@@ -61,7 +62,7 @@ def test_a_worked_example_stays_as_text_to_unfold():
 )
 def test_exercises_and_solutions_must_pair_up(tag):
     with pytest.raises(workshop.Unpaired, match="must be followed"):
-        workshop.student_copy(lesson(*tag.split(",")))
+        workshop.make_copy(lesson(*tag.split(",")))
 
 
 def test_an_unpaired_exercise_is_named_and_nothing_written(tmp_path):
@@ -186,7 +187,7 @@ def test_the_check_of_a_copy_stands_behind_its_stub_and_is_not_folded():
     page = lesson("exercise", "solution")
     page.cells.append(nbformat.v4.new_code_cell('check("15.1", add)', id="check-1"))
 
-    *_, stub, check = workshop.student_copy(page).cells
+    *_, stub, check = workshop.make_copy(page).cells
 
     assert stub.metadata.tags == ["exercise"]
     assert check.id == "check-1"

@@ -40,6 +40,7 @@ def curve(module, outcomes, gpu="cuda", **changes):
         2**k: told.get(outcome) or timing.Answer(gpu, outcome) for k, outcome in enumerate(outcomes)
     }
     times = {name: dict.fromkeys(by_size, measured) for name, measured in measurements.items()}
+
     return module.Curve("work", "CPU, 16 threads", times, by_size, **changes)
 
 

@@ -257,6 +257,7 @@ def made(events, **changes):
         )
         for kind, name, where, start, duration, size, more in events
     ]
+
     return lambda module: module.Trace(
         events=[module.Event(**vars(event)) for event in listed], **defaults
     )

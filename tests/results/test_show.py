@@ -22,7 +22,8 @@ from PIL import Image
 from test_report import Run, code, entry, png, record, shown
 
 from metallab import needs, paths, records, redact
-from metallab.results import pages, plain, report, show
+from metallab.results import report
+from metallab.results.publish import pages, plain, show
 
 REVISION = "a" * 40
 GAP = needs.MissingTool("the model was not converted", "make packages")
@@ -43,7 +44,7 @@ def faults_of(page: show.Executed) -> Iterator[str]:
         yield "it does not name its revision"
     if any(output.output_type == "error" for output in outputs):
         yield "it did not come to its end"
-    if traces := redact.find_private("\n".join(pages.words(outputs))):
+    if traces := redact.find_private("\n".join(pages.find_texts(outputs))):
         yield f"it names {traces}"
     if {kind for output in outputs for kind in output.get("data", ())} - {*plain.KEPT}:
         yield "an output is not for every viewer"
@@ -77,7 +78,7 @@ def test_stored_pages_are_whole_and_name_no_machine():
 def test_readme_lists_each_page():
     names = [path.name for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))]
 
-    assert [*show.lessons()] == names
+    assert [*show.read_lessons()] == names
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +95,10 @@ def test_readme_leads_to_pages_that_ran_whole(linked):
 
 
 def test_readme_leads_to_the_best_copy_of_each_page(linked):
-    names = [file.removesuffix(".ipynb") for file in show.lessons()]
+    names = [file.removesuffix(".ipynb") for file in show.read_lessons()]
     sets = [each.pages for each in show.read_sets()]
 
-    best = {name: show.best_copy([its[name] for its in sets if name in its]) for name in names}
+    best = {name: show.choose_copy([its[name] for its in sets if name in its]) for name in names}
     assert linked == [(copy.folder.name, name) for name, copy in best.items() if copy], "make show"
 
 
@@ -427,12 +428,15 @@ def test_headings_are_named_as_a_viewer_names_them():
         "# A `b_c` and **d**: [e](f.md)?\n\n```sh\n# no heading\n```\n\nUnderlined &amp; wide\n---"
     )
     jupyter = {"A-b_c-and-d:-e?", "Underlined-&-wide"}
-    assert pages.anchors([text], pages.jupyter_anchor) == jupyter
-    assert pages.anchors([text], pages.github_anchor) == {"a-b_c-and-d-e", "underlined--wide"}
+    assert pages.find_anchors([text], pages.make_jupyter_anchor) == jupyter
+    assert pages.find_anchors([text], pages.make_github_anchor) == {
+        "a-b_c-and-d-e",
+        "underlined--wide",
+    }
 
 
 def test_headings_of_one_name_are_numbered():
-    assert pages.anchors(["# A\n\n## B", "## B\n\n## B"], pages.github_anchor) == {
+    assert pages.find_anchors(["# A\n\n## B", "## B\n\n## B"], pages.make_github_anchor) == {
         "a",
         "b",
         "b-1",
@@ -548,7 +552,7 @@ def of_two_machines(run):
 
 
 def gallery_of(run):
-    return show.gallery(show.read_sets(run.executed), "e")
+    return show.render_gallery(show.read_sets(run.executed), "e")
 
 
 def test_the_gallery_shows_a_page_with_its_question_its_machine_and_its_picture(of_two_machines):
@@ -689,14 +693,14 @@ GAPS = ({"where": "cell 1", "what": "it", "fix": "make it"},)
 def test_readers_are_led_to_the_best_copy(stored_page, monkeypatch, first, second, best):
     monkeypatch.setattr(show, "is_current", lambda page: True)
     copies = [copy_of(stored_page, "some_cpu", **first), copy_of(stored_page, "other", **second)]
-    chosen = show.best_copy(copies)
+    chosen = show.choose_copy(copies)
     assert (chosen and chosen.folder.name) == best
 
 
 def test_a_copy_of_today_s_code_comes_before_an_older_one(stored_page, monkeypatch):
     copies = [copy_of(stored_page, "old"), copy_of(stored_page, "new", withheld=3)]
     monkeypatch.setattr(show, "is_current", lambda page: page.folder.name == "new")
-    assert show.best_copy(copies).folder.name == "new"
+    assert show.choose_copy(copies).folder.name == "new"
 
 
 @pytest.fixture
@@ -765,7 +769,7 @@ def test_html_keeps_its_words_and_what_was_coloured_is_bold():
         "<td id='T_1_row0_col0' style='x'>1</td><td id='T_1_row0_col1' colspan='2' onclick='go()'>2</td></tr></table>"
         "<script>go()</script><svg><p>kept</p></svg>"
     )
-    pictures, made = plain.plain_html(html)
+    pictures, made = plain.make_html_plain(html)
     assert pictures == []
     assert made == '<table><tr><td>1</td><td colspan="2"><b>2</b></td></tr></table><p>kept</p>'
 
@@ -795,7 +799,7 @@ def noisy() -> bytes:
 
 
 def test_a_picture_has_few_colours(noisy):
-    made = decode(plain.small_png(noisy))
+    made = decode(plain.make_small_png(noisy))
 
     assert made.mode == "P"
     assert made.size == (300, 200)
@@ -803,7 +807,7 @@ def test_a_picture_has_few_colours(noisy):
 
 
 def test_a_picture_keeps_a_rare_colour_and_stands_on_white(noisy):
-    made = decode(plain.small_png(noisy)).convert("RGB")
+    made = decode(plain.make_small_png(noisy)).convert("RGB")
 
     assert made.getpixel((100, 150)) == (255, 255, 255)
     differences = [abs(one - two) for one, two in zip(made.getpixel((1, 1)), RARE, strict=True)]
@@ -811,7 +815,7 @@ def test_a_picture_keeps_a_rare_colour_and_stands_on_white(noisy):
 
 
 def test_a_picture_is_made_as_wide_as_it_is_asked_for(noisy):
-    assert decode(plain.small_png(noisy, width=150)).size == (150, 100)
+    assert decode(plain.make_small_png(noisy, width=150)).size == (150, 100)
 
 
 @pytest.fixture(scope="module")
@@ -819,7 +823,7 @@ def film() -> Image.Image:
     """What a film of 30 pictures and three seconds becomes."""
     first, *rest = (Image.new("RGB", (800, 10), (number * 8, 0, 0)) for number in range(30))
     options = {"save_all": True, "append_images": rest, "duration": 100, "lossless": True}
-    return decode(plain.small_png(encode(first, "WEBP", **options)))
+    return decode(plain.make_small_png(encode(first, "WEBP", **options)))
 
 
 def duration_of(film: Image.Image, number: int) -> float:
