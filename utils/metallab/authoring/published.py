@@ -130,7 +130,8 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
     cells = [
         _describe_reading(addresses),
         _describe_trying(addresses),
-        f"All {pages} pages on your machine, by these two lines: 1 GB to download on a Mac, 4 GB on Linux.",
+        f"All {pages} pages on your machine, by the two lines below: 1 GB to download on a Mac, 4 GB on Linux. (Page 42 "
+        "wants one line more.)",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
     return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
@@ -160,10 +161,11 @@ def _describe_reading(addresses: Addresses | None) -> str:
 
 
 def _describe_trying(addresses: Addresses | None) -> str:
-    own = "two small packages in [a Python of your own](docs/try_it.md) that has PyTorch"
+    own = "two small packages, from a checkout, in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
         return (
-            f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs."
+            f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs. "
+            "In a browser: [Codespaces](docs/try_it.md#in-a-browser), not tried; Colab: not yet."
         )
     return (
         f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
