@@ -96,10 +96,10 @@ def describe(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
         f"{each.name} {units.rate(each.peak, 'FLOP/s')}, {units.rate(each.bandwidth, 'B/s')}"
         for each in roofs
     )
-    work = "; ".join(f"{each.name.replace('|', ' ')} at {each.intensity:.3g}" for each in places)
+    work = "; ".join(f"{each.name.replace('|', ' ')}, {each.intensity:.3g}" for each in places)
     return (
-        f"{say(roofs)}. Rooflines of Apple GPUs, as others reported the chips: {chips}. Work by its arithmetic "
-        f"intensity in FLOP for each byte, calculated: {work}."
+        f"{say(roofs)}. Rooflines of Apple GPUs, bandwidths as others reported them, float32 peaks calculated: {chips}. "
+        f"FLOP for each byte, calculated: {work}."
     )
 
 
@@ -129,8 +129,8 @@ def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
     kinds = _text(
         24,
         HEIGHT - 16,
-        "Chips: reported by others (no Mac of this project measured any). Place of the work: calculated. "
-        "Page 13 places your own code.",
+        "Bandwidths and the float16 peak: reported by others, none measured by this project. "
+        "Float32 peaks and the place of the work: calculated.",
         "quiet small",
     )
 
