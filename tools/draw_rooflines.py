@@ -98,8 +98,8 @@ def describe(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
     )
     work = "; ".join(f"{each.name.replace('|', ' ')}, {each.intensity:.3g}" for each in places)
     return (
-        f"{say(roofs)}. Rooflines of Apple GPUs, bandwidths as others reported them, float32 peaks calculated: {chips}. "
-        f"FLOP for each byte, calculated: {work}."
+        f"{say(roofs)}. Rooflines of Apple GPUs, bandwidths as others reported them, float32 peaks calculated: "
+        f"{chips}. FLOP for each byte, calculated: {work}."
     )
 
 

@@ -77,13 +77,17 @@ def test_the_number_of_puzzles_is_that_of_the_pages():
 
 def test_the_first_screen_says_that_no_mac_has_run_it():
     first_screen, _, _ = README.partition("## Pages")
-    assert "**Has it run on a Mac?** No" in first_screen
+    assert "**No Mac has run it yet**" in first_screen
 
 
 @pytest.mark.parametrize(
     ("addresses", "clone"),
     [
-        pytest.param(None, 'git clone "$ADDRESS" metal-lab', id="without an address"),
+        pytest.param(
+            None,
+            'git clone "${ADDRESS:?is what this page shows under Code}" metal-lab',
+            id="without an address",
+        ),
         pytest.param(
             ON_HOST, "git clone https://github.com/Owner/metal-lab metal-lab", id="with one"
         ),

@@ -50,7 +50,7 @@ def test_a_new_page_has_all_that_is_made_from_pages(checkout, write, number):
     assert course_tables.find_stale() == []
     file = f"notebooks/{number}_do_this.ipynb"
     readme = (checkout / "README.md").read_text("utf-8")
-    assert f"\n{len(PAGES) + 1} notebooks" in readme
+    assert f" {len(PAGES) + 1} notebooks" in readme
     assert f"| [{number}]({file}) | [Do this]({file}) | 40 |" in readme
 
 

@@ -130,8 +130,8 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
     cells = [
         _describe_reading(addresses),
         _describe_trying(addresses),
-        f"All {pages} pages on your machine, by the two lines below: 1 GB to download on a Mac, 4 GB on Linux. (Page 42 "
-        "wants one line more.)",
+        f"All {pages} pages on your machine, by the two lines below: 1 GB to download on a Mac, 4 GB on Linux. "
+        "(Page 42 wants one line more.)",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
     return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
