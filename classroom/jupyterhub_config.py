@@ -6,6 +6,7 @@ Settings come from the environment, as the Makefile sets it: ``METALLAB_CLASS`` 
 ``METALLAB_MODE`` and ``METALLAB_DEVICE`` are handed on to the students.
 """
 
+import html
 import os
 import re
 import secrets
@@ -66,6 +67,14 @@ def add_to_class_list(names: list[str]) -> None:
         PASSWORDS, "a", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
     ) as file:
         file.writelines(new)
+
+
+def read_class(text: str) -> tuple[str, list[str]]:
+    """Return the name of the class, which stands behind a #, and the names of its students."""
+    lines = [line.strip() for line in text.splitlines()]
+    titles = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    people = [name for line in lines if not line.startswith("#") for name in line.lower().split()]
+    return ", ".join(["Metal Lab", *filter(None, titles)]), people
 
 
 class ClassListAuthenticator(Authenticator):
@@ -235,12 +244,13 @@ if tls:
     c.JupyterHub.ssl_key, c.JupyterHub.ssl_cert = str(key), str(certificate)
 
 furnish()
-names = (
+listed = (
     Path(os.environ["METALLAB_CLASS"]).read_text(encoding="utf-8")
     if os.environ.get("METALLAB_CLASS")
     else ""
 )
-add_to_class_list([TEACHER, *names.lower().split()])
+title, students = read_class(listed)
+add_to_class_list([TEACHER, *students])
 print(
     f"Passwords of {len(class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
 )
@@ -249,7 +259,7 @@ scheme = "https" if tls else "http"
 shown = socket.gethostname() if address in ("0.0.0.0", "::") else address
 home = f"{scheme}://[{shown}]:{port}/" if ":" in shown else f"{scheme}://{shown}:{port}/"
 try:
-    slips = class_pages.write_slips(class_list(), home)
+    slips = class_pages.write_slips(class_list(), home, title=title)
     print(f"Slips to print and cut, one for each student: {slips}, for your account alone.")
 except OSError as error:
     print(
@@ -291,8 +301,9 @@ c.Authenticator.username_pattern = rf"\A{NAME.pattern}\Z"  # names of folders
 
 # On each page of the hub, whose own name says nothing to a student.
 c.JupyterHub.template_vars = {
-    "announcement": "Metal Lab. Your work is in your own folder, and is there again when you come back.",
-    "announcement_login": "Metal Lab. Your name and your password stand on the slip that your teacher gave you.",
+    "announcement": f"{html.escape(title)}. Your work is in your own folder, and is there again when you come back.",
+    "announcement_login": f"{html.escape(title)}. Your name and your password stand on the slip that your teacher gave "
+    "you.",
 }
 
 c.JupyterHub.spawner_class = StudentSpawner
@@ -327,7 +338,7 @@ c.JupyterHub.services = [
     {  # whose pages administrators alone may open, as the role says that JupyterHub gives them
         "name": "progress",
         "url": f"http://127.0.0.1:{port + 3}",
-        "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM)],
+        "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM), title],
         "oauth_no_confirm": True,
     },
 ]

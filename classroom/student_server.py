@@ -4,14 +4,17 @@ It runs as the student, in the student's folder, so that nothing here is done wi
 """
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
 
-from metallab import contents, workshop
+from metallab import class_pages, contents, paths, workshop
 
-LAB_SETTINGS = Path(__file__).resolve().parent / "lab"
-"""JupyterLab's settings where a student has none: Markdown is shown as it reads."""
+LAB_SETTINGS = Path(__file__).resolve().parent / "lab" / "overrides.json"
+"""JupyterLab's settings where a student has none, as `make lab` has them: Markdown is shown as it reads."""
+DOCUMENTS = "@jupyterlab/docmanager-extension:plugin"
+"""What of JupyterLab opens and saves documents."""
 
 
 def give(lessons: Path, folder: Path) -> None:
@@ -32,6 +35,20 @@ def keep_temporary_files(folder: Path) -> None:
     os.environ["TMPDIR"] = str(temporary)
 
 
+def write_settings(folder: Path) -> Path:
+    """Write JupyterLab's settings into a student's folder; return the folder in which they lie.
+
+    They are those of `make lab`, and pages are saved soon, since the teacher's page of progress shows what was saved.
+    """
+    settings = json.loads(LAB_SETTINGS.read_text(encoding="utf-8"))
+    settings[DOCUMENTS]["autosaveInterval"] = class_pages.SECONDS_UNTIL_SAVED
+
+    ours = folder / ".tmp" / "lab"
+    ours.mkdir(parents=True, exist_ok=True)
+    paths.write_atomically(ours / LAB_SETTINGS.name, json.dumps(settings, indent=2))
+    return ours
+
+
 def main(lessons: str, *options: str) -> None:
     """Give the lessons, then become the server."""
     os.umask(0o077)
@@ -42,7 +59,7 @@ def main(lessons: str, *options: str) -> None:
     keep_temporary_files(Path.cwd())
     give(Path(lessons), Path.cwd())
     choose_first_page(Path.cwd())
-    settings = f"--LabApp.app_settings_dir={LAB_SETTINGS}"
+    settings = f"--LabApp.app_settings_dir={write_settings(Path.cwd())}"
     os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", settings, *options])
 
 

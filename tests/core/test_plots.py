@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+import nbformat
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -19,7 +20,7 @@ from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.collections import PathCollection
 
-from metallab import isolated, plots
+from metallab import isolated, paths, plots
 from metallab.timing import (
     SIMULATED,
     Comparison,
@@ -370,3 +371,17 @@ def test_words_beside_a_speed_up_end_within_the_picture():
     figure.draw_without_rendering()
     (words,) = figure.axes[0].texts
     assert words.get_window_extent().x1 <= figure.bbox.x1
+
+
+DRAWING = [path for path in paths.NOTEBOOKS.glob("*.ipynb") if "pyplot" in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
+def test_a_page_that_draws_uses_the_style_of_all_pictures(path):
+    cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    first = next(source for source in cells if "pyplot" in source)
+    assert 'plt.style.use("metallab.style")' in first
+
+
+def test_the_style_has_the_colours_of_the_library():
+    assert plots.STYLE["axes.prop_cycle"].by_key()["color"] == list(plots.COLOURS)

@@ -263,6 +263,19 @@ def test_the_policy_of_the_page_of_progress_allows_its_style_and_nothing_else():
     assert page.count("<style>") == 1
 
 
+def test_a_wrong_answer_is_on_the_page_of_progress_within_ten_seconds():
+    assert class_pages.SECONDS_UNTIL_SAVED + class_pages.SECONDS < 10
+
+
+def test_the_name_of_a_class_is_text_on_its_pages():
+    for page in (
+        class_pages.render_progress([], NOW, title=EVIL),
+        class_pages.render_slips({"ada": "a1"}, "http://127.0.0.1:8000/", EVIL),
+    ):
+        assert EVIL in Elements(page).text
+        assert "script" not in Elements(page).names
+
+
 def test_slips_are_for_their_owner_alone_and_under_build(room):
     passwords = progress.read_passwords(room / "passwords")
     slips = class_pages.write_slips(passwords, "http://127.0.0.1:8000/", room / "build")

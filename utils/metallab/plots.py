@@ -19,6 +19,7 @@ import textwrap
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -42,20 +43,12 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
 GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
-STYLE = {
-    "figure.dpi": 110,
-    "figure.constrained_layout.use": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
-}
+STYLE = dict(
+    matplotlib.rc_params_from_file(
+        Path(__file__).with_name("style.mplstyle"), use_default_template=False
+    )
+)
+"""The settings of ``plt.style.use("metallab.style")``, with which pages draw."""
 
 
 @contextlib.contextmanager
