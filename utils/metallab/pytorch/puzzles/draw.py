@@ -217,8 +217,15 @@ def _draw_cell(axis: Axes, x: int, y: int, cell: _Cell, marker: str) -> None:
     size = 6 if len(cell.text) > 2 else 7
     centred: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size}
     if cell.is_outside:  # a marker's edge cannot be dashed, the box of a text can
-        box = {"boxstyle": "square", "facecolor": "white", "edgecolor": plots.RED, "linestyle": "--"}
-        axis.text(x, y, f"{cell.text} \N{MULTIPLICATION SIGN}", color=plots.RED, bbox=box, **centred)
+        box = {
+            "boxstyle": "square",
+            "facecolor": "white",
+            "edgecolor": plots.RED,
+            "linestyle": "--",
+        }
+        axis.text(
+            x, y, f"{cell.text} \N{MULTIPLICATION SIGN}", color=plots.RED, bbox=box, **centred
+        )
         return
 
     edge = plots.RED if cell.is_wrong else plots.GREY
