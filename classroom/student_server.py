@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from metallab import class_pages, contents, paths, workshop
+from metallab import class_pages, contents, lab_layout, paths, workshop
 
 LAB_SETTINGS = Path(__file__).resolve().parent / "lab" / "overrides.json"
 """JupyterLab's settings where a student has none, as `make lab` has them: Markdown is shown as it reads."""
@@ -59,8 +59,15 @@ def main(lessons: str, *options: str) -> None:
     keep_temporary_files(Path.cwd())
     give(Path(lessons), Path.cwd())
     choose_first_page(Path.cwd())
-    settings = f"--LabApp.app_settings_dir={write_settings(Path.cwd())}"
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", settings, *options])
+
+    layouts = Path.cwd() / ".lab"
+    lab_layout.write_first(layouts)
+    of_lab = [
+        f"--LabApp.app_settings_dir={write_settings(Path.cwd())}",
+        f"--LabApp.workspaces_dir={layouts}",
+    ]
+    command = [sys.executable, "-m", "jupyterhub.singleuser", *of_lab, *options]
+    os.execv(sys.executable, command)
 
 
 if __name__ == "__main__":

@@ -183,6 +183,16 @@ def answer(page: Page, cell: Locator, text: str) -> None:
     run(page, cell)
 
 
+def bring_into_view(element: Locator) -> None:
+    """Scroll until it is seen: JupyterLab scrolls back to the last cell while outputs above it get their height."""
+    for _ in range(60):
+        element.scroll_into_view_if_needed()
+        with contextlib.suppress(AssertionError):
+            expect(element).to_be_in_viewport(timeout=1000)
+            return
+    pytest.fail("it cannot be scrolled into view")
+
+
 def errors(within: Locator) -> Locator:
     """The errors that are shown. Warnings stand on the same red, as all of standard error does."""
     error = re.compile(
@@ -213,8 +223,7 @@ def test_a_notebook_runs_from_top_to_bottom_and_shows_its_plots(page, lab, name)
     drawing = [source for source in sources if "plots." in source or "plt.subplots" in source]
     assert plots.count() >= len(drawing) > 0
     for plot in plots.all():
-        plot.scroll_into_view_if_needed()
-        expect(plot).to_be_in_viewport()
+        bring_into_view(plot)
         assert (
             plot.evaluate(
                 "image => image.complete && Math.min(image.naturalWidth, image.naturalHeight)"
