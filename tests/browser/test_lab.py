@@ -55,9 +55,12 @@ class Lab:
     """What it serves."""
 
     def open(self, page: Page, notebook: str) -> Locator:
-        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there."""
+        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there.
+
+        JupyterLab forgets what an earlier test has left open.
+        """
         page.set_default_timeout(600_000)
-        page.goto(f"{self.address}/lab/tree/{notebook}?token={self.token}")
+        page.goto(f"{self.address}/lab/tree/{notebook}?reset&token={self.token}")
         panel = page.locator(".jp-NotebookPanel:visible")
         expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
         # cells come one after the other; what is asked for earlier may be lost
