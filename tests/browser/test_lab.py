@@ -271,7 +271,7 @@ def test_a_wrong_answer_goes_red_and_a_right_one_green(page, lab):
     run(page, check)
     expect(errors(check)).to_have_count(0)
     verdict = check.locator(
-        ".jp-OutputArea div", has_text=re.compile(f"^Exercise {number}: right$")
+        ".jp-OutputArea div", has_text=re.compile(rf"^Exercise {number}: right\b")
     ).last
     red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20
