@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import gc
 import io
+import itertools
 import math
 import pickle
 from collections.abc import Iterator
@@ -385,3 +386,28 @@ def test_a_page_that_draws_uses_the_style_of_all_pictures(path):
 
 def test_the_style_has_the_colours_of_the_library():
     assert plots.STYLE["axes.prop_cycle"].by_key()["color"] == list(plots.COLOURS)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param((0.09, 0.1, 0.15), id="less-than-a-decade"),
+        pytest.param((14e-6, 40e-6, 97e-6), id="a-decade"),
+        pytest.param((2e-3, 2e-2, 0.2), id="two-decades"),
+    ],
+)
+def test_labels_of_times_do_not_touch(samples):
+    names = dict(zip(("base", "second", "other"), samples, strict=True))
+    compared = comparison(withheld={name: Withheld(Reason.FAST_MODE) for name in names})
+    measured = {name: measurement(name, (time,) * 3) for name, time in names.items()}
+    figure = plots.speedups([dataclasses.replace(compared, measurements=measured)])
+    figure.canvas.draw()
+    axis = figure.axes[0].xaxis
+    labels = [label for label in axis.get_ticklabels(which="both") if label.get_text()]
+    low, high = sorted(axis.get_view_interval())
+    boxes = sorted(
+        (label.get_window_extent() for label in labels if low <= label.get_position()[0] <= high),
+        key=lambda box: box.x0,
+    )
+    assert boxes
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
