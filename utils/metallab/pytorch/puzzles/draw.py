@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -24,12 +24,7 @@ MOST_WORDS = 12
 """Accesses that are told to whoever cannot see the picture."""
 THREADS = "threads"
 
-LINES = {
-    READ: {"color": plots.BLUE, "linewidth": 0.9, "alpha": 0.8},
-    WRITE: {"color": plots.ORANGE, "linewidth": 0.9, "alpha": 0.8},
-    OUTSIDE: {"color": plots.RED, "linewidth": 2, "linestyle": "--"},
-}
-"""How each kind of access is drawn: red beside orange is seen by its dashes, too."""
+COLOURS = {READ: plots.BLUE, WRITE: plots.ORANGE, OUTSIDE: plots.RED}
 VERBS = {READ: "reads", WRITE: "writes", OUTSIDE: "goes outside at"}
 
 
@@ -185,9 +180,10 @@ def _draw_interval(
         element = record.find_element(each.place)
         row = rows.index(record.name(each.place))
         step = 0.2 if row > middle else -0.2
-        axis.plot(
-            [each.thread, element], [middle + step, row - step], **cast(Any, LINES[each.kind])
-        )
+        (line,) = axis.plot([each.thread, element], [middle + step, row - step])
+        line.set(color=COLOURS[each.kind], linewidth=0.9, alpha=0.8)
+        if each.kind == OUTSIDE:  # red beside orange is seen by its dashes, too
+            line.set(linewidth=2, linestyle="--", alpha=1)
 
         is_wrong = row == len(rows) - 1 and element in wrong
         cells[row][element] = _Cell(str(element), each.kind == OUTSIDE, is_wrong)
@@ -214,17 +210,13 @@ class _Cell(NamedTuple):
 
 def _draw_cell(axis: Axes, x: int, y: int, cell: _Cell, marker: str) -> None:
     """Draw a thread or an element as a mark with its number."""
-    size = 6 if len(cell.text) > 2 else 7
-    centred: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": size}
+    written = axis.text(x, y, cell.text, ha="center", va="center")
+    written.set_fontsize(6 if len(cell.text) > 2 else 7)
     if cell.is_outside:  # a marker's edge cannot be dashed, the box of a text can
-        box = {
-            "boxstyle": "square",
-            "facecolor": "white",
-            "edgecolor": plots.RED,
-            "linestyle": "--",
-        }
-        axis.text(
-            x, y, f"{cell.text} \N{MULTIPLICATION SIGN}", color=plots.RED, bbox=box, **centred
+        written.set_text(f"{cell.text} \N{MULTIPLICATION SIGN}")
+        written.set_color(plots.RED)
+        written.set_bbox(
+            {"boxstyle": "square", "facecolor": "white", "edgecolor": plots.RED, "linestyle": "--"}
         )
         return
 
@@ -233,4 +225,3 @@ def _draw_cell(axis: Axes, x: int, y: int, cell: _Cell, marker: str) -> None:
     axis.plot(
         x, y, marker, color="white", markeredgecolor=edge, markeredgewidth=width, markersize=11
     )
-    axis.text(x, y, cell.text, **centred)
