@@ -335,7 +335,7 @@ def test_a_run_of_ones_own_has_no_switch(checkout, tmp_path):
     book.lay_out(book.read_runs([mine]), tmp_path / "laid_out")
     page = text_of(tmp_path / "laid_out/notebooks/01_a.ipynb")
     assert "<nav" not in page
-    assert str(timing.FAST_MODE) in page
+    assert timing.FAST_MODE.detail in page
     assert "<summary>Executed on Some CPU</summary>" in page
     front = (tmp_path / "laid_out/index.md").read_text()
     assert "02: the run left this notebook out." in front
