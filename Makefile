@@ -133,6 +133,7 @@ root = $(if $(copies),/workshop)
 opened = $(if $(filter %.ipynb,$(LAB)),'$(CURDIR)/$(LAB)',$(if $(copies),,--preferred-dir='$(CURDIR)/$(LAB)'))
 first-page = $(if $(filter workshop workshop/,$(LAB)),--LabApp.default_url=/lab/tree/Contents.md)
 lab-settings = --LabApp.app_settings_dir='$(CURDIR)/classroom/lab'
+lab-layout = $(if $(copies),--LabApp.workspaces_dir='$(CURDIR)/workshop/.lab')
 
 # JupyterLab would answer a name that is mistyped with an error of its configuration.
 a-place:
@@ -140,8 +141,8 @@ a-place:
 	|| { echo 'There is no $(LAB): LAB= takes a folder or a notebook, such as notebooks'; exit 2; }
 
 lab: a-place setup ## open your copies of the pages in JupyterLab (LAB=notebooks: the complete pages, with solutions)
-	$(if $(copies),@$(BIN)/python -m metallab.authoring.workshop)
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(lab-settings) $(first-page) $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
+	$(if $(copies),@$(BIN)/python -m metallab.authoring.workshop && $(BIN)/python -m metallab.lab_layout workshop/.lab)
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(lab-settings) $(lab-layout) $(first-page) $(if $(filter /%,$(LAB)),'$(LAB)',--notebook-dir='$(CURDIR)$(root)' $(opened)) $(LABFLAGS)
 
 # What is missing is said before minutes are spent on installing.
 a-class:

@@ -8,6 +8,7 @@ Settings come from the environment, as the Makefile sets it: ``METALLAB_CLASS`` 
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import secrets
@@ -72,6 +73,14 @@ def add_to_class_list(names: Sequence[str]) -> None:
 def _open_for_owner(path: str, flags: int) -> int:
     """Open a file that nobody else can read, not even while it is new."""
     return os.open(path, flags, 0o600)
+
+
+def read_class(text: str) -> tuple[str, list[str]]:
+    """Return the name of the class, which stands behind a #, and the names of its students."""
+    lines = [line.strip() for line in text.splitlines()]
+    titles = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    people = [name for line in lines if not line.startswith("#") for name in line.lower().split()]
+    return ", ".join(["Metal Lab", *filter(None, titles)]), people
 
 
 class ClassListAuthenticator(Authenticator):
@@ -264,16 +273,16 @@ def describe_address(address: str, port: int, *, is_encrypted: bool) -> str:
     return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
-def read_names() -> list[str]:
-    """Return the names of the file ``METALLAB_CLASS``; none without it."""
+def read_names() -> str:
+    """Return what stands in the file ``METALLAB_CLASS``; nothing without it."""
     file = os.environ.get("METALLAB_CLASS")
-    return Path(file).read_text(encoding="utf-8").lower().split() if file else []
+    return Path(file).read_text(encoding="utf-8") if file else ""
 
 
-def write_slips(home: str) -> None:
+def write_slips(home: str, title: str) -> None:
     """Write the slips with passwords, and print where they are, or why there are none."""
     try:
-        slips = class_pages.write_slips(read_class_list(), home)
+        slips = class_pages.write_slips(read_class_list(), home, title=title)
     except OSError as error:
         why = f"{error.strerror}: {error.filename}"
         print(f"No slips to print were made ({why}): name another folder with METALLAB_BUILD.")
@@ -289,11 +298,12 @@ encryption = find_certificate(address)
 home = describe_address(address, port, is_encrypted=encryption is not None)
 
 furnish()
-add_to_class_list([TEACHER, *read_names()])
+title, students = read_class(read_names())
+add_to_class_list([TEACHER, *students])
 print(
     f"Passwords of {len(read_class_list())} people are in {PASSWORDS}; everybody's work is in {STUDENTS}."
 )
-write_slips(home)
+write_slips(home, title)
 print(f"Log in as {TEACHER} at {home}; who is stuck: {home}services/progress/")
 if not SEPARATE:
     print(
@@ -327,8 +337,9 @@ c.Authenticator.username_pattern = rf"\A{NAME.pattern}\Z"  # names of folders
 
 # On each page of the hub, whose own name says nothing to a student.
 c.JupyterHub.template_vars = {
-    "announcement": "Metal Lab. Your work is in your own folder, and is there again when you come back.",
-    "announcement_login": "Metal Lab. Your name and your password stand on the slip that your teacher gave you.",
+    "announcement": f"{html.escape(title)}. Your work is in your own folder, and is there again when you come back.",
+    "announcement_login": f"{html.escape(title)}. Your name and your password stand on the slip that your teacher gave "
+    "you.",
 }
 
 c.JupyterHub.spawner_class = StudentSpawner
@@ -360,7 +371,7 @@ c.JupyterHub.services = [
     {  # whose pages administrators alone may open, as the role says that JupyterHub gives them
         "name": "progress",
         "url": f"http://127.0.0.1:{port + 3}",
-        "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM)],
+        "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM), title],
         "oauth_no_confirm": True,
     },
 ]

@@ -23,9 +23,10 @@ from metallab.classroom import class_pages, progress
 class ProgressHandler(HubOAuthenticated, web.RequestHandler):
     """Shows the class to a teacher, and to nobody else."""
 
-    def initialize(self, room: Path, reader: progress.Reader) -> None:
-        """Take the class's folder, and what reads it."""
+    def initialize(self, room: Path, title: str, reader: progress.Reader) -> None:
+        """Take the class's folder and name, and what reads it."""
         self.room = room
+        self.title = title
         self.reader = reader
 
     def set_default_headers(self) -> None:
@@ -47,14 +48,15 @@ class ProgressHandler(HubOAuthenticated, web.RequestHandler):
             self.set_header("Refresh", str(class_pages.SECONDS))
         students = progress.read_room(self.room, self.reader)
         now = datetime.now().astimezone()
-        self.finish(class_pages.render_progress(students, now, is_live=is_live))
+        page = class_pages.render_progress(students, now, title=self.title, is_live=is_live)
+        self.finish(page)
 
 
-def main(room: str) -> None:
+def main(room: str, title: str = class_pages.TITLE) -> None:
     """Serve until the hub ends."""
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
     address = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
-    needed = {"room": Path(room), "reader": progress.Reader()}
+    needed = {"room": Path(room), "title": title, "reader": progress.Reader()}
 
     pages: list[Any] = [
         (f"{prefix}oauth_callback", HubOAuthCallbackHandler),

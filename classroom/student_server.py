@@ -6,14 +6,19 @@ It runs as the student, in the student's folder, so that nothing here is done wi
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from pathlib import Path
 
+from metallab import lab_layout, paths
 from metallab.authoring import contents, workshop
+from metallab.classroom import class_pages
 
-LAB_SETTINGS = Path(__file__).resolve().parent / "lab"
-"""JupyterLab's settings where a student has none: Markdown is shown as it reads."""
+LAB_SETTINGS = Path(__file__).resolve().parent / "lab" / "overrides.json"
+"""JupyterLab's settings where a student has none, as `make lab` has them: Markdown is shown as it reads."""
+DOCUMENTS = "@jupyterlab/docmanager-extension:plugin"
+"""What of JupyterLab opens and saves documents."""
 
 
 def give(lessons: Path, folder: Path) -> None:
@@ -37,6 +42,20 @@ def keep_temporary_files(folder: Path) -> None:
     os.environ["TMPDIR"] = str(temporary)
 
 
+def write_settings(folder: Path) -> Path:
+    """Write JupyterLab's settings into a student's folder; return the folder in which they lie.
+
+    They are those of `make lab`, and pages are saved soon, since the teacher's page of progress shows what was saved.
+    """
+    settings = json.loads(LAB_SETTINGS.read_text(encoding="utf-8"))
+    settings[DOCUMENTS]["autosaveInterval"] = class_pages.SECONDS_UNTIL_SAVED
+
+    ours = folder / ".tmp" / "lab"
+    ours.mkdir(parents=True, exist_ok=True)
+    paths.write_atomically(ours / LAB_SETTINGS.name, json.dumps(settings, indent=2))
+    return ours
+
+
 def main(lessons: str, *options: str) -> None:
     """Give the lessons, then become the server."""
     os.umask(0o077)
@@ -49,8 +68,14 @@ def main(lessons: str, *options: str) -> None:
     give(Path(lessons), folder)
     choose_first_page(folder)
 
-    settings = f"--LabApp.app_settings_dir={LAB_SETTINGS}"
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", settings, *options])
+    layouts = folder / ".lab"
+    lab_layout.write_first(layouts)
+    of_lab = [
+        f"--LabApp.app_settings_dir={write_settings(folder)}",
+        f"--LabApp.workspaces_dir={layouts}",
+    ]
+    command = [sys.executable, "-m", "jupyterhub.singleuser", *of_lab, *options]
+    os.execv(sys.executable, command)
 
 
 if __name__ == "__main__":

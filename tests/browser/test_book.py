@@ -337,7 +337,7 @@ def test_a_page_says_what_it_ran_on_and_how(here, made, page, number):
     page.goto(one(made, number))
 
     told = " ".join(page.locator("article .executed").all_inner_texts())
-    assert str(timing.FAST_MODE) in told
+    assert timing.FAST_MODE.detail in told
     assert here in told
     page.locator("details.executed > summary").click()
     expect(page.locator("details.executed").get_by_role("row", name="Chip")).to_be_visible()

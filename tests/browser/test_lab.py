@@ -57,9 +57,12 @@ class Lab:
     """What it serves."""
 
     def open(self, page: Page, notebook: str) -> Locator:
-        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there."""
+        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there.
+
+        JupyterLab forgets what an earlier test has left open.
+        """
         page.set_default_timeout(600_000)
-        page.goto(f"{self.address}/lab/tree/{notebook}?token={self.token}")
+        page.goto(f"{self.address}/lab/tree/{notebook}?reset&token={self.token}")
         panel = page.locator(".jp-NotebookPanel:visible")
         expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
         # cells come one after the other; what is asked for earlier may be lost
@@ -187,6 +190,16 @@ def answer(page: Page, cell: Locator, text: str) -> None:
     run(page, cell)
 
 
+def bring_into_view(element: Locator) -> None:
+    """Scroll until it is seen: JupyterLab scrolls back to the last cell while outputs above it get their height."""
+    for _ in range(60):
+        element.scroll_into_view_if_needed()
+        with contextlib.suppress(AssertionError):
+            expect(element).to_be_in_viewport(timeout=1000)
+            return
+    pytest.fail("it cannot be scrolled into view")
+
+
 def errors(within: Locator) -> Locator:
     """The errors that are shown. Warnings stand on the same red, as all of standard error does."""
     error = re.compile(
@@ -230,8 +243,7 @@ def test_a_notebook_runs_from_top_to_bottom(executed, name):
 
 def size_when_seen(picture: Locator) -> int:
     """The width or the height of a picture, whichever is smaller, once a reader has scrolled to it."""
-    picture.scroll_into_view_if_needed()
-    expect(picture).to_be_in_viewport()
+    bring_into_view(picture)
     expect(picture).to_have_js_property("complete", True)
     return picture.evaluate("image => Math.min(image.naturalWidth, image.naturalHeight)")
 
@@ -338,7 +350,7 @@ def test_a_right_answer_after_a_wrong_one_goes_green(exercise):
     exercise.solve(exercise.sources[f"solution-{EXERCISE}"])
 
     expect(errors(exercise.check)).to_have_count(0)
-    right = re.compile(f"^Exercise {NUMBER}: right$")
+    right = re.compile(rf"^Exercise {NUMBER}: right\b")
     verdict = exercise.check.locator(".jp-OutputArea div", has_text=right).last
     red, green, _ = colour(verdict, "borderLeftColor")
     assert green > red + 20

@@ -34,7 +34,7 @@ from lab_links import (
     TRACKER,
     Reader,
 )
-from playwright.sync_api import Locator, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 from served import dead_links
 from students import LoginRefused, Student
 
@@ -48,6 +48,12 @@ COMMAND = [sys.executable, "-m", "jupyterhub", "-f", str(CONFIG)]
 CLASS = [f"student-{number:02}" for number in range(1, 21)]
 LESSONS = sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb"))
 TIMING, TORCH = "01_time_it_right.ipynb", "10_run_pytorch_on_mps.ipynb"
+PUZZLES = "20_solve_metal_puzzles.ipynb"
+WRONG_MAP = '''map_source = """
+kernel void map(device float* out, device const float* a,
+                uint i [[thread_position_in_grid]]) {
+  out[i] = a[i + 1] + 10;
+}"""'''
 WAITING = "Waiting for a turn to measure"
 
 accounts = pytest.mark.skipif(
@@ -400,12 +406,56 @@ def reading(hub: Hub, name: str) -> Iterator[Reader]:
         chrome.started(playwright) as browser,
         chrome.watched(browser, excused=JUPYTERLAB_S_OWN) as page,
     ):
-        page.set_default_timeout(600_000)
-        page.goto(f"{hub.url}/hub/login")
-        page.get_by_label("Username").fill(name)
-        page.get_by_label("Password").fill(hub.passwords[name])
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, hub, name)
         yield Reader(page, f"{hub.url}/user/{name}", hub.file(name, ""))
+
+
+def sign_in(page: Page, hub: Hub, name: str) -> None:
+    """Log in with a browser."""
+    page.set_default_timeout(600_000)
+    page.goto(f"{hub.url}/hub/login")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(hub.passwords[name])
+    page.get_by_role("button", name="Sign in").click()
+
+
+def answer_by_keyboard(page: Page, stub: str, answer: str) -> None:
+    """Run a page's cells up to the one that holds a stub, type over it, and run it and its check: all with keys."""
+    active = page.locator(".jp-NotebookPanel:visible .jp-Cell.jp-mod-active")
+    expect(active).to_have_count(1)
+    page.keyboard.press("Escape")
+    for _ in range(60):
+        if stub in (active.text_content() or ""):
+            break
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_timeout(100)
+
+    page.keyboard.press("Enter")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.insert_text(answer)
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+
+
+@accounts
+def test_a_teacher_sees_who_is_stuck_and_why(hub):
+    """While the student works: the page of progress renews itself, and pages are saved by themselves."""
+    with (
+        sync_playwright() as playwright,
+        chrome.started(playwright) as browser,
+        chrome.watched(browser) as teacher,
+        chrome.watched(browser, excused=JUPYTERLAB_S_OWN) as student,
+    ):
+        sign_in(teacher, hub, "teacher")
+        teacher.goto(f"{hub.url}/services/progress/")
+        hub.student(CLASS[4])
+        sign_in(student, hub, CLASS[4])
+        student.goto(f"{hub.url}/user/{CLASS[4]}/lab/tree/{PUZZLES}")
+        expect(student.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
+
+        answer_by_keyboard(student, "void map", WRONG_MAP)
+        expect(teacher.get_by_role("term")).to_have_text(CLASS[4])
+        expect(teacher.get_by_role("definition")).to_contain_text("thread 7 reads a[8]")
 
 
 GIVEN = (contents.FILE, "README.md", "docs/gallery.md", "data/README.md", "LICENSE")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pretend import pretend
 
-from metallab import checks, timing
+from metallab import checks, judgement, timing
 from metallab.device import PyTorchDevice
 
 MPS = PyTorchDevice("mps", "Apple M2 GPU")
@@ -1063,3 +1063,13 @@ def test_a_comparison_of_variants_ignores_what_it_is_told_to():
     parity = checks.matches("float32", ignore=MASKED)
     parity(SCORES, DIFFERENTLY_MASKED)
     assert "masked" in str(parity)
+
+
+def test_a_wrong_answer_stands_in_its_cell_for_programs_alone(monkeypatch):
+    """Its reader sees the error; the same in a second output would be a text in quotes."""
+    IPython = pytest.importorskip("IPython")
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append((*data, raw)))
+    checks.wrong_answer("Exercise 1", "3 is not it")
+    assert shown == [(judgement.MIME, True)]

@@ -6,11 +6,13 @@ import base64
 import dataclasses
 import gc
 import io
+import itertools
 import math
 import pickle
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+import nbformat
 import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -19,7 +21,7 @@ from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.collections import PathCollection
 
-from metallab import isolated, plots
+from metallab import isolated, paths, plots
 from metallab.timing import (
     SIMULATED,
     Comparison,
@@ -443,3 +445,42 @@ def test_words_beside_a_speed_up_end_within_the_picture():
     figure.draw_without_rendering()
     (words,) = figure.axes[0].texts
     assert words.get_window_extent().x1 <= figure.bbox.x1
+
+
+DRAWING = [path for path in paths.NOTEBOOKS.glob("*.ipynb") if "pyplot" in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
+def test_a_page_that_draws_uses_the_style_of_all_pictures(path):
+    cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    first = next(source for source in cells if "pyplot" in source)
+    assert 'plt.style.use("metallab.style")' in first
+
+
+def test_the_style_has_the_colours_of_the_library():
+    assert plots.STYLE["axes.prop_cycle"].by_key()["color"] == list(plots.COLOURS)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param((0.09, 0.1, 0.15), id="less-than-a-decade"),
+        pytest.param((14e-6, 40e-6, 97e-6), id="a-decade"),
+        pytest.param((2e-3, 2e-2, 0.2), id="two-decades"),
+    ],
+)
+def test_labels_of_times_do_not_touch(samples):
+    names = dict(zip(("base", "second", "other"), samples, strict=True))
+    compared = comparison(withheld={name: Withheld(Reason.FAST_MODE) for name in names})
+    measured = {name: measurement(name, (time,) * 3) for name, time in names.items()}
+    figure = plots.speedups([dataclasses.replace(compared, measurements=measured)])
+    figure.canvas.draw()
+    axis = figure.axes[0].xaxis
+    labels = [label for label in axis.get_ticklabels(which="both") if label.get_text()]
+    low, high = sorted(axis.get_view_interval())
+    boxes = sorted(
+        (label.get_window_extent() for label in labels if low <= label.get_position()[0] <= high),
+        key=lambda box: box.x0,
+    )
+    assert boxes
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

@@ -83,6 +83,28 @@ def test_in_a_file_there_is_no_line(monkeypatch):
     assert status_line.choose_writer() is None
 
 
+class Kernel:
+    """One whose cell was asked for by a program that lets it ask for input, or not."""
+
+    def __init__(self, allow_stdin):
+        self.allow_stdin = allow_stdin
+
+    def get_parent(self):
+        return {"content": {"allow_stdin": self.allow_stdin}}
+
+
+def test_in_a_notebook_at_which_nobody_looks_there_is_no_line(monkeypatch):
+    monkeypatch.setattr(status_line.sys, "stderr", Terminal())
+    monkeypatch.setattr(status_line, "_find_kernel", lambda: Kernel(allow_stdin=False))
+    assert status_line.choose_writer() is None
+
+
+def test_an_isolated_cell_has_a_line_where_its_notebook_has_one(monkeypatch):
+    monkeypatch.setattr(status_line, "_find_kernel", lambda: Kernel(allow_stdin=False))
+    monkeypatch.setenv(status_line.WATCHED, "1")
+    assert status_line.choose_writer() is not None
+
+
 def test_in_a_notebook_one_output_is_changed(monkeypatch):
     IPython = pytest.importorskip("IPython")
     done = []
@@ -94,7 +116,7 @@ def test_in_a_notebook_one_output_is_changed(monkeypatch):
         done.append(f"new: {output['text/plain']}")
         return SimpleNamespace(update=update)
 
-    monkeypatch.setattr(status_line, "_is_in_notebook", lambda: True)
+    monkeypatch.setattr(status_line, "_find_kernel", lambda: Kernel(allow_stdin=True))
     monkeypatch.setattr(IPython.display, "display", display)
     write = status_line.choose_writer()
     write("at work")

@@ -434,7 +434,7 @@ def test_a_page_of_a_run_of_ones_own_has_no_switch(of_my_run):
 
 
 def test_a_page_that_ran_in_fast_mode_says_so(of_my_run):
-    assert str(timing.FAST_MODE) in text_of(of_my_run / "notebooks/01_a.ipynb")
+    assert timing.FAST_MODE.detail in text_of(of_my_run / "notebooks/01_a.ipynb")
 
 
 def test_a_page_that_a_run_of_ones_own_left_out_is_told(of_my_run):

@@ -309,6 +309,22 @@ def slips(room):
     return class_pages.write_slips(passwords, "http://127.0.0.1:8000/", room / "build")
 
 
+def test_a_wrong_answer_is_on_the_page_of_progress_within_ten_seconds():
+    assert class_pages.SECONDS_UNTIL_SAVED + class_pages.SECONDS < 10
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(class_pages.render_progress([], NOW, title=EVIL), id="progress"),
+        pytest.param(class_pages.render_slips({"ada": "a1"}, "http://hub/", EVIL), id="slips"),
+    ],
+)
+def test_the_name_of_a_class_is_text_on_its_pages(page):
+    assert EVIL in Elements(page).text
+    assert "script" not in Elements(page).names
+
+
 def test_slips_are_for_their_owner_alone_and_under_build(room, slips):
     assert slips.is_relative_to(room / "build")
     assert slips.stat().st_mode & 0o777 == 0o600

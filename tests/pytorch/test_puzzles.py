@@ -10,7 +10,7 @@ import puzzle_answers
 import pytest
 import torch
 
-from metallab import checks, paths
+from metallab import checks, paths, plots
 from metallab.pytorch import puzzles
 from metallab.pytorch.kernels import nvrtc
 from metallab.pytorch.puzzles import draw, run
@@ -244,3 +244,29 @@ def test_a_kernel_without_simd_groups_compiles_for_nvidia(name):
 def test_a_kernel_with_simd_groups_is_refused_for_nvidia(name):
     with pytest.raises(SyntaxError):
         compile_for_nvidia(name)
+
+
+def draw_doubled(puzzle, body):
+    """The picture of a kernel with this body at the first size."""
+    return draw.draw_run(puzzle.run(HEAD + body, puzzle.sizes[0]))
+
+
+def test_what_lies_outside_of_an_array_has_a_dashed_box(puzzle):
+    figure = draw_doubled(puzzle, "out[i] = a[i + 1] + 1; }")
+    boxed = [text for text in figure.axes[0].texts if text.get_bbox_patch() is not None]
+    (outside,) = boxed
+    assert outside.get_text() == "4 \N{MULTIPLICATION SIGN}"
+    assert outside.get_bbox_patch().get_linestyle() == "--"
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        pytest.param("out[i] = a[i] + 1; }", [], id="right"),
+        pytest.param("out[i] = a[i] + (i == 2 ? 3 : 1); }", [2], id="one-is-wrong"),
+    ],
+)
+def test_wrong_results_have_a_red_box(body, wrong, puzzle):
+    lines = draw_doubled(puzzle, body).axes[0].get_lines()
+    red = [line for line in lines if line.get_markeredgecolor() == plots.RED]
+    assert [int(line.get_xdata()[0]) for line in red if line.get_marker() == "s"] == wrong

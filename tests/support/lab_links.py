@@ -119,7 +119,7 @@ class Reader:
 
     def _targets(self, name: str) -> list[str]:
         """Where the links of a file lead, in order."""
-        pictures = re.compile(r"\.(png|jpg|gif)$|^attachment:")
+        pictures = re.compile(r"\.(png|jpg|gif|svg)$|^attachment:")
         return [target for target in links_of(self.folder / name) if not pictures.search(target)]
 
     def _links(self, shown: Locator) -> Locator:

@@ -79,12 +79,13 @@ class Judgement(str):
 def publish(judgement: Judgement) -> None:
     """Leave a judgement in the notebook's cell that runs now, where it is not the cell's result: an error follows.
 
-    Outside of notebooks nothing happens, since only a saved page is read later.
+    It is for programs alone, since the error tells its reader the same, and so it is displayed without a text. Outside
+    of notebooks nothing happens, because only a saved page is read later.
     """
     ipython = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
         return
-    ipython.display.display(judgement)
+    ipython.display.display(judgement._repr_mimebundle_(), raw=True)
 
 
 def of_cell(cell: Mapping) -> Judgement | None:

@@ -19,6 +19,7 @@ import textwrap
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -42,20 +43,12 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW, BLACK = (
 GREY = "#7f7f7f"
 COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 
-STYLE = {
-    "figure.dpi": 110,
-    "figure.constrained_layout.use": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "legend.frameon": False,
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
-}
+STYLE = dict(
+    matplotlib.rc_params_from_file(
+        Path(__file__).with_name("style.mplstyle"), use_default_template=False
+    )
+)
+"""The settings of ``plt.style.use("metallab.style")``, with which pages draw."""
 
 
 @contextlib.contextmanager
@@ -496,10 +489,16 @@ def _set_size_axis(axes: Axes, sizes: Sequence[float], label: str) -> None:
     axes.set_xlabel(label)
 
 
+_APART = {"x": 0.2, "y": 0.06}
+"""How far labels stand apart at least, as a share of an axis: beside each other they need more room than one above the
+other."""
+
+
 def _label_times(axis: Axis) -> None:
-    """Label a logarithmic axis with units: all ticks in a short range, only 2 and 5 in a longer one."""
+    """Label a logarithmic axis with units: as many ticks as there is room for."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: units.seconds(value)))
-    labelled = _choose_digits(*axis.get_view_interval())
+    low, high = axis.get_view_interval()
+    labelled = _choose_digits(low, high, _APART[axis.axis_name])
 
     def label_minor(value: float, _: object) -> str:
         leading = round(value / 10 ** math.floor(math.log10(value) + 1e-9))
@@ -508,11 +507,23 @@ def _label_times(axis: Axis) -> None:
     axis.set_minor_formatter(FuncFormatter(label_minor))
 
 
-def _choose_digits(low: float, high: float) -> Collection[int]:
-    """Return the leading digits of the ticks that are labelled, so that labels do not touch."""
-    if high < 12 * low:
-        return range(1, 10)
-    return (2, 5) if high < 1000 * low else ()
+def _choose_digits(low: float, high: float, apart: float) -> Collection[int]:
+    """Return the leading digits of the ticks between two decades that are labelled, so that labels do not touch.
+
+    Parameters
+    ----------
+    low, high
+        The ends of the axis.
+    apart
+        How far labels have to stand apart, as a share of the axis.
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in (range(2, 10), (2, 3, 5), (2, 5), (3,)):
+        ticks = np.sort([digit * 10.0**decade for digit in (1, *digits) for decade in decades])
+        seen = np.log(ticks[(ticks >= low) & (ticks <= high)])
+        if np.all(np.diff(seen) >= apart * math.log(high / low)):
+            return digits
+    return ()
 
 
 def _cycle_colours(count: int) -> list[str]:

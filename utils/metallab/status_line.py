@@ -1,11 +1,16 @@
-"""A line that says how far something slow has come: on a terminal and in a notebook, and nowhere else.
+"""A line that says how far something slow has come: on a terminal and in a notebook at which somebody looks.
 
 It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is
-wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text.
+wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text. Where nobody looks there is
+none, so a page that nbconvert or this project's runner executes has the same outputs however long it took.
+
+That is also why no line says how long any cell runs: each slow cell of a learner's page would keep an empty output.
+JupyterLab counts these seconds by itself, in the circle beside the kernel's name.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -15,6 +20,8 @@ from typing import Any, TextIO
 
 AFTER_SECONDS = 5.0
 """What takes less needs no such line."""
+WATCHED = "METALLAB_WATCHED"
+"""Is 1 in the environment of a kernel whose output appears in a notebook at which somebody looks."""
 EVERY_SECONDS = 0.5
 """So often it is rewritten: more often nobody can read it, and writing takes time itself."""
 
@@ -81,21 +88,36 @@ class StatusLine:
 
 
 def choose_writer() -> Callable[[str], object] | None:
-    """Return what rewrites a line in a notebook or on a terminal; None where that is not possible."""
-    if _is_in_notebook():
+    """Return what rewrites a line in a notebook or on a terminal; None where that is not possible, or nobody looks."""
+    if is_watched():
         return _NotebookLine()
-    if sys.stderr is not None and sys.stderr.isatty():
+    if _find_kernel() is None and sys.stderr is not None and sys.stderr.isatty():
         return _TerminalLine(sys.stderr)
     return None
 
 
-def _is_in_notebook() -> bool:
-    """Return True in the kernel of a notebook; IPython itself may run in a terminal as well."""
-    if "IPython" not in sys.modules:
+def is_watched() -> bool:
+    """Return True in the kernel of a notebook at which somebody looks.
+
+    A request of JupyterLab allows the code to ask for input. One of nbconvert, of papermill or of this project's runner
+    does not, because nobody could type it.
+    """
+    kernel = _find_kernel()
+    if kernel is None:
         return False
+    if os.environ.get(WATCHED) == "1":
+        return True
+    request = kernel.get_parent() or {}
+    return bool(request.get("content", {}).get("allow_stdin"))
+
+
+def _find_kernel() -> Any | None:
+    """Return the kernel of the notebook that runs this; None elsewhere: IPython itself may run in a terminal."""
+    if "IPython" not in sys.modules:
+        return None
     from IPython import get_ipython
 
-    return getattr(get_ipython(), "kernel", None) is not None
+    return getattr(get_ipython(), "kernel", None)
 
 
 class _TerminalLine:

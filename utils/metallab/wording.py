@@ -33,8 +33,8 @@ PHRASES = {
     "not counted": "no speed-up is given at n = {sizes}",
     "simulated": "its times are not those of the hardware it imitates",
     "fast mode": "too few samples for a conclusion",
-    "busy machine": "other programs used {others:.1f} cores meanwhile: close them and run again",
-    "drifted": "a fixed computation took {change} time afterwards than before: let the machine rest and run again",
+    "busy machine": "other programs used {others:.1f} cores meanwhile; close them and run again",
+    "drifted": "a fixed computation took {change} time afterwards than before; let the machine rest and run again",
     "differs in a round": "in round {round} {whose} returned something else than at first, and so it may in others: "
     "look for a function that changes its input or itself, for calls that the system aborted, or for work that nobody "
     "waits for: {difference}",
@@ -89,6 +89,8 @@ def describe_difference(whose: str, number: int, difference: str) -> str:
 
 def withheld_sentence(withheld: Withheld) -> str:
     """Return that there is no speed-up, and why, for a sentence."""
+    if withheld.named_reason and withheld.detail:
+        return f"{PHRASES['withheld']} ({withheld.named_reason}): {withheld.detail}"
     return f"{PHRASES['withheld']}: {withheld}"
 
 

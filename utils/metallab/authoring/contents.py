@@ -45,6 +45,8 @@ def _introduce(pages: Sequence[Page]) -> str:
 
 _HOW = """\
 - **Run** a cell with Shift+Enter, or all of them: the menu *Run*, *Run All Cells*.
+- **A cell that runs** has `[*]` beside it. Point at the circle beside *Python 3*, at the top right: it counts the
+  seconds.
 - **Exercises** stand at the end of a page: replace the `...`, run that cell, then run the check below it, which says
   whether your answer is right. A *Hint* unfolds when you click on it.
 - **Your work stays.** These are your own copies, and nothing overwrites a page that you ran or changed. To begin a page

@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from metallab import timing
 
+plt.style.use("metallab.style")
 lab = metallab.device.pick()  # the device that this page measures
 lab.banner()"""
 RESULT = """\

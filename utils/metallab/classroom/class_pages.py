@@ -20,9 +20,13 @@ from metallab.classroom import progress
 if TYPE_CHECKING:
     import jinja2
 
+TITLE = "Metal Lab"
+"""What pages are called where a class has no name."""
 SLIPS = Path("class", "slips.html")
 """Where the slips lie, inside of `paths.BUILD`."""
-SECONDS = 20
+SECONDS_UNTIL_SAVED = 4
+"""After so many seconds JupyterLab saves what a student has changed or run."""
+SECONDS = 4
 """After so many seconds a browser asks for the page of progress again."""
 
 _HERE = Path(__file__).parent
@@ -64,7 +68,11 @@ def _load_template(name: str) -> jinja2.Template:
 
 
 def render_progress(
-    students: Sequence[progress.Student], now: datetime, *, is_live: bool = True
+    students: Sequence[progress.Student],
+    now: datetime,
+    *,
+    title: str = TITLE,
+    is_live: bool = True,
 ) -> str:
     """Return the page of a class's progress.
 
@@ -74,6 +82,8 @@ def render_progress(
         As `metallab.classroom.progress.read_room` returns them.
     now
         When they were read.
+    title
+        The name of the class.
     is_live
         Whether the browser asks for it again; the page then links to one that stays.
 
@@ -88,13 +98,15 @@ def render_progress(
         marks={**progress.MARKS, "no page": progress.NO_PAGE},
         describe_wrong=progress.describe_wrong,
         now=now,
+        title=title,
         is_live=is_live,
         seconds=SECONDS,
+        seconds_until_saved=SECONDS_UNTIL_SAVED,
         style=_read_style(),
     )
 
 
-def render_slips(passwords: Mapping[str, str], address: str) -> str:
+def render_slips(passwords: Mapping[str, str], address: str, title: str = TITLE) -> str:
     """Return a page with a slip for each student: where to go, name and password.
 
     Parameters
@@ -103,14 +115,18 @@ def render_slips(passwords: Mapping[str, str], address: str) -> str:
         By name; the teacher's is left out.
     address
         Where the hub is found.
+    title
+        The name of the class.
     """
     of_students = {name: word for name, word in passwords.items() if name != progress.TEACHER}
     return _load_template("slips.html.j2").render(
-        passwords=of_students, address=address, style=_read_style()
+        passwords=of_students, address=address, title=title, style=_read_style()
     )
 
 
-def write_slips(passwords: Mapping[str, str], address: str, build: Path | None = None) -> Path:
+def write_slips(
+    passwords: Mapping[str, str], address: str, build: Path | None = None, *, title: str = TITLE
+) -> Path:
     """Write the slips into the build folder, for their owner alone to read, and return the file.
 
     It is never open to others, not even while it is written: it begins in a new file with these rights. OSError if the
@@ -124,6 +140,8 @@ def write_slips(passwords: Mapping[str, str], address: str, build: Path | None =
         Where the hub is reached.
     build
         The folder in place of ``build``.
+    title
+        The name of the class.
     """
     file = (build or paths.BUILD) / SLIPS
     paths.make_folder(file.parent)
@@ -133,7 +151,7 @@ def write_slips(passwords: Mapping[str, str], address: str, build: Path | None =
     temporary.unlink(missing_ok=True)
     opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(opened, "w", encoding="utf-8") as content:
-        content.write(render_slips(passwords, address))
+        content.write(render_slips(passwords, address, title))
 
     os.replace(temporary, file)
     return file

@@ -1,7 +1,8 @@
 """Who solved which exercise: ``make progress``, read from the outputs in saved pages. No code of a student's is run.
 
-A check passed if the last judgement that is saved below its cell (`metallab.judgement`) is *right*. JupyterLab saves
-every two minutes, and whoever can edit a file can edit that output: this shows who needs help, and is no mark.
+A check passed if the last judgement that is saved below its cell (`metallab.judgement`) is *right*. At the hub a page
+is saved some seconds after a change, and whoever can edit a file can edit that output: this shows who needs help, and
+is no mark.
 
 Students own what is read here, and it is read with the rights of whoever opened the hub. So no link is followed on the
 way to a page, and nothing large is read.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from metallab import needs
+from metallab import needs, status_line
 from metallab.isolated.answers import unpack
 from metallab.isolated.outcome import ChildFailed, Outcome
 from metallab.isolated.process import build_environment, describe_timeout
@@ -48,6 +48,8 @@ class _Kernel:
 
         self.settings = settings
         environment = build_environment(settings.device, settings.threads, dict(settings.variables))
+        if status_line.is_watched():  # what this kernel shows appears in our notebook
+            environment[status_line.WATCHED] = "1"
         self._folder = tempfile.TemporaryDirectory(prefix="metallab-kernel-")
         folder = Path(self._folder.name)
         self._mark = folder.name

@@ -66,7 +66,8 @@ def draw_run(run: Run) -> Figure:
     """Return a picture of the first threadgroup of a run.
 
     It has a column for each interval between barriers, in it from below the inputs, the threads, threadgroup memory and
-    the result; a line for each read (blue) and write (orange).
+    the result; a line for each read (blue) and write (orange). What lies outside of an array has a dashed red box, a
+    result that is wrong a thick red one.
     """
     record = run.record
     if record is None:
@@ -78,19 +79,19 @@ def draw_run(run: Run) -> Figure:
     shared = sorted({each.place.name for each in seen if each.place.buffer is None})
     inputs = run.names[1 : len(run.arrays)]
     rows = [*reversed(inputs), THREADS, *shared, run.names[0]]
+    wrong = _find_wrong_results(run, record)
 
     with plt.rc_context(plots.STYLE | {"axes.grid": False}):
         size = (7.5, 0.8 + 0.6 * len(rows))
         figure, axes = plt.subplots(1, len(intervals), figsize=size, squeeze=False, sharey=True)
         for axis, interval in zip(axes[0], intervals, strict=True):
-            _draw_interval(
-                axis, rows, [each for each in drawn if each.interval == interval], record
-            )
+            of_interval = [each for each in drawn if each.interval == interval]
+            _draw_interval(axis, rows, of_interval, record, wrong)
             if len(intervals) > 1:
                 barriers = "barrier" if interval == 1 else "barriers"
                 axis.set_title(f"after {interval} {barriers}")
         axes[0][0].set_yticks(range(len(rows)), rows)
-        plots.title(figure, _make_heading(run, seen, len(drawn)), [])
+        plots.title(figure, _make_heading(run, seen, drawn, wrong), [])
 
     return plots.describe(figure, _describe(run, record, seen))
 
@@ -134,13 +135,23 @@ def _choose_drawn(seen: list[Seen], intervals: list[int], record: Record) -> lis
     return drawn
 
 
-def _make_heading(run: Run, seen: list[Seen], drawn: int) -> str:
+def _find_wrong_results(run: Run, record: Record) -> set[int]:
+    """Return the numbers of the results that are wrong; none of a run that a fault ended before they were made."""
+    if record.accesses.fault is not None:
+        return set()
+    agrees = run.puzzle.agrees(run.result.flatten(), run.expected.flatten())
+    return set((~agrees).nonzero().flatten().tolist())
+
+
+def _make_heading(run: Run, seen: list[Seen], drawn: list[Seen], wrong: set[int]) -> str:
     heading = f"{run.puzzle.name}, size {write_size(run.size)}"
-    if drawn < len(seen):
+    if len(drawn) < len(seen):
         heading += ", not all drawn"
     heading += ": who reads (blue) and writes (orange) what"
     if any(each.kind == OUTSIDE for each in seen):
-        heading += ", or outside (red)"
+        heading += ", or goes outside of an array (red, dashed)"
+    if wrong:
+        heading += "; red box: a wrong result"
     return heading
 
 
@@ -159,41 +170,58 @@ def _describe(run: Run, record: Record, seen: list[Seen]) -> str:
 # ---- one column ------------------------------------------------------------------------------------------------------
 
 
-def _draw_interval(axis: Axes, rows: list[str], seen: list[Seen], record: Record) -> None:
-    """Draw the accesses between two barriers."""
+def _draw_interval(
+    axis: Axes, rows: list[str], seen: list[Seen], record: Record, wrong: set[int]
+) -> None:
+    """Draw the accesses between two barriers; ``wrong`` are the numbers of results that are wrong."""
     middle = rows.index(THREADS)
-    cells: dict[int, dict[int, str]] = {row: {} for row in range(len(rows))}
+    cells: dict[int, dict[int, _Cell]] = {row: {} for row in range(len(rows))}
     for each in seen:
         element = record.find_element(each.place)
         row = rows.index(record.name(each.place))
         step = 0.2 if row > middle else -0.2
-        axis.plot(
-            [each.thread, element],
-            [middle + step, row - step],
-            color=COLOURS[each.kind],
-            linewidth=0.9,
-            alpha=0.8,
-        )
-        cells[row][element] = str(element)
-        cells[middle][each.thread] = re.sub(r"[^\d,]", "", record.name_thread(each.line))
+        (line,) = axis.plot([each.thread, element], [middle + step, row - step])
+        line.set(color=COLOURS[each.kind], linewidth=0.9, alpha=0.8)
+        if each.kind == OUTSIDE:  # red beside orange is seen by its dashes, too
+            line.set(linewidth=2, linestyle="--", alpha=1)
 
-    for row, texts in cells.items():
-        _draw_cells(axis, row, texts, marker="o" if row == middle else "s")
+        is_wrong = row == len(rows) - 1 and element in wrong
+        cells[row][element] = _Cell(str(element), each.kind == OUTSIDE, is_wrong)
+        thread = re.sub(r"[^\d,]", "", record.name_thread(each.line))
+        cells[middle][each.thread] = _Cell(thread)
+
+    for row, of_row in cells.items():
+        for position, cell in of_row.items():
+            _draw_cell(axis, position, row, cell, marker="o" if row == middle else "s")
     axis.set_ylim(-0.5, len(rows) - 0.5)
     axis.set_xticks([])
     axis.spines[["left", "bottom"]].set_visible(False)
 
 
-def _draw_cells(axis: Axes, row: int, texts: dict[int, str], marker: str) -> None:
-    """Draw threads or elements as marks with their numbers."""
+class _Cell(NamedTuple):
+    """A thread, or an element of an array."""
+
+    text: str
+    is_outside: bool = False
+    """Whether the array has no such element."""
+    is_wrong: bool = False
+    """Whether it is a result that is not the expected one."""
+
+
+def _draw_cell(axis: Axes, x: int, y: int, cell: _Cell, marker: str) -> None:
+    """Draw a thread or an element as a mark with its number."""
+    written = axis.text(x, y, cell.text, ha="center", va="center")
+    written.set_fontsize(6 if len(cell.text) > 2 else 7)
+    if cell.is_outside:  # a marker's edge cannot be dashed, the box of a text can
+        written.set_text(f"{cell.text} \N{MULTIPLICATION SIGN}")
+        written.set_color(plots.RED)
+        written.set_bbox(
+            {"boxstyle": "square", "facecolor": "white", "edgecolor": plots.RED, "linestyle": "--"}
+        )
+        return
+
+    edge = plots.RED if cell.is_wrong else plots.GREY
+    width = 2 if cell.is_wrong else 1
     axis.plot(
-        [*texts],
-        [row] * len(texts),
-        marker,
-        color="white",
-        markeredgecolor=plots.GREY,
-        markersize=11,
+        x, y, marker, color="white", markeredgecolor=edge, markeredgewidth=width, markersize=11
     )
-    for position, text in texts.items():
-        size = 6 if len(text) > 2 else 7
-        axis.text(position, row, text, ha="center", va="center", fontsize=size)
