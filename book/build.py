@@ -299,14 +299,17 @@ def _copy_checkout(folder: Path) -> None:
 def _find_moved(runs: Sequence[Run]) -> dict[str, str]:
     """Return where files of the checkout are in the book, by their paths from the root.
 
-    What leads to a stored page that is no part of this book leads to the book's own page of that lesson.
+    What leads to a stored page that is no part of this book leads to the book's own page of that lesson: to the first
+    run's, which has the most results (`read_runs`). What that run did not execute has its page there as well.
     """
+    first = runs[0]
     moved = {
-        page.relative_to(paths.ROOT).as_posix(): f"{runs[0].position}/{page.name}"
+        page.relative_to(paths.ROOT).as_posix(): f"{first.position}/{page.name}"
         for page in EXECUTED.glob("*/*.ipynb")
     }
     moved["README.md"] = "index.md"
 
+    # executed pages that are in this book; no link in the checkout leads to those of a run that lies outside of it
     for run in runs:
         for lesson in run.executed:
             if lesson.executed is not None and lesson.executed.is_relative_to(paths.ROOT):

@@ -28,6 +28,7 @@ _HELD = "METALLAB_TURN_HELD"
 """An environment variable of the process that holds the lock, and of those that it starts: it is theirs already."""
 
 _one_thread = threading.RLock()
+"""Threads share the variable above, so each waits here for the one that measures; that one may come again."""
 
 
 class LockTimeout(TimeoutError):
@@ -38,8 +39,8 @@ class LockTimeout(TimeoutError):
 def hold() -> Iterator[None]:
     """Wait until nobody else measures, and let nobody else begin: ``with measuring_lock.hold(): ...``.
 
-    A line is printed if there is something to wait for. Whoever holds the lock may take it again, also in a child
-    process.
+    Where ``METALLAB_TURNS`` is not set there is no lock, and nothing to wait for. Else a line is printed if somebody
+    measures. Whoever holds the lock may take it again, also in a child process.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def hold() -> Iterator[None]:
             yield
             return
         with _acquire(Path(folder)):
-            os.environ[_HELD] = str(os.getpid())
+            os.environ[_HELD] = str(os.getpid())  # any text would do: the number is for people
             try:
                 yield
             finally:

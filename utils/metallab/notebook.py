@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metallab import judgement, needs, units
-from metallab.device import NAMES
+from metallab.device import DEVICE_NAMES
 from metallab.outcomes import Verdict
 from metallab.paths import write_atomically
 
@@ -84,8 +84,8 @@ def skip_reason(notebook: NotebookNode, device: str) -> str:
     """Return why this notebook is skipped on this device, or an empty string; Failure if the skip is not well-formed.
 
     It lists devices that cannot compute what the page is about, with the ``reason``, or in ``without`` tools that not
-    every machine can have (`needs.OPTIONAL`), which have a reason of their own. Where this machine can have the tool,
-    or without any other one, a page is no skipped one: `lacking_tools`.
+    every machine can have (`needs.OPTIONAL`), which have a reason of their own. A tool that this machine can have and
+    that is merely not installed does not skip a page: `lacking_tools` reports it, and every tool that is not optional.
     """
     skip = notebook.metadata.get("metallab", {}).get("skip")
     if skip is None:
@@ -94,8 +94,10 @@ def skip_reason(notebook: NotebookNode, device: str) -> str:
     try:
         devices, optional = list(skip["device"]), list(skip.get("without", []))
         reason = skip["reason"].strip()
-        if not reason or not set(devices) <= set(NAMES[1:]):
-            raise ValueError(f"device is a list of {', '.join(NAMES[1:])}, and reason is not empty")
+        if not reason or not set(devices) <= set(DEVICE_NAMES):
+            raise ValueError(
+                f"device is a list of {', '.join(DEVICE_NAMES)}, and reason is not empty"
+            )
         absent = _find_absent(optional)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Failure(

@@ -40,7 +40,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -298,6 +298,7 @@ class Known:
     takes_numbers: bool
     """Whether a number that is on the CPU may stand beside tensors of the device."""
     takes_float8: bool
+    """Whether it computes with float8_e4m3fn, as far as the CPU does."""
     asks: bool
     """Whether calls may raise under ``torch.use_deterministic_algorithms(True)``."""
     is_silent: bool
@@ -306,26 +307,42 @@ class Known:
     """Whether the Metal kernel makes contiguous results where the CPU's does not."""
 
 
+_WITH_KERNEL: tuple[operators.Status, ...] = ("native", "composite")
+"""Of an operator with a Metal kernel, be it that of each operator which it is made of."""
+
+
 def _decider() -> Callable[[str], Known]:
-    """Return a function of an operator: see `decide` in csrc/host_call.h."""
-    falls_back = _fallback_enabled()
+    """Return the function that csrc/host_call.h calls `decide`: it is asked once about each operator that is called.
 
-    def decide(name: str) -> Known:
-        plain = name.partition(".")[0]
-        how = operators.status(name)
-        has_kernel = how in ("native", "composite")
+    Whether what has no kernel may be computed on the CPU is read from the environment now, and not at each operator.
+    """
+    return functools.partial(_describe_operator, falls_back=_fallback_enabled())
 
-        return Known(
-            decision=_decide_where(name, how, falls_back),
-            widened=operators.dtypes_without_cpu_kernel(plain) if has_kernel else (),
-            takes_numbers=operators.takes_numbers(name),
-            takes_float8=plain.removesuffix("_") not in operators.WITHOUT_FLOAT8,
-            asks=has_kernel and refusals.asks_whether_deterministic(name),
-            is_silent=has_kernel and plain in alerts.SILENT_THERE,
-            makes_contiguous=has_kernel and plain in operators.CONTIGUOUS,
-        )
 
-    return decide
+def _describe_operator(name: str, falls_back: bool) -> Known:
+    """Return what is known of an operator, such as ``aten::add.Tensor``."""
+    without_overload = name.partition(".")[0]
+    how = operators.status(name)
+    known = Known(
+        decision=_decide_where(name, how, falls_back),
+        widened=(),
+        takes_numbers=operators.takes_numbers(name),
+        takes_float8=without_overload.removesuffix("_") not in operators.WITHOUT_FLOAT8,
+        asks=False,
+        is_silent=False,
+        makes_contiguous=False,
+    )
+    if how not in _WITH_KERNEL:
+        return known
+
+    # what a Metal kernel does otherwise than the CPU's
+    return replace(
+        known,
+        widened=operators.dtypes_without_cpu_kernel(without_overload),
+        asks=refusals.asks_whether_deterministic(name),
+        is_silent=without_overload in alerts.SILENT_THERE,
+        makes_contiguous=without_overload in operators.CONTIGUOUS,
+    )
 
 
 def _decide_where(name: str, how: operators.Status, falls_back: bool) -> int:
@@ -335,7 +352,7 @@ def _decide_where(name: str, how: operators.Status, falls_back: bool) -> int:
     """
     if how == "falls back":
         return FALLS_BACK
-    if how in ("native", "composite"):
+    if how in _WITH_KERNEL:
         return LIMITED if refusals.looks_at_arguments(name) else NATIVE
     return FALLS_BACK if falls_back else MISSING
 

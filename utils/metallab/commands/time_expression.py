@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from metallab import device, simulation, timing
-from metallab.device.base import NAMES, TITLES, Framework, chip
+from metallab.device.base import DEVICE_NAMES, TITLES, Framework, chip
 
 
 class Misuse(ValueError):
@@ -61,7 +61,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--setup", action="append", default=[], help=once)
 
     where = "where the expression computes, which is waited for; else looked up"
-    add("--device", choices=NAMES[1:], help=where)
+    add("--device", choices=DEVICE_NAMES, help=where)
     whose = "whose device it is, where the set-up imports several"
     add("--framework", choices=TITLES, help=whose)
     many = "many calls in a row, instead of each waited for"

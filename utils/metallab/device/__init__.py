@@ -15,6 +15,7 @@ from typing import Literal, overload
 
 from metallab.device import jax, mlx, plugins, pytorch, tensorflow
 from metallab.device.base import (
+    DEVICE_NAMES,
     NAMES,
     TITLES,
     Banner,
@@ -27,8 +28,8 @@ from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
 
 __all__ = [
-    "NAMES", "TITLES", "Banner", "Device", "DeviceUnavailable", "PyTorchDevice", "cpu", "first_framework", "pick",
-    "picked", "plugin", "probe",
+    "DEVICE_NAMES", "NAMES", "TITLES", "Banner", "Device", "DeviceUnavailable", "PyTorchDevice", "cpu",
+    "first_framework", "pick", "picked", "plugin", "probe",
 ]  # fmt: skip
 _FRAMEWORKS: dict[Framework, ModuleType] = {
     "torch": pytorch,

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from metallab import machine, plain_cells
 
 Kind = Literal["mps", "cuda", "cpu"]
-NAMES = ("auto", "mps", "cuda", "cpu", "sim")
+DEVICE_NAMES = ("mps", "cuda", "cpu", "sim")
+NAMES = ("auto", *DEVICE_NAMES)
+"""What `pick` takes: the name of a device, or ``auto``, which is no device but the best one that is there."""
 BEST_FIRST: tuple[Kind, ...] = ("mps", "cuda", "cpu")
 SENTINEL_ROWS = 512
 """Rows and columns of the matrices that a sentinel multiplies: milliseconds on two cores, less on a GPU."""

@@ -11,6 +11,7 @@ from metallab import units
 from metallab.doctor import wording
 from metallab.doctor.results import (
     BatchTimes,
+    ComparedRun,
     CorrectnessResult,
     FootprintResult,
     FormatsResult,
@@ -86,32 +87,31 @@ def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
         evidence.append(Evidence("The first wrong operator", text=result.wrong.details))
         if result.wrong.program:
             evidence.append(Evidence("A program that shows it", text=result.wrong.program))
-    if (
-        not result.compared and result.wrong is None
-    ):  # no table of runs in which nothing was compared
+    if not result.compared and result.wrong is None:
         return evidence
 
-    # a row for each way in which the model was run
-    rows = [
-        (
-            wording.way(run.way),
-            run.calls,
-            run.compared,
-            run.known,
-            run.repeated,
-            run.outcome if run.is_compared else "not compared",
-            f"{run.largest:.1e}",
-        )
-        for run in result.runs
-    ]
-    headings = ["how", "calls", "compared", "compared above", "again", "result", "rounding"]
-    table = Table(headings, rows, wording.not_tried(result.not_tried))
+    rows = [_make_row_of_run(run) for run in result.runs]
+    note = wording.not_tried(result.not_tried)
+    table = Table([*rows[0]], [[*row.values()] for row in rows], note)
     evidence.append(Evidence("Compared", table))
 
     if result.not_compared:
         table = Table(["operator", "why"], [*result.not_compared.items()])
         evidence.append(Evidence("Not compared", table))
     return evidence
+
+
+def _make_row_of_run(run: ComparedRun) -> dict[str, object]:
+    """Return what the table has of one run, by heading; rows above it are runs that came before."""
+    return {
+        "how": wording.way(run.way),
+        "calls": run.calls,
+        "compared": run.compared,
+        "compared above": run.known,  # calls of a kind that a run of a row above has compared
+        "again": run.repeated,  # calls of the rows above, which were made with other numbers
+        "result": run.outcome if run.is_compared else "not compared",
+        "rounding": f"{run.largest:.1e}",  # what agrees differs by rounding alone
+    }
 
 
 @collect.register

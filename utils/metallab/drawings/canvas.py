@@ -19,12 +19,15 @@ SMALL = 8
 
 
 @contextlib.contextmanager
-def canvas(height: float, width: float, units: float) -> Iterator[tuple[Figure, Axes]]:
-    """Make axes without frame, ``width`` x ``units`` large, with the first unit at the top."""
-    with plots.picture(height) as (figure, axes):
+def canvas(*, inches: float, width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """Make axes without frame, so many ``inches`` high, on which places go from (0, 0) at the left upper corner.
+
+    ``width`` and ``height`` are the place of the right lower one: x goes to the right, and y downwards.
+    """
+    with plots.picture(inches) as (figure, axes):
         axes.set_axis_off()
         axes.set_xlim(0, width)
-        axes.set_ylim(units, 0)
+        axes.set_ylim(height, 0)
         yield figure, axes
 
 

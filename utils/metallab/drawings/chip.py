@@ -39,7 +39,7 @@ def draw_chip(chips: Sequence[ChipParts]) -> Figure:
     """
     widest = max(each.bandwidth for each in chips)
 
-    with canvas(3.4, 10.0 * len(chips), 9.2) as (figure, axes):
+    with canvas(inches=3.4, width=10.0 * len(chips), height=9.2) as (figure, axes):
         for number, each in enumerate(chips):
             _draw_one_chip(axes, 10.0 * number + 0.4, each, 1.6 * each.bandwidth / widest)
 
@@ -128,7 +128,7 @@ def draw_grid(parts: GridParts) -> Figure:
         ),
     )
 
-    with canvas(2.6, 20.0, 6.4) as (figure, axes):
+    with canvas(inches=2.6, width=20.0, height=6.4) as (figure, axes):
         for number, (name, count, holds, colour) in enumerate(columns):
             left = 5.0 * number + 0.2
             write(axes, (left + 2.0, 0.4), name, align="center", fontsize=9)
@@ -168,7 +168,7 @@ def draw_one_memory(size_bytes: int, copies: Sequence[str], shares: Sequence[str
     """
     size = units.size(size_bytes)
 
-    with canvas(2.6, 20.0, 6.6) as (figure, axes):
+    with canvas(inches=2.6, width=20.0, height=6.6) as (figure, axes):
         write(axes, (4.6, 0.4), "copies", align="center", fontsize=9)
         box(axes, (0.2, 2.9), (9.0, 3.2), colour=plots.PURPLE)
         box(axes, (0.7, 3.3), (3.3, 1.6), f"x\n{size}", colour=plots.ORANGE)

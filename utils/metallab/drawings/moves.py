@@ -46,7 +46,7 @@ def draw_moves(moves: Moves) -> Figure:
     model, batch, losses = (units.size(each) for each in (moves.model, moves.batch, moves.losses))
     columns = moves.steps + 2
 
-    with canvas(3.0, 2.2 + 3.6 * columns, 7.6) as (figure, axes):
+    with canvas(inches=3.0, width=2.2 + 3.6 * columns, height=7.6) as (figure, axes):
         write(axes, (0.1, CPU_TOP + HIGH / 2), "CPU", fontsize=9)
         write(axes, (0.1, GPU_TOP + HIGH / 2), "GPU", fontsize=9)
         words = f"model\n{model}"

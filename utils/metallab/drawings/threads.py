@@ -39,7 +39,8 @@ def draw_lines(counted: Strides) -> Figure:
     matplotlib.figure.Figure
         Some threads of a SIMD-group, and the lines that they touch; how many all of them touch stands beside.
     """
-    with canvas(0.9 + 1.15 * len(counted.lines), 24.0, 4.0 * len(counted.lines)) as (figure, axes):
+    rows = len(counted.lines)
+    with canvas(inches=0.9 + 1.15 * rows, width=24.0, height=4.0 * rows) as (figure, axes):
         for row, (stride, lines) in enumerate(counted.lines.items()):
             _draw_stride(axes, 4.0 * row, stride, lines, counted)
 

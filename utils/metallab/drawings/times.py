@@ -82,7 +82,7 @@ def draw_time_line(times: CallTimes, calls: int = 4) -> Figure:
     waited = calls * (times.prepare + times.work + times.wake)
     chained = _end_of_chain(times, calls) + times.wake
 
-    with canvas(3.0, 12.6, 8.0) as (figure, axes):
+    with canvas(inches=3.0, width=12.6, height=8.0) as (figure, axes):
         scale = 8.0 / waited
         _draw_calls(axes, 0.6, scale, times, calls, wait_each=True)
         _draw_calls(axes, 4.6, scale, times, calls, wait_each=False)
@@ -162,7 +162,7 @@ def draw_latency_and_throughput(times: CallTimes, calls: int = 4) -> Figure:
     latency = times.prepare + times.work
     throughput = _end_of_chain(times, calls) / calls
 
-    with canvas(2.2, 12.6, 5.6) as (figure, axes):
+    with canvas(inches=2.2, width=12.6, height=5.6) as (figure, axes):
         scale = 7.6 / (calls * latency)
         for row, (name, seconds) in enumerate((("latency", latency), ("throughput", throughput))):
             top = 0.4 + 2.7 * row

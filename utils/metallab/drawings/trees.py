@@ -65,7 +65,7 @@ def draw_ways_out(examples: Mapping[str, str]) -> Figure:
     matplotlib.figure.Figure
         A column for each answer; the ways have the numbers of page 11's table.
     """
-    with canvas(3.8, 20.4, 10.2) as (figure, axes):
+    with canvas(inches=3.8, width=20.4, height=10.2) as (figure, axes):
         root = "What do coverage and a timer say of the operator?"
         box(axes, (0.2, 0.2), (20.0, 1.0), root)
 

@@ -56,7 +56,6 @@ def judge_to_device(to_device: Callable[..., Any], device: torch.device) -> bool
         "uint8": [200, 7],
         "bool": [True, False],
     }
-    to_device(np.ones(2, "float32"))
 
     for name, numbers in cases.items():
         array, case = np.array(numbers, dtype=name), f"to_device of {name} {numbers}"

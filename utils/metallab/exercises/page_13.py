@@ -88,8 +88,6 @@ def _draw_verdicts(seed: int) -> list[tuple[int, str]]:
 )
 def judge_first_win(first_win: Callable[..., Any]) -> bool:
     """Ask for the first size from which on all are won, in sixty series."""
-    first_win([(8, "slower"), (16, "faster")])
-
     for verdicts in map(_draw_verdicts, range(60)):
         lost = [size for size, verdict in verdicts if verdict != "faster"]
         wins = [size for size, _ in verdicts if not lost or size > lost[-1]]

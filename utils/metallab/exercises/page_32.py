@@ -30,22 +30,22 @@ def judge_numbers(numbers: Callable[..., Any]) -> bool:
 )
 def judge_joined(joined: Callable[..., Any]) -> bool:
     """Join adapters of equal and of other ranks, and compare the change of the matrix."""
-    ones = torch.ones(2, 2)
-    joined(ones, ones, ones, ones)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    for first, second in ((2, 2), (3, 1), (1, 8)):
-        one, other = draw(first, 6), draw(second, 6)  # A1, A2
-        left, right = draw(10, first), draw(10, second)  # B1, B2
-        rank, wanted = first + second, left @ one + right @ other
-        narrow, wide = joined(one, left, other, right)  # A, B
+    inputs, outputs = 6, 10
+    for rank1, rank2 in ((2, 2), (3, 1), (1, 8)):  # 1 + 8 is more than the matrix has
+        a1, b1 = draw(rank1, inputs), draw(outputs, rank1)
+        a2, b2 = draw(rank2, inputs), draw(outputs, rank2)
+        change = b1 @ a1 + b2 @ a2
+        a, b = joined(a1, b1, a2, b2)
 
-        expect("joined(A1, B1, A2, B2), as the shape of A,", tuple(narrow.shape), (rank, 6))
-        kept = all((row == narrow).all(1).any() for row in (*one, *other))
-        assert kept, "a row of A1 or A2 is not in A"
-        off = (wide @ narrow - wanted).abs().max().item()
-        assert off < 1e-12, f"ranks {first}, {second}: the change is off by {off:.3g}, expected 0"
+        case = "joined(A1, B1, A2, B2), as the shape of A,"
+        expect(case, tuple(a.shape), (rank1 + rank2, inputs))
+        is_kept = all((row == a).all(1).any() for row in (*a1, *a2))
+        assert is_kept, "a row of A1 or A2 is not in A"
+        off = (b @ a - change).abs().max().item()
+        assert off < 1e-12, f"ranks {rank1}, {rank2}: the change is off by {off:.3g}, expected 0"
     return True

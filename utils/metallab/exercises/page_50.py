@@ -62,7 +62,6 @@ def judge_standardize(standardize: Callable[..., Any]) -> bool:
     import mlx.core as mx
     import torch
 
-    standardize(mx.ones((2, 2)))
     random = np.random.default_rng(0)
     for shape, size in (((8, 4), 1.0), ((3, 5), 1e-6), ((100, 1), 1.0)):
         table = size * random.normal(50, 2, shape).astype("float32")

@@ -37,7 +37,6 @@ def judge_decayed(decayed: Callable[..., Any]) -> bool:
         (lambda x, rate: x * x - rate, [0.3, 0.0, 0.7]),
         (lambda x, rate: x / rate, []),
     ]
-    decayed(_Counting(cases[0][0]), jnp.ones(3), [0.5])
 
     for formula, given in cases:
         function, x, rates = _Counting(formula), jnp.arange(3.0), list(given)
@@ -124,8 +123,6 @@ def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]
 def judge_in_one_shape(in_one_shape: Callable[..., Any]) -> bool:
     """Give it tables of many lengths, and count the programs that are compiled."""
     cases, programs = _make_cases(), _Programs()
-    _, norm, points, _ = cases[0]
-    in_one_shape(norm, points[1])
 
     for name, function, tables, by_numpy in cases:
         programs.forget()

@@ -269,6 +269,7 @@ def _make_rows(operator: str) -> list[Case]:
         for name, (x, axis) in arrays.items()
     ]
 
+    # people write NumPy's argsort(-x) for it, which puts NaN last
     if operator == "argsort":
         made.append(Case("NaN, downwards", _sort_downwards, _sort_nan_first, (row,)))
     return made
@@ -284,7 +285,7 @@ def _sort_downwards(x: Any) -> Any:
 
 
 def _sort_nan_first(x: np.ndarray) -> np.ndarray:
-    """Return the order downwards, in which PyTorch takes NaN for larger than any number."""
+    """Return the order downwards as PyTorch has it, which takes NaN for larger than any number."""
     return np.argsort(np.where(np.isnan(x), -np.inf, -x), kind="stable")
 
 

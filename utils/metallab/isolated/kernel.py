@@ -43,6 +43,7 @@ class _Kernel:
     """A second Jupyter kernel."""
 
     def __init__(self, settings: Settings) -> None:
+        """Start it. ChildFailed if it does not answer; then no process is left."""
         from jupyter_client.kernelspec import KernelSpecManager
         from jupyter_client.manager import KernelManager
 
@@ -70,17 +71,20 @@ class _Kernel:
                 extra_arguments=[
                     # else IPython would take what native code writes, and lose it where the process crashes
                     "--IPKernelApp.capture_fd_output=False",
-                    "--HistoryManager.enabled=False",
+                    "--HistoryManager.enabled=False",  # else IPython writes each cell into a file
                 ],
             )
         provisioner: Any = self._manager.provisioner  # a local one, which has a process
         self._process = provisioner.process
         self._log = log.open(encoding="utf-8", errors="replace")
         self._client = self._manager.blocking_client()
-        self._connect()
+        self._connect_or_end()
 
-    def _connect(self) -> None:
-        """Wait until it answers: what a kernel publishes before we are connected is lost."""
+    def _connect_or_end(self) -> None:
+        """Wait until it answers, or end it: what a kernel publishes before we are connected is lost.
+
+        ChildFailed if it does not answer in time, or has ended.
+        """
         self._client.start_channels()
         try:
             self._client.wait_for_ready(timeout=_START_SECONDS)

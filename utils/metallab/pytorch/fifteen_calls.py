@@ -237,7 +237,7 @@ def _product_call(n: int) -> Call:
         work=square,
         make=_product(n, n, n),
         doubled=_product(2 * n, n, n),
-        experiment=lambda _: Experiment(change, _product(2 * n, n // 4, 2 * n)),
+        experiment=lambda _any_device: Experiment(change, _product(2 * n, n // 4, 2 * n)),
     )
 
 
@@ -266,6 +266,8 @@ def _vector_call(rows: int, columns: int) -> Call:
 
 
 def _multiply_in_16_bits(rows: int, columns: int) -> Make:
+    """Return the same product with half the bytes."""
+
     def make(device: torch.device) -> Callable[[], Any]:
         matrix = torch.randn(rows, columns, device=device, dtype=torch.float16)
         vector = torch.randn(columns, device=device, dtype=torch.float16)
@@ -276,6 +278,8 @@ def _multiply_in_16_bits(rows: int, columns: int) -> Make:
 
 
 def _multiply_pieces(rows: int, columns: int) -> Make:
+    """Return as much arithmetic as the whole matrix takes, with one piece of it: over and over, from a CPU's cache."""
+
     def make(device: torch.device) -> Callable[[], Any]:
         matrix = torch.randn(rows // CHUNKS, columns, device=device)
         vector = torch.randn(columns, device=device)
@@ -300,7 +304,7 @@ def _vectors_call(rows: int, columns: int, count: int) -> Call:
         out = torch.empty(count, rows, device=device)
         return lambda: torch.mm(vectors, matrix.t(), out=out)
 
-    def experiment(_: torch.device) -> Experiment:
+    def experiment(_any_device: torch.device) -> Experiment:
         return Experiment(change, _product(rows, columns, 2 * count))
 
     return Call(
@@ -438,37 +442,46 @@ def _in_chunks(make: Make) -> Experiment:
 
 
 def _convolution_call(name: str, channels: int, side: int, groups: int) -> Call:
-    image = channels * side * side
+    """Describe a convolution of a square picture with 3 x 3 weights, as many channels out as in, in so many groups.
+
+    Along the edge weights meet zeros, which are counted like other numbers.
+    """
+    numbers = channels * side * side  # of the picture that is read, and of the one that is written
     inner = channels // groups
+    taps = 3 * 3
     work = Work(
-        flops=2 * 9 * inner * image,
-        bytes=FLOAT * (2 * image + channels * inner * 9),
+        flops=2 * taps * inner * numbers,
+        bytes=FLOAT * (2 * numbers + channels * inner * taps),
         why=f"9 multiply-adds for each of {inner} channels a result; picture and weights read, picture written",
-        new=FLOAT * image,
+        # conv2d has no out=: it asks for the memory of its result
+        new=FLOAT * numbers,
     )
 
     def make_with(
-        pictures: int, taps: int, layout: torch.memory_format = torch.contiguous_format
+        pictures: int, width: int, layout: torch.memory_format = torch.contiguous_format
     ) -> Make:
         def make(device: torch.device) -> Callable[[], Any]:
             x = torch.randn(pictures, channels, side, side, device=device)
-            w = torch.randn(channels, inner, taps, taps, device=device)
+            w = torch.randn(channels, inner, width, width, device=device)
             x, w = x.to(memory_format=layout), w.to(memory_format=layout)
-            return lambda: functional.conv2d(x, w, padding=taps // 2, groups=groups)
+            return lambda: functional.conv2d(x, w, padding=width // 2, groups=groups)
 
         return make
 
-    change = Change("5 x 5 weights in place of 3 x 3", Limit.ARITHMETIC, 25 / 9)
+    def experiment(_any_device: torch.device) -> Experiment:
+        change = Change("5 x 5 weights in place of 3 x 3", Limit.ARITHMETIC, 25 / 9)
+        return Experiment(change, make_with(pictures=1, width=5))
+
     layout = Suspect(
         "the layout: a kernel for channels that lie side by side (channels last) does it faster",
-        make_with(1, 3, torch.channels_last),
+        make_with(pictures=1, width=3, layout=torch.channels_last),
     )
 
     return Call(
         name=name,
         work=work,
-        make=make_with(1, 3),
-        doubled=make_with(2, 3),
-        experiment=lambda _: Experiment(change, make_with(1, 5)),
+        make=make_with(pictures=1, width=3),
+        doubled=make_with(pictures=2, width=3),
+        experiment=experiment,
         suspects=(layout,),
     )

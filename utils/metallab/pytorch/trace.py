@@ -465,13 +465,13 @@ class _Recorder:
 
         self.on.synchronize()  # what was launched unseen belongs to no event
         inside: list[Any] = []
-        self._reported.inside = inside
+        self._reported.inside = inside  # to which `listening` adds what the simulated GPU reports
         start = time.perf_counter_ns()
         try:
             result = function(*args, **kwargs)
             self.on.synchronize()
         finally:
-            self._reported.inside = []
+            self._reported.inside = []  # what is reported between operators belongs to none
         stop = time.perf_counter_ns()
 
         call = _Call(function, args, kwargs, result, inside)

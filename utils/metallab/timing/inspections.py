@@ -13,7 +13,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -186,9 +186,21 @@ class Inspections:
 # ---- values that are quickly compared ----------------------------------------------------------------------------
 
 
+class _SomeOfArray(NamedTuple):
+    """What is kept of an array, to know an equal one by."""
+
+    shape: tuple[int, ...]
+    """Of the whole array."""
+    values: Any
+    """Evenly spaced ones, flat: an array of the same framework."""
+
+
 @dataclass
 class _RightValues:
-    """Some values of a variant's first result, and how far those of other right results are from them."""
+    """Some values of a variant's first result, and how far those of other right results are from them.
+
+    Values are a list with one entry for each part of a result, as `_values_of` gives them.
+    """
 
     first: list[Any]
     distances: list[float] = field(init=False)
@@ -207,12 +219,15 @@ class _RightValues:
             return False
 
     def learn(self, values: list[Any] | None) -> bool:
-        """Take values that were accepted as a measure for later ones; return whether they are near enough for that."""
+        """Take values that the parity check accepted as a measure for later ones.
+
+        Return whether they serve as one: they are near the first ones, and like ones are known from now on.
+        """
         if values is None or len(values) != len(self.first):
             return False
         try:
             distances = [_distance(*parts) for parts in zip(self.first, values, strict=True)]
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # noqa: BLE001 - another type than at first
             return False
 
         known_distances = [distance for distance in distances if distance is not None]
@@ -222,13 +237,15 @@ class _RightValues:
             max(before, AS_NEAR * distance)
             for before, distance in zip(self.distances, known_distances, strict=True)
         ]
-        return self.includes(values)  # what it compiles is compiled now
+        # compared at a distance here for the first time: what a device compiles for it does not slow a later look
+        return self.includes(values)
 
 
 def _right_values(first_results: Mapping[str, Any]) -> dict[str, _RightValues]:
     """Return some values of each result that has them (`_values_of`), and no NaN among them.
 
-    What is compiled or loaded for a comparison is so before the first round.
+    Each is compared with itself, which leaves those with NaN out. What a device compiles or loads for a comparison is
+    there before the first round.
     """
     found = {}
     for variant, result in first_results.items():
@@ -267,8 +284,8 @@ def _values_of_part(part: Any) -> Any:
     values = array.reshape(-1)
     if len(values) >= 2 * SAMPLED:
         values = values[:: len(values) // SAMPLED]
-    shape = tuple(array.shape)
-    return shape, values.clone() if hasattr(values, "clone") else copy.copy(values)
+    own_values = values.clone() if hasattr(values, "clone") else copy.copy(values)
+    return _SomeOfArray(tuple(array.shape), own_values)
 
 
 def _is_like(known: Any, value: Any, distance: float) -> bool:
@@ -277,12 +294,12 @@ def _is_like(known: Any, value: Any, distance: float) -> bool:
     Texts and whole numbers have to be equal; floating arrays, of any framework, may be a distance apart. False may be
     wrong, as of an infinity beside a small difference, and only costs a parity check. Arrays with NaN are never known.
     """
-    if not isinstance(known, tuple):
+    if not isinstance(known, _SomeOfArray):
         return type(known) is type(value) and known == value
     if not _has_same_form(known, value):
         return False
 
-    known_values, values = known[1], value[1]
+    known_values, values = known.values, value.values
     if bool((known_values == values).all()):
         return True
     if distance == 0:
@@ -291,22 +308,21 @@ def _is_like(known: Any, value: Any, distance: float) -> bool:
         return bool((abs(values - known_values) <= distance).all())
 
 
-def _has_same_form(known: tuple, value: Any) -> bool:
-    """Return whether both are the shape and values of an array, of the same shape and dtype."""
-    if not isinstance(value, tuple):
+def _has_same_form(known: _SomeOfArray, value: Any) -> bool:
+    """Return whether a value is that of an array, too, of the same shape and dtype."""
+    if not isinstance(value, _SomeOfArray):
         return False
-    (known_shape, known_values), (shape, values) = known, value
-    return known_shape == shape and known_values.dtype == values.dtype
+    return known.shape == value.shape and known.values.dtype == value.values.dtype
 
 
 def _distance(known: Any, value: Any) -> float | None:
     """Return the largest difference of two arrays of floating numbers; None if they are not near (`NEAR`)."""
-    if not isinstance(known, tuple):
+    if not isinstance(known, _SomeOfArray):
         return 0.0 if _is_like(known, value, 0.0) else None
     if not _has_same_form(known, value):
         return None
 
-    known_values, values = known[1], value[1]
+    known_values, values = known.values, value.values
     if bool((known_values == values).all()):
         return 0.0
     if not units.dtype_name(values.dtype).startswith(("float", "bfloat", "complex")):

@@ -7,31 +7,55 @@ import os
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metalsim.shader import binding, compiler
 
-_HOOKED = (  # without sinking an access stays before the `if` that it was written before
-    (
+
+@dataclass(frozen=True)
+class _Tool:
+    """How a program is compiled, and what it is asked for."""
+
+    options: tuple[str, ...]
+    """Of the compiler."""
+    macros: tuple[str, ...]
+    """Of rt.cpp."""
+    has_hooks: bool = False
+    """Whether runtime/hooks.h is called before each access to memory."""
+    records: bool = False
+    """Whether the hooks write down each access."""
+
+
+_HOOKED = _Tool(
+    options=(
         "-fsanitize=thread",
-        *("-mllvm", "-tsan-instrument-read-before-write", "-mllvm", "-instcombine-code-sinking=0"),
+        *("-mllvm", "-tsan-instrument-read-before-write"),
+        # so that an access stays before the `if` that it was written before
+        *("-mllvm", "-instcombine-code-sinking=0"),
     ),
-    ("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
+    macros=("-DMETALSIM_MAIN", "-DMETALSIM_HOOKS"),
+    has_hooks=True,
 )
-TOOLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "plain": ((), ("-DMETALSIM_MAIN",)),
-    "address": (
-        ("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
-        ("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
+
+
+def _record_accesses(unset: str) -> _Tool:
+    """Return the tool that records accesses; a variable of a thread begins with NaN (``pattern``), or with 0."""
+    options = (*_HOOKED.options, f"-ftrivial-auto-var-init={unset}")
+    return replace(_HOOKED, options=options, records=True)
+
+
+TOOLS: dict[str, _Tool] = {
+    "plain": _Tool(options=(), macros=("-DMETALSIM_MAIN",)),
+    "address": _Tool(
+        options=("-fsanitize=address,undefined", "-fno-sanitize-recover=address"),
+        macros=("-DMETALSIM_MAIN", "-DMETALSIM_ASAN"),
     ),
     "race": _HOOKED,
-    **{  # these record accesses as well; a variable of a thread begins with NaN, or with 0
-        f"accesses, {unset}": ((*_HOOKED[0], f"-ftrivial-auto-var-init={unset}"), _HOOKED[1])
-        for unset in ("pattern", "zero")
-    },
+    "accesses, pattern": _record_accesses("pattern"),
+    "accesses, zero": _record_accesses("zero"),
 }
-"""By name, the options of the compiler, and the macros of rt.cpp; of "race" runtime/hooks.h answers the calls."""
+"""By name, what a kernel is run with."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +82,7 @@ class Program:
     def build(self, tool: str) -> Path:
         """Return the program for a tool of `TOOLS`, from the cache where it is there."""
         text = self.code.read_text(encoding="utf-8")
-        options, macros = TOOLS[tool]
+        options, macros = TOOLS[tool].options, TOOLS[tool].macros
         name = f"program-{tool}-{compiler.key(text, *options, *macros)}"
 
         def make(folder: Path) -> None:
@@ -86,41 +110,34 @@ class Program:
         """
         program = self.build(tool)
         memory = binding.regions(call.buffers)
-        _, macros = TOOLS[tool]
-        has_fibers = self.meets or macros == _HOOKED[1]
+        # a thread has a stack of its own, as a fiber, where it waits for others, and where hooks ask whose access it is
+        has_fibers = self.meets or TOOLS[tool].has_hooks
 
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            record = folder / "record"
             job = self._write_job(folder, memory, call, f"{int(has_fibers)} {order} {garbage}")
-            command = [program, job]
-            if tool.startswith("accesses"):
-                command.append(record)
+            record = folder / "record"
+            command = [program, job, record] if TOOLS[tool].records else [program, job]
 
             try:
-                result = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=timeout,
-                    env=_environment(),
-                )
+                result = _execute(command, timeout)
             except subprocess.TimeoutExpired:
-                return Outcome(None, "", ())
+                return Outcome(status=None, standard_error="", memory=())
 
-            after = [
-                (folder / f"region{number}").read_bytes()[region.skew :]
-                for number, region in enumerate(memory)
-            ]
-            lines = record.read_bytes() if record.exists() else b""
-
-        return Outcome(result.returncode, with_lines(result.stderr, program), tuple(after), lines)
+            return Outcome(
+                status=result.returncode,
+                standard_error=with_lines(result.stderr, program),
+                memory=_read_memory(folder, memory),
+                record=record.read_bytes() if record.exists() else b"",
+            )
 
     def _write_job(
         self, folder: Path, memory: list[binding.Region], call: binding.Call, how: str
     ) -> Path:
-        """Write what the program reads: a file for each region of memory, and one that names them and the call."""
+        """Write what the program reads: a file for each region of memory, and one that names them and the call.
+
+        Its run time, `main` of runtime/rt.cpp, says in which order; `how` are fibers, order and garbage.
+        """
         lines = [
             f"{self.number} {how}",
             " ".join(map(str, call.threads)),
@@ -130,8 +147,9 @@ class Program:
         offsets: list[str] = []
 
         for number, region in enumerate(memory):
-            path = folder / f"region{number}"
-            path.write_bytes(b"\xff" * region.skew + region.read())
+            path = _region_file(folder, number)
+            before = b"\xff" * region.skew  # which `_read_memory` leaves out again
+            path.write_bytes(before + region.read())
             lines.append(f"{region.bytes + region.skew} {path}")
             offsets += [
                 f"{index} {number} {region.skew + offset}"
@@ -141,6 +159,31 @@ class Program:
         job = folder / "job"
         job.write_text("\n".join([*lines, *offsets]) + "\n", encoding="utf-8")
         return job
+
+
+def _region_file(folder: Path, number: int) -> Path:
+    """Return the file of a region of memory, which the program reads at first and writes in the end."""
+    return folder / f"region{number}"
+
+
+def _read_memory(folder: Path, memory: list[binding.Region]) -> tuple[bytes, ...]:
+    """Return what is in each region after the run, without the bytes before it, which align the copy."""
+    return tuple(
+        _region_file(folder, number).read_bytes()[region.skew :]
+        for number, region in enumerate(memory)
+    )
+
+
+def _execute(command: list[Path], timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, be it a crash. subprocess.TimeoutExpired if that takes longer."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env=_environment(),
+    )
 
 
 def _environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from metallab import units
 from metallab.pytorch.coverage.report import How, Problem, Use
@@ -152,38 +153,50 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Watch the dispatcher, and the functions that fall into pieces above it."""
-        recorder = self
+        """Watch the dispatcher, the functions that fall into pieces above it, and which module calls them."""
 
         def see(operator: Any, args: Any, kwargs: Any) -> Any:
-            # in here a device is what it is
-            with recorder._watching(), torch._C.DisableTorchFunction():
-                if operator._can_decompose():  # whole only in inference mode
-                    with dispatcher:
-                        pieces = operator.decompose(*args, **kwargs)
-                    if pieces is not NotImplemented:
-                        return pieces
-                return recorder._compute(operator, args, kwargs)
-
-        class Functions(TorchFunctionMode):
-            def __torch_function__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                with recorder._watching():
-                    if function in AS_ON_A_MAC:
-                        is_there = recorder.whereabouts.find(*args) is Place.GPU
-                        return AS_ON_A_MAC[function] if is_there else function(*args)
-                    return recorder.whereabouts.call(recorder._call, function, args, kwargs or {})
+            return self._see_operator(dispatcher, operator, args, kwargs)
 
         dispatcher = watching(see)
-        # Functions is off inside a function of PyTorch's own that it has seen, such as multi_head_attention_forward
+        functions = _FunctionMode(self._see_function)
+        with self._seeing_attention(), self.modules, functions, dispatcher:
+            yield
+
+    @contextlib.contextmanager
+    def _seeing_attention(self) -> Iterator[None]:
+        """See attention, also where a function of PyTorch's own calls it, such as multi_head_attention_forward.
+
+        Once the mode for functions has seen such a function it is off inside of it.
+        """
         attention = nn.functional.scaled_dot_product_attention
         nn.functional.scaled_dot_product_attention = functools.partial(self._call, attention)
         try:
-            with self.modules, Functions(), dispatcher:
-                yield
+            yield
         finally:
             nn.functional.scaled_dot_product_attention = attention
+
+    def _see_function(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        """Call a function, or read a tensor's attribute, so that the model finds its tensors where a Mac has them."""
+        with self._watching():
+            if function in AS_ON_A_MAC:
+                is_there = self.whereabouts.find(*args) is Place.GPU
+                return AS_ON_A_MAC[function] if is_there else function(*args)
+            # `whereabouts` follows where the results lie, and `_call` counts what is one operator on MPS
+            return self.whereabouts.call(self._call, function, args, kwargs)
+
+    def _see_operator(
+        self, dispatcher: TorchDispatchMode, operator: Any, args: Any, kwargs: Any
+    ) -> Any:
+        """Compute an operator, or let the dispatcher see the pieces of one that falls into others."""
+        # the model is told mps of what lies on the GPU (`AS_ON_A_MAC`); in here a tensor names the device of the trace
+        with self._watching(), torch._C.DisableTorchFunction():
+            if operator._can_decompose():  # such an operator comes whole only in inference mode
+                with dispatcher:
+                    pieces = operator.decompose(*args, **kwargs)
+                if pieces is not NotImplemented:
+                    return pieces
+            return self._compute(operator, args, kwargs)
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
@@ -385,6 +398,19 @@ class Recorder:
         on_gpu = [leaf for leaf in list_tensors(values) if self.whereabouts.find(leaf) != Place.CPU]
         dtypes = dict.fromkeys(units.dtype_name(tensor.dtype) for tensor in on_gpu)
         return [dtype for dtype in dtypes if dtype in NARROWER]
+
+
+class _FunctionMode(TorchFunctionMode):
+    """While it is entered with ``with``, each function of PyTorch's becomes ``see(function, args, kwargs)``."""
+
+    def __init__(self, see: Callable[[Callable, Any, Any], Any]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self._see(function, args, kwargs or {})
 
 
 def require_dense(values: Any, where: str) -> None:

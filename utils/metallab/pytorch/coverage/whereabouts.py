@@ -29,7 +29,8 @@ AS_ON_A_MAC = {
     Tensor.is_mps.__get__: True,
     Tensor.is_cpu.__get__: False,
 }
-"""What attributes of a tensor on the GPU are there."""
+"""By the function that reads it, what an attribute of a tensor on the GPU is on a Mac: a model that asks is told this,
+and not the device of the trace."""
 
 
 class Whereabouts:
@@ -137,10 +138,8 @@ class Whereabouts:
         with self._noting(wanted, self.find_any((args, kwargs))):
             args, kwargs = self._name_traced_device(function, args, kwargs)
             if wanted is Place.CPU and function in MOVES:
-                args = (
-                    self._move(args[0]),
-                    *args[1:],
-                )  # before a dtype changes, which MPS may lack
+                tensor, *others = args
+                args = (self._move(tensor), *others)  # before a dtype changes, which MPS may lack
             elif function in MOVES:
                 self._wanted = None
             result = call(function, *args, **kwargs)
