@@ -704,3 +704,56 @@ def test_a_device_that_a_model_names_is_not_blamed_on_its_inputs(words):
     with pytest.raises(coverage.TraceFailed, match=r"\.to\(x\.device\)") as failed:
         mps_coverage(names_a_device, torch.ones(2))
     assert "do they fit" not in str(failed.value)
+
+
+# ---- the fused encoder, for which a Mac asks before it looks at the device -------------------------------------------
+
+PADDING = torch.tensor([[False] * 4, [False, False, True, True]])
+WAYS_OF_TRACING = {
+    "first": lambda y: y,
+    "with numbers": lambda y: y * y.sum().item(),
+    "not followed": lambda y: y + torch.rand(8, generator=torch.Generator(y.device)),
+}
+BY_TRACE = pytest.mark.parametrize("after", WAYS_OF_TRACING.values(), ids=WAYS_OF_TRACING)
+
+
+def make_encoder(**options):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, **options).eval()
+
+
+def encode_padded(encoder, x, after):
+    run = lambda model, x, padding: after(model(x, src_key_padding_mask=padding))
+    return mps_coverage(run, encoder, x, PADDING)
+
+
+@BY_TRACE
+def test_a_padded_encoder_calls_an_operator_that_is_missing(after):
+    covered = encode_padded(make_encoder(), torch.rand(2, 4, 8), after)
+    [missing] = covered.having("missing")
+    assert missing.operator.startswith("aten::_nested_tensor_from_mask_left_aligned")
+    assert "enable_nested_tensor=False" in missing.advice
+    assert "enable_nested_tensor=False" in covered.answer
+
+
+OTHER_ENCODERS = {
+    "without nested tensors": lambda: make_encoder(enable_nested_tensor=False),
+    "in training mode": lambda: make_encoder().train(),
+    "a layer": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+}
+
+
+@BY_TRACE
+@pytest.mark.parametrize("make", OTHER_ENCODERS.values(), ids=OTHER_ENCODERS)
+def test_other_padded_encoders_run(make, after):
+    covered = encode_padded(make(), torch.rand(2, 4, 8), after)
+    assert covered.runs, covered.answer
+    assert not [use.operator for use in covered.uses if "fwd" in use.operator or "nested" in use.operator]
+
+
+@BY_TRACE
+def test_attention_alone_runs_without_a_kernel_of_the_cpu(after):
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    covered = mps_coverage(lambda model, x: after(model(x, x, x)[0]), attention, torch.rand(2, 4, 8))
+    assert covered.runs, covered.answer
+    assert not [use.operator for use in covered.uses if "_native_multi_head" in use.operator]

@@ -49,6 +49,13 @@ LEFT_ON_THE_CPU = (
 )
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
 
+WAYS_OUT = {
+    "aten::_nested_tensor_from_mask_left_aligned": (
+        "make the encoder with nn.TransformerEncoder(..., enable_nested_tensor=False)"
+    ),
+}
+"""What to write in place of an operator without a kernel, where its name does not tell where it comes from."""
+
 ENTRY = "trace_on"
 """The function that calls the model; lines further out are not the model's."""
 
@@ -113,6 +120,8 @@ class Recorder:
             status, reason, way_out = "refused", outcome.words, outcome.way_out
         elif isinstance(outcome, refusals.Detour):
             status, reason = "falls back", outcome.reason
+        elif status == "missing":
+            way_out = WAYS_OUT.get(operator.removesuffix(".default"), "")
 
         return Use(
             operator,

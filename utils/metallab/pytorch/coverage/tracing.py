@@ -142,11 +142,11 @@ def trace_on(
 @contextlib.contextmanager
 def _as_on_mps(training: bool) -> Iterator[None]:
     """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()  # the fused encoder
+    # PyTorch's fused encoder stays on, because a Mac asks for it, too, and on the way calls an operator that MPS lacks.
+    # It is not taken: any tensor counts as one with functions of its own while `Recorder.recording` watches
     onednn = (
         torch._C._get_mkldnn_enabled()
     )  # a fused LSTM; the public function for it warns of TensorFloat-32
-    torch.backends.mha.set_fastpath_enabled(False)
     torch._C._set_mkldnn_enabled(False)
 
     try:
@@ -160,7 +160,6 @@ def _as_on_mps(training: bool) -> Iterator[None]:
         ):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         torch._C._set_mkldnn_enabled(onednn)
 
 
