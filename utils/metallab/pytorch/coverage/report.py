@@ -134,10 +134,11 @@ class Coverage:
         return f"Yes: {self._count_operators()} on MPS in PyTorch {torch.__version__}.{caveat}"
 
     def _describe_problems(self) -> list[str]:
-        """Return the first problem of each kind, and how many more there are."""
-        by_kind: dict[str, list[Problem]] = collections.defaultdict(list)
+        """Return the first problem of each kind, and how many more there are; what it holds is a kind of its own."""
+        by_kind: dict[tuple[str, bool], list[Problem]] = collections.defaultdict(list)
         for problem in self.problems:
-            by_kind[problem.kind].append(problem)
+            is_held = not problem.operator
+            by_kind[problem.kind, is_held].append(problem)
 
         described = []
         for first, *others in by_kind.values():
