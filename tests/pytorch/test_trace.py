@@ -374,6 +374,11 @@ def whole():  # in inference mode pinv is one operator; the SVD inside it is too
             torch.linalg.pinv(torch.ones(n, n, device="mps"))
 whole, as_on_a_mac = counted(whole), counted(whole, on=mac)
 
+def picks():  # as a script does that is traced
+    device.pick()
+    x.mode(0)
+picks = counted(picks)
+
 try:
     with trace.record(on=device.cpu()):
         x + 1
@@ -384,7 +389,7 @@ except ValueError as error:
 
 @functools.cache
 def simulated():
-    names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "stranger"]
+    names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "picks", "stranger"]
     return isolated.run(
         ON_THE_SIMULATED_GPU,
         results=names,
@@ -407,6 +412,7 @@ on_the_simulated_gpu = pytest.mark.skipif(
         ("rrelu", (0, 3)),
         ("moves", (5, 0)),
         ("whole", (0, 1)),
+        ("picks", (0, 1)),
     ],  # a detour, in both passes
 )
 def test_copies_and_fallbacks_are_those_that_the_device_counts(case, expected):
