@@ -337,6 +337,7 @@ def test_an_abort_that_lasts_to_the_end_names_its_round_as_well():
     detail = compared.answers["other"].withheld.detail
     assert "in the last call" in detail
     assert "the system aborted the call" in detail
+    assert "random numbers" in detail
     assert "so it was in round " in detail
 
 

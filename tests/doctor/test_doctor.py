@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
@@ -758,6 +759,35 @@ def test_dropout_makes_training_random_and_inference_not(task, is_random):
     torch.manual_seed(0)
     dropping = subject_of(nn.Sequential(nn.Linear(4, 64), nn.Dropout()), torch.ones(8, 4))
     assert formats.is_random(dropping, task) is is_random
+
+
+class Noise(nn.Module):
+    """Adds a little to its input, as ``draw`` returns it for each call."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw, self.layer = draw, nn.Linear(4, 64)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y + 1e-4 * self.draw(y)
+
+
+CALLS = itertools.count()
+DRAWS = {
+    "dropout": (lambda y: nn.functional.dropout(y, 0.5), True),
+    "rand": (torch.rand_like, True),
+    "no operator": (lambda y: next(CALLS), True),
+    "nothing dropped": (lambda y: nn.functional.dropout(y, 0.0), False),
+    "the same each time": (lambda y: y.sin(), False),
+}
+
+
+@pytest.mark.parametrize("task", ["inference", "training"])
+@pytest.mark.parametrize(("draw", "is_random"), DRAWS.values(), ids=DRAWS)
+def test_numbers_are_random_however_little_they_change(draw, is_random, task):
+    torch.manual_seed(0)
+    assert formats.is_random(subject_of(Noise(draw), torch.ones(8, 4)), task) is is_random
 
 
 def test_memory_is_counted():

@@ -861,3 +861,181 @@ def test_a_device_that_a_model_names_is_not_blamed_on_its_inputs(words):
     with pytest.raises(coverage.TraceFailed, match=r"\.to\(x\.device\)") as failed:
         mps_coverage(names_a_device, torch.ones(2))
     assert "do they fit" not in str(failed.value)
+
+
+# ---- the fused encoder, for which a Mac asks before it looks at the device -------------------------------------------
+
+PADDING = torch.tensor([[False] * 4, [False, False, True, True]])
+WAYS_OF_TRACING = {
+    "first": lambda y: y,
+    "with numbers": lambda y: y * y.sum().item(),
+    "not followed": lambda y: y + torch.rand(8, generator=torch.Generator(y.device)),
+}
+BY_TRACE = pytest.mark.parametrize("after", WAYS_OF_TRACING.values(), ids=WAYS_OF_TRACING)
+
+
+def make_encoder(**options):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, **options).eval()
+
+
+def encode_padded(encoder, x, after):
+    run = lambda model, x, padding: after(model(x, src_key_padding_mask=padding))
+    return mps_coverage(run, encoder, x, PADDING)
+
+
+@BY_TRACE
+def test_a_padded_encoder_calls_an_operator_that_is_missing(after):
+    covered = encode_padded(make_encoder(), torch.rand(2, 4, 8), after)
+    [missing] = covered.having("missing")
+    assert missing.operator.startswith("aten::_nested_tensor_from_mask_left_aligned")
+    assert "enable_nested_tensor=False" in missing.advice
+    assert "enable_nested_tensor=False" in covered.answer
+
+
+OTHER_ENCODERS = {
+    "without nested tensors": lambda: make_encoder(enable_nested_tensor=False),
+    "in training mode": lambda: make_encoder().train(),
+    "a layer": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(),
+}
+
+
+@BY_TRACE
+@pytest.mark.parametrize("make", OTHER_ENCODERS.values(), ids=OTHER_ENCODERS)
+def test_other_padded_encoders_run(make, after):
+    covered = encode_padded(make(), torch.rand(2, 4, 8), after)
+    assert covered.runs, covered.answer
+    assert not [use.operator for use in covered.uses if "fwd" in use.operator or "nested" in use.operator]
+
+
+@BY_TRACE
+def test_attention_alone_runs_without_a_kernel_of_the_cpu(after):
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    covered = mps_coverage(lambda model, x: after(model(x, x, x)[0]), attention, torch.rand(2, 4, 8))
+    assert covered.runs, covered.answer
+    assert not [use.operator for use in covered.uses if "_native_multi_head" in use.operator]
+
+
+# ---- what is other on MPS than in a trace ----------------------------------------------------------------------------
+
+QUANTILES = {
+    "quantile": lambda x: torch.quantile(x, 0.5),
+    "of several": lambda x: torch.quantile(x, torch.tensor([0.1, 0.9], device=x.device), dim=0),
+    "a method": lambda x: x.quantile(0.5, dim=0),
+    "nanquantile": lambda x: torch.nanquantile(x, 0.5),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("function", QUANTILES.values(), ids=QUANTILES)
+def test_a_quantile_computes_in_its_own_dtype_on_mps(function, training):
+    covered = mps_coverage(function, torch.rand(6, 8, requires_grad=True), training=training)
+    assert covered.runs, covered.answer
+
+
+def test_a_quantile_hides_no_float64_behind_it():
+    covered = mps_coverage(lambda x: x.quantile(0.5).double(), torch.rand(6, 8))
+    assert [problem.kind for problem in covered.problems] == ["float64"]
+
+
+CTC_LENGTHS = {
+    "on the CPU": lambda x: (torch.full((3,), 5), torch.full((3,), 2)),
+    "on the GPU": lambda x: (x.new_full((3,), 5).long(), x.new_full((3,), 2).long()),
+    "numbers": lambda x: ((5, 5, 5), (2, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("lengths", CTC_LENGTHS.values(), ids=CTC_LENGTHS)
+def test_lengths_of_ctc_may_lie_anywhere(lengths, reduction, training):
+    def loss(x):
+        targets = torch.ones(3, 2, dtype=torch.long, device=x.device)
+        inputs, labels = lengths(x)
+        return nn.functional.ctc_loss(x, targets, inputs, target_lengths=labels, reduction=reduction)
+
+    x = torch.rand(5, 3, 8).log_softmax(-1).requires_grad_()
+    covered = mps_coverage(loss, x, training=training)
+    assert covered.runs, covered.answer
+
+
+def test_targets_of_ctc_may_lie_anywhere():
+    """PyTorch copies them itself."""
+    targets = torch.ones(3, 2, dtype=torch.long)
+    loss = lambda x: nn.functional.ctc_loss(x, targets, (5, 5, 5), (2, 2, 2))
+    covered = mps_coverage(loss, torch.rand(5, 3, 8).log_softmax(-1))
+    assert covered.runs, covered.answer
+
+
+def draw_with(generator_of):
+    return lambda x: x + torch.rand(4, device=x.device, generator=generator_of(x))
+
+
+@NUMBERS
+def test_a_generator_of_the_cpu_draws_nothing_on_the_gpu(needs_numbers):
+    draw = lambda model, y: draw_with(lambda x: torch.Generator().manual_seed(0))(y)
+    covered = mps_coverage(Keeps(draw, needs_numbers), torch.randn(4, 4))
+    [problem] = covered.problems
+    assert "generator" in problem.text
+    assert problem.line.startswith("tests/pytorch/test_coverage.py:")
+
+
+@NUMBERS
+def test_a_generator_of_the_cpu_may_draw_there(needs_numbers):
+    draw = lambda model, y: y + torch.rand(4, generator=torch.Generator()).to(y.device)
+    covered = mps_coverage(Keeps(draw, needs_numbers), torch.randn(4, 4))
+    assert covered.runs, covered.answer
+
+
+# ---- dtypes that the model holds, and those that it makes ------------------------------------------------------------
+
+TABLE = np.array([0.1, 0.3, 0.3, 0.3])
+MAKE_FLOAT64 = {
+    "moved": lambda x: x * torch.from_numpy(TABLE).to(x.device),
+    "made": lambda x: x * torch.arange(4, device=x.device, dtype=torch.float64),
+    "converted": lambda x: x.double().float(),
+}
+
+
+class HoldsPositions(nn.Module):
+    def __init__(self, function, dtype):
+        super().__init__()
+        self.function = function
+        self.register_buffer("positions", torch.ones(4, dtype=dtype))
+
+    def forward(self, x):
+        return self.function(x + self.positions.to(x.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("function", MAKE_FLOAT64.values(), ids=MAKE_FLOAT64)
+def test_a_buffer_of_float64_hides_no_other_float64(function, dtype):
+    covered = mps_coverage(HoldsPositions(function, dtype), torch.rand(2, 4))
+    lines = [problem.line for problem in covered.problems]
+    assert lines.count("") == (dtype == torch.float64)
+    assert any("test_coverage.py:" in line for line in lines)
+    assert "at tests/pytorch/test_coverage.py:" in covered.answer
+
+
+def test_where_a_repaired_model_does_not_run_what_it_holds_is_told():
+    """A product of two dtypes raises, so that nothing behind it is known."""
+    weight = torch.ones(4, 4, dtype=torch.float64)
+    multiply = lambda x: (x @ weight.to(x.device)) * x.sum().item()
+    covered = mps_coverage(multiply, torch.ones(2, 4).double())
+    assert [problem.text for problem in covered.problems] == ["MPS has no float64, but input 0 is"]
+
+
+WIDE = {
+    "times since 1970": (1.7e9 + torch.arange(6.0, dtype=torch.float64) * 10, True),
+    "times since the first": (torch.arange(6.0, dtype=torch.float64) * 10, False),
+    "all the same": (torch.full((6,), 1.7e9 + 1, dtype=torch.float64), False),
+    "random": (torch.rand(6, dtype=torch.float64), False),
+    "with an infinity": (torch.tensor([0.0, 1.0, torch.inf], dtype=torch.float64), False),
+    "empty": (torch.empty(0, dtype=torch.float64), False),
+}
+
+
+@pytest.mark.parametrize(("numbers", "loses"), WIDE.values(), ids=WIDE)
+def test_it_is_said_where_float32_loses_what_numbers_differ_in(numbers, loses):
+    [problem] = mps_coverage(lambda x: x + 1, numbers).problems
+    assert ("subtract" in problem.way_out) == loses

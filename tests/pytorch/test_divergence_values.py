@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from metallab import device
 from metallab.doctor import formats
 from metallab.pytorch.divergence import (
     conditions,
@@ -55,6 +56,9 @@ from metallab.pytorch.divergence.differences import (
     WrongValues,
     WrongWrite,
 )
+from metallab.pytorch.divergence.find import find
+from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.program import write_program
 from metallab.pytorch.divergence.report import (
     CallSite,
     DivergentCall,
@@ -155,6 +159,40 @@ def test_an_lstm_of_mps_is_compared(change, is_wrong):
 def test_of_an_lstm_of_mps_what_it_keeps_for_the_gradient_is_not_compared():
     comparison = compare_lstm(lambda *right: right)
     assert comparison.not_compared == NotCompared(Reason.KEPT, counts=(6, 3))
+
+
+BAG_RESULTS = {
+    "right": (lambda output: output, False),
+    "wrong output": (lambda output: output + 0.1, True),
+}
+
+
+@pytest.mark.parametrize(("change", "is_wrong"), BAG_RESULTS.values(), ids=BAG_RESULTS)
+@pytest.mark.parametrize("name", ["_embedding_bag", "_embedding_bag_forward_only"])
+def test_of_a_sum_of_embeddings_the_bookkeeping_is_not_compared(name, change, is_wrong):
+    """The CPU leaves it empty in float32 and fills it in in float64."""
+    args = (torch.rand(10, 8), torch.tensor([1, 4, 2, 0]), torch.tensor([0, 2]))
+    call = Call(getattr(torch.ops.aten, name).default, args, {})
+    output, *bookkeeping = call.compute()
+
+    comparison = compare_call(call, change(output), *bookkeeping)
+    assert (comparison.difference is not None) == is_wrong
+    assert comparison.not_compared == NotCompared(Reason.KEPT, counts=(4, 1)) or is_wrong
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("learns", [True, False], ids=["learns", "frozen"])
+def test_no_sound_bag_of_embeddings_is_accused(mode, learns):
+    bag = nn.EmbeddingBag(10, 8, mode=mode).requires_grad_(learns)
+    report = find(bag, (torch.tensor([[1, 4], [2, 0]]),), on=device.cpu(1))
+    assert report.kind == "agrees", report
+
+
+def test_a_program_for_a_sum_of_embeddings_asks_of_the_sum_alone():
+    index = Layout.of(torch.tensor([1, 4, 2, 0]))
+    tensors = (Layout.of(torch.rand(10, 8)), index, Layout.of(torch.tensor([0, 2])))
+    call = Call(torch.ops.aten._embedding_bag.default, tensors, {})
+    exec(write_program(call, "cpu"), {})
 
 
 def test_an_operator_that_the_cpu_does_not_have_is_not_compared():

@@ -482,6 +482,11 @@ def whole():  # in inference mode pinv is one operator; the SVD inside it is too
             torch.linalg.pinv(torch.ones(n, n, device="mps"))
 whole, as_on_a_mac = counted(whole), counted(whole, on=mac)
 
+def picks():  # as a script does that is traced
+    device.pick()
+    x.mode(0)
+picks = counted(picks)
+
 try:
     with trace.record(on=device.cpu()):
         x + 1
@@ -492,7 +497,7 @@ except ValueError as error:
 
 @functools.cache
 def simulated():
-    names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "stranger"]
+    names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "picks", "stranger"]
     return isolated.run(
         ON_THE_SIMULATED_GPU,
         results=names,
@@ -507,7 +512,7 @@ on_the_simulated_gpu = pytest.mark.skipif(
 )
 
 
-CASES = pytest.mark.parametrize("case", ["detour", "rrelu", "moves", "whole"])
+CASES = pytest.mark.parametrize("case", ["detour", "rrelu", "moves", "whole", "picks"])
 
 
 @on_the_simulated_gpu
@@ -539,6 +544,7 @@ def test_fallbacks_are_those_that_the_device_counts(case):
         pytest.param("rrelu", 0, 3, id="three layers that fall back"),
         pytest.param("moves", 5, 0, id="copies of all kinds"),
         pytest.param("whole", 0, 1, id="one of two calls is beyond a limit"),
+        pytest.param("picks", 0, 1, id="a device is picked within the trace"),
     ],
 )
 def test_a_copy_is_no_fallback(case, copies, fallbacks):

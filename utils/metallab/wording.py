@@ -36,8 +36,8 @@ PHRASES = {
     "busy machine": "other programs used {others:.1f} cores meanwhile; close them and run again",
     "drifted": "a fixed computation took {change} time afterwards than before; let the machine rest and run again",
     "differs in a round": "in round {round} {whose} returned something else than at first, and so it may in others: "
-    "look for a function that changes its input or itself, for calls that the system aborted, or for work that nobody "
-    "waits for: {difference}",
+    "look for a function that draws random numbers, or changes its input or itself, for calls that the system aborted, "
+    "or for work that nobody waits for: {difference}",
     "unknown": "no reason is given",
     "samples so far": "{name}: {count} samples in {seconds:.0f} s",
     "rounds so far": "{names}: {count} rounds in {seconds:.0f} s",

@@ -214,7 +214,9 @@ def _make(kind: str) -> PyTorchDevice:
 def _make_simulated() -> PyTorchDevice:
     """Return the simulated Apple GPU, which is installed. DeviceUnavailable if it cannot be."""
     try:
-        simulation.install()
+        # one that runs may be traced, and to install it again would take away what hears of its operators
+        if not simulation.running():
+            simulation.install()
     except simulation.SimulationUnavailable as error:
         raise DeviceUnavailable(f"the simulated Apple GPU cannot be used: {error}") from error
     return PyTorchDevice("mps", simulation.label(), simulated=True)

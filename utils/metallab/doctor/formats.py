@@ -6,7 +6,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,8 +36,13 @@ from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, 
 from metallab.pytorch.divergence.compare import any_element, root_mean_square
 from metallab.pytorch.model import ModelUnderTest
 
-RANDOM = 1e-3
-"""Outputs that differ by more from call to call, over their root mean square, are random."""
+RANDOM = 100
+"""Outputs that differ by more steps of their dtype from call to call, relative to their root mean square, are random:
+another order of adding moves them by some steps."""
+RANDOM_IF_DRAWN = 8
+"""So many steps are enough where an operator draws random numbers: a mean, as a loss is one, hides most of them."""
+MEASURED_IN_STEPS = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes whose steps limit what counts as random; float64 has the limit of float32, in which most of it was made."""
 UNWRITTEN = ("empty", "new_empty", "resize", "set_")
 """How operators begin that leave memory uninitialised, whose numbers mean nothing yet."""
 COPIES = ("copy_", "_to_copy", "clone")
@@ -210,12 +215,32 @@ def is_random(subject: ModelUnderTest, task: Task = "inference") -> bool:
     no finite number, do not count: there is no difference to measure. Raises what the model raises.
     """
     make_run = subject.inference if task == "inference" else subject.training_step
-    first = _to_float64_on_cpu(make_run()())
-    second = _to_float64_on_cpu(make_run()())
+    first, draws = _run_counting_draws(make_run())
+    second, _ = _run_counting_draws(make_run())
+
+    steps = [
+        torch.finfo(each.dtype).eps for each in tensors_in(first) if each.dtype in MEASURED_IN_STEPS
+    ]
+    limit = max(steps, default=torch.finfo(torch.float32).eps)
+    limit *= RANDOM_IF_DRAWN if draws else RANDOM
 
     # of a model that returns fewer outputs the second time, those that both have
-    pairs = zip(first, second, strict=False)
-    return any(_relative_error(one, other) > RANDOM for one, other in pairs)
+    pairs = zip(_to_float64_on_cpu(first), _to_float64_on_cpu(second), strict=False)
+    return any(_relative_error(one, other) > limit for one, other in pairs)
+
+
+def _run_counting_draws(run: Callable[[], object]) -> tuple[object, int]:
+    """Return what a run returns, and how many operators in it draw random numbers."""
+    draws = 0
+
+    def see(operator: Any, args: tuple, kwargs: dict) -> Any:
+        nonlocal draws
+        draws += torch.Tag.nondeterministic_seeded in operator.tags
+        return operator(*args, **kwargs)
+
+    with watching(see):
+        returned = run()
+    return returned, draws
 
 
 # ---- a run in a format -----------------------------------------------------------------------------------------------

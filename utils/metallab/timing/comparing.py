@@ -388,8 +388,8 @@ def _find_differing_at_last(
             difference = difference_of(checks[variant], inspections.reference, result)
             if difference is not None:
                 detail = (
-                    f"{whose} something else in the last call, so a function changes its input or itself, "
-                    f"or the system aborted the call: {difference}"
+                    f"{whose} something else in the last call, so a function draws random numbers, or changes its "
+                    f"input or itself, or the system aborted the call: {difference}"
                 )
                 differing[variant] = Withheld(Reason.OUTPUTS_DIFFER, detail)
     return differing

@@ -41,14 +41,29 @@ READ_AS_NUMBERS = (*AS_ARRAYS, "tolist")
 """Functions of a tensor that give its numbers to Python, which a tensor in a trace may not have."""
 
 PACK = "aten::_pack_padded_sequence"
+CTC = "ctc_loss"
+LENGTHS_OF_CTC = {2: "input_lengths", 3: "target_lengths"}
+"""Arguments, by place and name, that CTC takes as numbers, wherever they lie; in a trace it would keep them as tensors
+(``ctc_loss`` in LossCTC.cpp, whose other way is for subclasses of tensors)."""
+OF_OTHER_DTYPES_ON_MPS = ("quantile", "nanquantile")
+"""Functions that compute in float64 on other devices, and in the dtype that they are given on MPS (Sorting.cpp)."""
+
 TAKES_FROM_THE_CPU = (PACK, "aten::_pack_padded_sequence_backward", "aten::_pad_packed_sequence")
 """Operators on the GPU with an argument that lies on the CPU: the lengths of sequences, or the sizes of batches."""
 
 LEFT_ON_THE_CPU = (
-    "make it from a tensor that is there, such as x.new_zeros(3), which takes device and dtype from x, "
-    "or give device=x.device; what the model keeps, such as in a list, give to register_buffer"
+    "write table.to(x) for a tensor that exists, and x.new_zeros(3) for a new one: both take device and dtype from x, "
+    "which is there; or give device=x.device; what the model keeps, such as in a list, give to register_buffer"
 )
+DRAW_FIRST = "draw on the CPU, then .to(x.device), or make the generator with torch.Generator(x.device)"
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
+
+WAYS_OUT = {
+    "aten::_nested_tensor_from_mask_left_aligned": (
+        "make the encoder with nn.TransformerEncoder(..., enable_nested_tensor=False)"
+    ),
+}
+"""What to write in place of an operator without a kernel, where its name does not tell where it comes from."""
 
 ENTRY = "trace_on"
 """The function that calls the model; lines further out are not the model's."""
@@ -100,6 +115,8 @@ class Recorder:
 
         self._is_inside_a_whole = False
         """True while a function runs that is one operator on MPS."""
+        self._is_of_other_dtypes = False
+        """True while a function runs that computes in other dtypes on MPS than here."""
         self._has_zeros = False
         """True if tensors came to the CPU from the meta device: they have zeros for numbers."""
 
@@ -114,6 +131,8 @@ class Recorder:
             status, reason, way_out = "refused", outcome.words, outcome.way_out
         elif isinstance(outcome, refusals.Detour):
             status, reason = "falls back", outcome.reason
+        elif status == "missing":
+            way_out = WAYS_OUT.get(operator.removesuffix(".default"), "")
 
         return Use(
             operator,
@@ -125,20 +144,21 @@ class Recorder:
             lines=tuple(self._lines.get(operator, ())),
         )
 
-    def list_problems(self, held: list[Problem]) -> list[Problem]:
-        """Return the problems, those that the model holds first.
+    def list_problems(self, tells_dtypes: bool = True) -> list[Problem]:
+        """Return the problems.
 
         Parameters
         ----------
-        held
-            Problems of parameters, buffers and inputs. What follows from their dtypes is not told again.
+        tells_dtypes
+            Whether dtypes that MPS lacks are among them. They are not where the model was traced with parameters,
+            buffers and inputs of such a dtype: nobody can tell then which follow from those.
         """
         found = [replace(each, modules=tuple(modules)) for each, modules in self._problems.items()]
         # a backward pass meets what the forward pass has kept
         found = [each for each in found if each.line] or found
-        if held:
+        if not tells_dtypes:
             found = [each for each in found if each.kind not in NARROWER]
-        return held + found
+        return found
 
     def report(self, problem: Problem) -> None:
         """Note a problem and its module."""
@@ -223,6 +243,11 @@ class Recorder:
         if name in READ_AS_NUMBERS:
             self._judge_reading(name, args[0])
 
+        if name in OF_OTHER_DTYPES_ON_MPS:
+            return self._call_in_other_dtypes(function, args, kwargs)
+        if name == CTC:
+            args, kwargs = self._read_lengths(args, kwargs)
+
         is_on_the_cpu = self.whereabouts.find_any((args, kwargs)) is Place.CPU
         # what is one operator on MPS is counted as a whole, so of what it calls nothing is counted
         if self._is_inside_a_whole or is_on_the_cpu:
@@ -232,6 +257,29 @@ class Recorder:
         if name in WHOLE_ON_MPS and not _is_packed_lstm(name, args):
             return self._call_whole_on_mps(name, function, args, kwargs)
         return function(*args, **kwargs)
+
+    def _read_lengths(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments of CTC with numbers in place of lengths; end a trace in which they have none."""
+
+        def read(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            if value.is_meta:
+                raise Ended(f"{CTC} asks for numbers")
+            return value.tolist()
+
+        args = [read(each) if place in LENGTHS_OF_CTC else each for place, each in enumerate(args)]
+        names = LENGTHS_OF_CTC.values()
+        kwargs = {name: read(each) if name in names else each for name, each in kwargs.items()}
+        return tuple(args), kwargs
+
+    def _call_in_other_dtypes(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        """Call a function without judging the dtypes that it computes in, which are others on MPS."""
+        self._is_of_other_dtypes = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_of_other_dtypes = False
 
     def _judge_reading(self, name: str, tensor: Tensor) -> None:
         """Report a tensor on the GPU that is taken for an array; end a trace in which a tensor has no numbers."""
@@ -312,6 +360,7 @@ class Recorder:
 
         require_dense(result, f"are made by {name}{where}")
         self._judge_dtypes(operator, given, result)
+        self._judge_generator(operator, args, kwargs, result)
         return result
 
     def _note(
@@ -383,6 +432,8 @@ class Recorder:
 
     def _judge_dtypes(self, operator: Any, given: Any, result: Any) -> None:
         """Report dtypes that MPS does not have; what follows from such a tensor is not reported again."""
+        if self._is_of_other_dtypes:
+            return
         is_known = any(problem.kind in NARROWER for problem in self._problems)
         if is_known and self._find_wide_dtypes(given):
             return
@@ -392,6 +443,15 @@ class Recorder:
             way_out = _find_way_out(dtype, operator)
             line = _find_calling_line()
             self.report(Problem(dtype, text, way_out, operator.name(), line))
+
+    def _judge_generator(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Report a generator of the CPU that is to draw numbers on the GPU."""
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Generator)]
+        is_of_the_cpu = any(each.device.type == "cpu" for each in given)
+        if is_of_the_cpu and self.whereabouts.find_any(result) is Place.GPU:
+            text = f"a generator of the CPU is given to {operator.name()}, which draws on the GPU"
+            line = _find_calling_line()
+            self.report(Problem("on the CPU", text, DRAW_FIRST, operator.name(), line))
 
     def _find_wide_dtypes(self, values: Any) -> list[Any]:
         """Return the dtypes of tensors on the GPU that MPS does not have, each once."""

@@ -41,7 +41,7 @@ class Use:
     reason: str = ""
     """Why calls of an operator with a kernel fall back, or a Mac's message of refusal."""
     way_out: str = ""
-    """What to do about a refusal."""
+    """What to do about a refusal, or about a missing operator whose name does not tell where it comes from."""
     lines: tuple[str, ...] = ()
     """The lines outside of PyTorch that call it, ``file:number``; none in a backward pass."""
 
@@ -55,8 +55,9 @@ class Use:
         """What to do about it; empty for what runs on the GPU."""
         name = self.operator.partition("::")[2].partition(".")[0]  # add of aten::add.Tensor
         if self.status == "missing":
+            better = self.way_out or "replace it, or write a kernel (notebook 23)"
             way_out = f"set {FALLBACK_VARIABLE}=1 before torch is imported to run {name} on the CPU, with copies"
-            return f"raises NotImplementedError: {way_out}; better, replace it, or write a kernel (notebook 23)"
+            return f"raises NotImplementedError: {way_out}; better, {better}"
         if self.status == "refused":
             return f'refuses these arguments ("{self.words}"), also with {FALLBACK_VARIABLE}=1: {self.way_out}'
         if self.status == "falls back":
@@ -133,10 +134,11 @@ class Coverage:
         return f"Yes: {self._count_operators()} on MPS in PyTorch {torch.__version__}.{caveat}"
 
     def _describe_problems(self) -> list[str]:
-        """Return the first problem of each kind, and how many more there are."""
-        by_kind: dict[str, list[Problem]] = collections.defaultdict(list)
+        """Return the first problem of each kind, and how many more there are; what it holds is a kind of its own."""
+        by_kind: dict[tuple[str, bool], list[Problem]] = collections.defaultdict(list)
         for problem in self.problems:
-            by_kind[problem.kind].append(problem)
+            is_held = not problem.operator
+            by_kind[problem.kind, is_held].append(problem)
 
         described = []
         for first, *others in by_kind.values():
@@ -149,8 +151,9 @@ class Coverage:
         described = []
         if missing := self.having("missing"):
             has = "has" if len(missing) == 1 else "have"
-            fallback = f"with {FALLBACK_VARIABLE}=1 it runs on the CPU"
-            described.append(f"{list_names(missing)} {has} no MPS kernel ({fallback})")
+            ways_out = [f"with {FALLBACK_VARIABLE}=1 it runs on the CPU"]
+            ways_out += [f"better, {use.way_out}" for use in missing if use.way_out]
+            described.append(f"{list_names(missing)} {has} no MPS kernel ({'; '.join(ways_out)})")
 
         for use in self.having("refused"):
             described.append(f'{list_names([use])} refuses these arguments, "{use.words}"')

@@ -10,6 +10,8 @@ from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import load_model
 
+NO_PLACE = "no line has anything that does not run on MPS; what it copies to the CPU on its way, metallab trace counts"
+
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """Run ``metallab coverage package.module:factory``, and return its exit code.
@@ -55,7 +57,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
     print(coverage)
     if given.places:
-        print("", *(coverage.list_places() or ["nothing leaves the GPU"]), sep="\n")
+        print("", *(coverage.list_places() or [NO_PLACE]), sep="\n")
     if not coverage.runs:
         return 1
     return 0 if coverage.is_sure else 2

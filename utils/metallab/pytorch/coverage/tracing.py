@@ -17,6 +17,12 @@ from metallab.pytorch.dispatch import explain
 
 NO_SUCH_DEVICE = ("not compiled with CUDA", "No CUDA GPUs", "NVIDIA driver")
 """What PyTorch says where a model names a device that this machine lacks."""
+LARGEST_SHARE_ROUNDED = 1e-4
+"""The share of a standard deviation by which `.float()` may round numbers before coverage warns of it."""
+LOSES_DIGITS = (
+    "and before that, in float64, subtract the first number from {names}: float32 loses the digits in which "
+    "the numbers differ"
+)
 TAKE_THE_DEVICE = "take the device from a tensor that is there: .to(x.device) for .cuda()"
 
 
@@ -63,11 +69,13 @@ def predict_coverage(
     model, inputs, named, training
         See `mps_coverage`; the inputs as a sequence and a mapping.
     """
-    recorder, not_followed = _trace(model, inputs, named, training)
+    held = _find_held_wide_dtypes(model, inputs, named)
+    repaired = _trace_repaired(model, inputs, named, training) if held else None
+    recorder, not_followed = repaired or _trace(model, inputs, named, training)
 
     uses = [recorder.summarize(operator) for operator in recorder.calls]
     uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
-    problems = recorder.list_problems(_find_held_wide_dtypes(model, inputs, named))
+    problems = [*held, *recorder.list_problems(not held or repaired is not None)]
     return Coverage(_name(model), tuple(uses), recorder.device, tuple(problems), not_followed)
 
 
@@ -77,7 +85,23 @@ def _name(model: Callable[..., Any]) -> str:
     return getattr(model, "__name__", str(model))
 
 
-def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[Recorder, str]:
+def _trace_repaired(
+    model: Callable, inputs: Any, named: Any, training: bool
+) -> tuple[Recorder, str] | None:
+    """Trace a model that holds dtypes which MPS lacks with the narrower ones in their place.
+
+    So what it makes in such a dtype by itself is told apart from what follows from the dtypes that it holds, and all of
+    it comes in one answer. None where it does not run so, such as where it multiplies one of each.
+    """
+    try:
+        return _trace(model, inputs, named, training, is_narrowed=True)
+    except TraceFailed:
+        return None
+
+
+def _trace(
+    model: Callable, inputs: Any, named: Any, training: bool, is_narrowed: bool = False
+) -> tuple[Recorder, str]:
     """Return the first trace that succeeds, and why tensors could not be followed in it; empty if they were.
 
     On the meta device nothing is computed, so it is tried first. On the CPU the model is told that its device is mps,
@@ -88,7 +112,7 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[Re
     problem: Problem | None = None
     for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
         try:
-            recorder = trace_on(device, is_followed, model, inputs, named, training)
+            recorder = trace_on(device, is_followed, model, inputs, named, training, is_narrowed)
         except (Exception, Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
             failure = error
             not_followed = str(explain(error))
@@ -111,7 +135,13 @@ def _trace(model: Callable, inputs: Any, named: Any, training: bool) -> tuple[Re
 
 
 def trace_on(
-    device: str, is_followed: bool, model: Callable, inputs: Any, named: Any, training: bool
+    device: str,
+    is_followed: bool,
+    model: Callable,
+    inputs: Any,
+    named: Any,
+    training: bool,
+    is_narrowed: bool = False,
 ) -> Recorder:
     """Run a copy of a model on a device, and return what was recorded; `calling_line` stops at this name.
 
@@ -123,9 +153,12 @@ def trace_on(
         Whether it is noted, on the CPU, where each tensor would lie.
     model, inputs, named, training
         See `mps_coverage`.
+    is_narrowed
+        Whether the copies have the narrower dtype where they would have one that MPS lacks.
     """
     with _as_on_mps(training):
-        subject, arguments, keywords = (_move(value, device) for value in (model, inputs, named))
+        values = (model, inputs, named)
+        subject, arguments, keywords = (_move(value, device, is_narrowed) for value in values)
         recorder = Recorder(device, training, is_followed)
         recorder.whereabouts.place_parts(subject, arguments, keywords)
 
@@ -142,11 +175,11 @@ def trace_on(
 @contextlib.contextmanager
 def _as_on_mps(training: bool) -> Iterator[None]:
     """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()  # the fused encoder
+    # PyTorch's fused encoder stays on, because a Mac asks for it, too, and on the way calls an operator that MPS lacks.
+    # It is not taken: any tensor counts as one with functions of its own while `Recorder.recording` watches
     onednn = (
         torch._C._get_mkldnn_enabled()
     )  # a fused LSTM; the public function for it warns of TensorFloat-32
-    torch.backends.mha.set_fastpath_enabled(False)
     torch._C._set_mkldnn_enabled(False)
 
     try:
@@ -160,31 +193,37 @@ def _as_on_mps(training: bool) -> Iterator[None]:
         ):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
         torch._C._set_mkldnn_enabled(onednn)
 
 
-def _move(value: Any, device: str) -> Any:
+def _move(value: Any, device: str, is_narrowed: bool) -> Any:
     """Copy a module, or every tensor in a value, to a device. Parameters are moved before the module is copied."""
     if isinstance(value, torch.jit.ScriptModule):  # its parameters are in C++
-        return copy_model(value).to(device)
+        moved_script = copy_model(value).to(device)
+        return moved_script._apply(_narrow) if is_narrowed else moved_script
+
+    def copy(tensor: Tensor) -> Tensor:
+        require_dense(tensor, "are among its inputs, parameters or buffers")
+        copied = tensor.detach().to(device, copy=True)
+        if is_narrowed:
+            copied = _narrow(copied)
+        return copied.requires_grad_(tensor.requires_grad)
 
     if isinstance(value, nn.Module):
         moved: dict[int, Any] = {}
         for parameter in value.parameters():
-            moved[id(parameter)] = nn.Parameter(_copy(parameter, device), parameter.requires_grad)
+            moved[id(parameter)] = nn.Parameter(copy(parameter), parameter.requires_grad)
         for buffer in value.buffers():
-            moved[id(buffer)] = _copy(buffer, device)
+            moved[id(buffer)] = copy(buffer)
         return copy_model(value, moved)
 
-    return map_tensors(
-        lambda tensor: _copy(tensor, device), value, lambda module: _move(module, device)
-    )
+    return map_tensors(copy, value, lambda module: _move(module, device, is_narrowed))
 
 
-def _copy(tensor: Tensor, device: str) -> Tensor:
-    require_dense(tensor, "are among its inputs, parameters or buffers")
-    return tensor.detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+def _narrow(tensor: Tensor) -> Tensor:
+    """Return a tensor in the narrower dtype if MPS lacks its own, else as it is."""
+    narrower = NARROWER.get(units.dtype_name(tensor.dtype))
+    return tensor if narrower is None else tensor.to(getattr(torch, narrower))
 
 
 def _sum_outputs(outputs: Any) -> Tensor:
@@ -210,9 +249,24 @@ def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]
             way_out = f"make it with dtype=torch.{narrower}"
             if dtype == "float64":
                 way_out = "call .float() first"
-            text = f"MPS has no {dtype}, but {shorten(names)} is"
+                wide = [(name, tensor) for name, tensor in tensors if tensor.dtype == torch.float64]
+                if losing := [name for name, tensor in wide if _loses_digits(tensor)]:
+                    way_out += f", {LOSES_DIGITS.format(names=shorten(losing))}"
+            verb = "is" if len(names) == 1 else "are"
+            text = f"MPS has no {dtype}, but {shorten(names)} {verb}"
             problems.append(Problem(cast(ProblemKind, dtype), text, way_out))
     return problems
+
+
+def _loses_digits(tensor: Tensor) -> bool:
+    """Return True if float32 rounds numbers by more than a small share of what they differ from each other in."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        return False
+    numbers = tensor.detach()[tensor.isfinite()]
+    if numbers.numel() < 2:
+        return False
+    rounding = (numbers - numbers.float().double()).abs().max()
+    return bool(rounding > LARGEST_SHARE_ROUNDED * numbers.std() > 0)
 
 
 def _list_held(model: Any, inputs: Any, named: Any) -> list[tuple[str, Tensor]]:

@@ -22,11 +22,13 @@ REFERENCES = {
     ),
 }
 
-# results of operators that only MPS has, and that correspond to the reference's: those behind them are what the device
-# keeps for the gradient, in a form of its own
-COUNTS_OF_RESULTS = {
+# how many results, from the first one on, are the same everywhere: those behind them are what an operator keeps for its
+# gradient, in a form that each device and each dtype may choose
+_COUNTS_OF_RESULTS = {
     "aten::_lstm_mps": 3,  # the output, the last hidden state and the last cell state
 }
+_BAGS = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+_MODE_OF_A_SUM = 0
 
 
 def is_floating(tensor: Tensor) -> bool:
@@ -179,6 +181,17 @@ class Call:
         if self.name in REFERENCES:
             function = eval(REFERENCES[self.name], {"torch": torch})
         return function(*self.args, **self.kwargs)
+
+
+def count_comparable(call: Call) -> int | None:
+    """Return how many results of a call, from the first one on, are the same everywhere; None if all of them are.
+
+    Of a sum of embeddings in bags that is the sum alone. What stands behind it is the bookkeeping of its gradient, which
+    the CPU's short cut for float32 leaves empty, while float64 fills it in.
+    """
+    if call.name in _BAGS and call.settings["mode"] == _MODE_OF_A_SUM:
+        return 1
+    return _COUNTS_OF_RESULTS.get(call.name)
 
 
 def _has_plain_storage(tensor: Tensor) -> bool:

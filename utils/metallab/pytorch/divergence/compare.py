@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from metallab import checks, units
 from metallab.pytorch.divergence.calls import (
-    COUNTS_OF_RESULTS,
     REFERENCES,
     Call,
+    count_comparable,
     is_floating,
     to_float64,
     whole_storage,
@@ -251,7 +251,10 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
     if reference.before.settings.get("sorted") is False:
         return Comparison(not_compared=NotCompared(Reason.UNORDERED))
 
-    count = COUNTS_OF_RESULTS.get(reference.before.name, len(returned))
+    count = count_comparable(reference.before)
+    if count is None:
+        count = len(returned)
+    reference = dataclasses.replace(reference, results=reference.results[:count])
     counts = len(returned), len(reference.results)
     kept = NotCompared(Reason.KEPT, counts=counts) if count < len(returned) else None
     if len(reference.results) != count:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from metallab import checks
-from metallab.pytorch.divergence.calls import REFERENCES, Call, Placeholder
+from metallab.pytorch.divergence.calls import REFERENCES, Call, Placeholder, count_comparable
 from metallab.pytorch.divergence.compare import POSITION_OPERATORS
 from metallab.pytorch.divergence.layouts import Layout
 from metallab.pytorch.divergence.unwritten import count_written_whole
@@ -138,6 +138,8 @@ def _write_results(call: Call) -> str:
     whole = count_written_whole(call)
     if whole is not None:  # behind them lies memory as it was, other numbers in each run
         return f"list(operator({arguments})[:{whole}])"
+    if call.name not in REFERENCES and (comparable := count_comparable(call)) is not None:
+        return f"list(operator({arguments})[:{comparable}])"  # each device keeps the others in a form of its own
     # a gradient that nothing asked for is None
     return f"[x for x in operator({arguments}) if x is not None]"
 
