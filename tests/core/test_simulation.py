@@ -248,6 +248,75 @@ def test_lines_of_page_12_give_each_layer_its_error_in_the_order_of_running(mode
     assert [name for name, is_wrong in layers if is_wrong == "True"] == wrong.split()
 
 
+PARTED = """
+class Parted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.small, self.large = Doubled(), nn.Linear(1, 1), nn.Linear(1, 1)
+
+    def forward(self, x):
+        is_large = self.gate(x)[:, 0] > 1
+        {route}
+
+errors = layer_errors(Parted(), (torch.tensor([[0.2], [0.4], [0.75]]),), "mps")
+"""
+"""A model whose ways depend on numbers: no row is large on the CPU, and one is on the GPU, where its gate is wrong."""
+
+
+@pytest.mark.parametrize(
+    ("route", "parted"),
+    [
+        pytest.param("self.small(x[~is_large])", "small", id="another number of rows"),
+        pytest.param(
+            "(self.large if is_large.any() else self.small)(x)", "small", id="another layer"
+        ),
+        pytest.param(
+            "x = self.large(self.small(x)) if is_large.any() else self.small(x)",
+            "large",
+            id="one layer more",
+        ),
+    ],
+)
+def test_lines_of_page_12_give_an_infinite_error_where_two_runs_part(route, parted):
+    printed = ran_on_page_12(PARTED.format(route=route), "print(errors[-1])")
+    assert printed == [f"('{parted}', inf)"]
+
+
+def test_lines_of_page_12_name_the_gate_before_the_runs_part():
+    model = PARTED.format(route="self.small(x[~is_large])")
+    printed = ran_on_page_12(model, "print_to_first(errors)")
+    assert [line.split()[1:] for line in printed] == [["gate", "<--", "first"]]
+
+
+def test_lines_of_page_12_leave_out_a_layer_that_got_no_rows():
+    model = PARTED.format(route="self.small(x); self.large(x[:0])")
+    printed = ran_on_page_12(model, "print([name for name, _ in errors])")
+    assert printed == ["['gate', 'small']"]
+
+
+SOUND = """
+import copy
+torch.manual_seed(0)
+layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+x = torch.rand(2, 4, 8)
+"""
+
+
+def test_what_page_12_gives_to_paste_accuses_no_layer_of_a_sound_model_with_dropout():
+    page = nbformat.read(paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb", as_version=4)
+    text = "".join(
+        cell.source for cell in page.cells if cell.id in ("by-hand-read", "backward-read")
+    )
+    pasted = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+
+    printed = ran_on_page_12(SOUND, "\n".join(pasted))
+
+    assert len(pasted) == 2
+    assert sum("layers.0.self_attn" in line for line in printed) > 2  # of all ways
+    assert not [line for line in printed if "<--" in line]
+
+
 def test_lines_of_page_12_stop_at_the_first_wrong_layer():
     printed = ran_on_page_12(SEQUENCE, "print_to_first(errors)")
     assert [line.split()[1] for line in printed] == ["0", "1", "2"]
