@@ -475,6 +475,7 @@ def test_labels_of_times_do_not_touch(samples):
     measured = {name: measurement(name, (time,) * 3) for name, time in names.items()}
     figure = plots.speedups([dataclasses.replace(compared, measurements=measured)])
     figure.canvas.draw()
+
     axis = figure.axes[0].xaxis
     labels = [label for label in axis.get_ticklabels(which="both") if label.get_text()]
     low, high = sorted(axis.get_view_interval())
@@ -482,5 +483,6 @@ def test_labels_of_times_do_not_touch(samples):
         (label.get_window_extent() for label in labels if low <= label.get_position()[0] <= high),
         key=lambda box: box.x0,
     )
+
     assert boxes
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

@@ -905,13 +905,17 @@ OTHER_ENCODERS = {
 def test_other_padded_encoders_run(make, after):
     covered = encode_padded(make(), torch.rand(2, 4, 8), after)
     assert covered.runs, covered.answer
-    assert not [use.operator for use in covered.uses if "fwd" in use.operator or "nested" in use.operator]
+    assert not [
+        use.operator for use in covered.uses if "fwd" in use.operator or "nested" in use.operator
+    ]
 
 
 @BY_TRACE
 def test_attention_alone_runs_without_a_kernel_of_the_cpu(after):
     attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    covered = mps_coverage(lambda model, x: after(model(x, x, x)[0]), attention, torch.rand(2, 4, 8))
+    covered = mps_coverage(
+        lambda model, x: after(model(x, x, x)[0]), attention, torch.rand(2, 4, 8)
+    )
     assert covered.runs, covered.answer
     assert not [use.operator for use in covered.uses if "_native_multi_head" in use.operator]
 
@@ -952,7 +956,9 @@ def test_lengths_of_ctc_may_lie_anywhere(lengths, reduction, training):
     def loss(x):
         targets = torch.ones(3, 2, dtype=torch.long, device=x.device)
         inputs, labels = lengths(x)
-        return nn.functional.ctc_loss(x, targets, inputs, target_lengths=labels, reduction=reduction)
+        return nn.functional.ctc_loss(
+            x, targets, inputs, target_lengths=labels, reduction=reduction
+        )
 
     x = torch.rand(5, 3, 8).log_softmax(-1).requires_grad_()
     covered = mps_coverage(loss, x, training=training)

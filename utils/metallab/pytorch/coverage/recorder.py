@@ -55,7 +55,9 @@ LEFT_ON_THE_CPU = (
     "write table.to(x) for a tensor that exists, and x.new_zeros(3) for a new one: both take device and dtype from x, "
     "which is there; or give device=x.device; what the model keeps, such as in a list, give to register_buffer"
 )
-DRAW_FIRST = "draw on the CPU, then .to(x.device), or make the generator with torch.Generator(x.device)"
+DRAW_FIRST = (
+    "draw on the CPU, then .to(x.device), or make the generator with torch.Generator(x.device)"
+)
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
 
 WAYS_OUT = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -112,7 +113,8 @@ def _trace(
     problem: Problem | None = None
     for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
         try:
-            recorder = trace_on(device, is_followed, model, inputs, named, training, is_narrowed)
+            way = Way(device, is_followed, is_narrowed)
+            recorder = trace_on(way, model, inputs, named, training)
         except (Exception, Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
             failure = error
             not_followed = str(explain(error))
@@ -134,32 +136,34 @@ def _trace(
     ) from failure
 
 
-def trace_on(
-    device: str,
-    is_followed: bool,
-    model: Callable,
-    inputs: Any,
-    named: Any,
-    training: bool,
-    is_narrowed: bool = False,
-) -> Recorder:
+@dataclass(frozen=True)
+class Way:
+    """How a model is traced."""
+
+    device: str
+    """``meta`` or ``cpu``."""
+    is_followed: bool
+    """Whether it is noted, on the CPU, where each tensor would lie."""
+    is_narrowed: bool = False
+    """Whether the copies have the narrower dtype where they would have one that MPS lacks."""
+
+
+def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool) -> Recorder:
     """Run a copy of a model on a device, and return what was recorded; `calling_line` stops at this name.
 
     Parameters
     ----------
-    device
-        ``meta`` or ``cpu``.
-    is_followed
-        Whether it is noted, on the CPU, where each tensor would lie.
+    way
+        On which device, and how.
     model, inputs, named, training
         See `mps_coverage`.
-    is_narrowed
-        Whether the copies have the narrower dtype where they would have one that MPS lacks.
     """
     with _as_on_mps(training):
         values = (model, inputs, named)
-        subject, arguments, keywords = (_move(value, device, is_narrowed) for value in values)
-        recorder = Recorder(device, training, is_followed)
+        subject, arguments, keywords = (
+            _move(value, way.device, way.is_narrowed) for value in values
+        )
+        recorder = Recorder(way.device, training, way.is_followed)
         recorder.whereabouts.place_parts(subject, arguments, keywords)
 
         with recorder.recording():

@@ -186,8 +186,8 @@ class Call:
 def count_comparable(call: Call) -> int | None:
     """Return how many results of a call, from the first one on, are the same everywhere; None if all of them are.
 
-    Of a sum of embeddings in bags that is the sum alone. What stands behind it is the bookkeeping of its gradient, which
-    the CPU's short cut for float32 leaves empty, while float64 fills it in.
+    Of a sum of embeddings in bags that is the sum alone. What stands behind it is the bookkeeping of its gradient,
+    which the CPU's short cut for float32 leaves empty, while float64 fills it in.
     """
     if call.name in _BAGS and call.settings["mode"] == _MODE_OF_A_SUM:
         return 1
