@@ -247,19 +247,27 @@ def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]
     tensors = _list_held(model, inputs, named)
 
     problems = []
-    for dtype, narrower in NARROWER.items():
-        names = [name for name, tensor in tensors if units.dtype_name(tensor.dtype) == dtype]
-        if names:
-            way_out = f"make it with dtype=torch.{narrower}"
-            if dtype == "float64":
-                way_out = "call .float() first"
-                wide = [(name, tensor) for name, tensor in tensors if tensor.dtype == torch.float64]
-                if losing := [name for name, tensor in wide if _loses_digits(tensor)]:
-                    way_out += f", {LOSES_DIGITS.format(names=shorten(losing))}"
-            verb = "is" if len(names) == 1 else "are"
-            text = f"MPS has no {dtype}, but {shorten(names)} {verb}"
-            problems.append(Problem(cast(ProblemKind, dtype), text, way_out))
+    for dtype in NARROWER:
+        wide = [each for each in tensors if units.dtype_name(each[1].dtype) == dtype]
+        if not wide:
+            continue
+
+        names = [name for name, _ in wide]
+        verb = "is" if len(names) == 1 else "are"
+        text = f"MPS has no {dtype}, but {shorten(names)} {verb}"
+        problems.append(Problem(cast(ProblemKind, dtype), text, _find_way_out(dtype, wide)))
     return problems
+
+
+def _find_way_out(dtype: str, wide: Sequence[tuple[str, Tensor]]) -> str:
+    """Return what to do with tensors of a dtype that MPS lacks, each with its name."""
+    if dtype != "float64":
+        return f"make it with dtype=torch.{NARROWER[dtype]}"
+
+    losing = [name for name, tensor in wide if _loses_digits(tensor)]
+    if not losing:
+        return "call .float() first"
+    return f"call .float() first, {LOSES_DIGITS.format(names=shorten(losing))}"
 
 
 def _loses_digits(tensor: Tensor) -> bool:
