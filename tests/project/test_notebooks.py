@@ -1,9 +1,9 @@
 """Every notebook runs: as it is, and then with a wrong answer to each of its exercises, which must go red.
 
-Each page runs once, in fast mode: on the simulated Apple GPU, or on the best device of this machine, if its metadata say
-so (``"metallab": {"tested_on": "best"}``), it is not simulated, or this is a Mac. About half of the pages say so, that
-both are tried. What is marked nightly runs each on the other device, too. `headless` itself fails a notebook in which
-any code cell was not executed.
+Each page runs once, in fast mode: on the simulated Apple GPU, or on the best device of this machine, if its metadata
+say so (``"metallab": {"tested_on": "best"}``), it is not simulated, or this is a Mac. About half of the pages say so,
+that both are tried. What is marked nightly runs each on the other device, too. `headless` itself fails a notebook in
+which any code cell was not executed.
 """
 
 from __future__ import annotations
@@ -315,8 +315,8 @@ def find_simulated_times(run):
     simulated = [record for record in run.saved if record.measurement.simulated]
     if not simulated and not run.path.stem.startswith("00"):
         yield (
-            "nothing was measured on the simulated GPU: measure with on=lab; a page that measures elsewhere says in its "
-            'metadata "metallab": {"tested_on": "best"}'
+            "nothing was measured on the simulated GPU: measure with on=lab; a page that measures elsewhere says "
+            'so in its metadata, "metallab": {"tested_on": "best"}'
         )
     for record in simulated:
         if record.comparison and record.comparison.median is not None:
