@@ -201,8 +201,13 @@ def _flatten(tokens: Sequence[Token]) -> tuple[str, _Places, _Places]:
 
 
 def no_claims() -> list[str]:
-    """Return the sentences that name a thing of Apple's and claim nothing of it, in the order of their file."""
-    lines = NO_CLAIMS.read_text(encoding="utf-8").splitlines()
+    """Return the sentences that name a thing of Apple's and claim nothing of it, in the order of their file.
+
+    The file says ``{pages}`` where the number of notebooks stands, so that a new one is no change of a sentence.
+    """
+    text = NO_CLAIMS.read_text(encoding="utf-8")
+    pages = len(list(paths.NOTEBOOKS.glob("[0-9]*.ipynb")))
+    lines = text.replace("{pages}", str(pages)).splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 

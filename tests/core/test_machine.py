@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metallab import machine
+from metallab import machine, paths
 from metallab.machine import Machine
 
 SYSCTL = """\
@@ -412,6 +412,41 @@ def test_the_repository_of_a_variable_is_not_ours(repository, unpacked, monkeypa
     described = machine.describe()
     assert described.git_revision is None
     assert described.git_dirty is False
+
+
+# --- what changes, and is marked so in the class ---
+
+
+def test_what_is_asked_anew_each_time_is_marked_as_momentary_or_a_setting(commands):
+    """A bench that was interrupted goes on where nothing but momentary fields differ."""
+    asked_once = {*machine._ask_once(), *machine._ask_mac(), *machine._ask_linux()}
+    fields = dataclasses.fields(Machine)
+
+    unmarked = [each.name for each in fields if each.name not in asked_once and not each.metadata]
+    assert unmarked == [], "give each field(metadata=momentary(...)) or field(metadata=SETTING)"
+
+
+@pytest.mark.parametrize("name", machine.find_momentary())
+def test_what_is_momentary_may_be_unknown_and_is_left_out_by_name(name):
+    described = dataclasses.replace(machine.describe(), **{name: (1.0, 1.0, 1.0)})
+    lasting = described.without_momentary()
+
+    assert getattr(lasting, name) is None
+    assert msgspec.json.decode(lasting.to_json(), type=Machine) == lasting
+
+
+def test_each_momentary_field_names_its_row():
+    rows = dict(machine.describe().rows())
+
+    assert set(machine.find_momentary().values()) <= set(rows)
+
+
+def test_readers_are_told_each_field_that_a_file_of_results_holds():
+    guide = (paths.ROOT / "data" / "results" / "README.md").read_text("utf-8")
+    told = guide.partition("## What it tells of you")[2].partition("\n## ")[0]
+
+    untold = [each.name for each in dataclasses.fields(Machine) if f"`{each.name}`" not in told]
+    assert untold == [], "name each in data/results/README.md, What it tells of you"
 
 
 # --- what a description holds ---

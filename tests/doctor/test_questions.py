@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from doctor_results import MODEL, RESULTS, answer_to, report_of
+from doctor_results import MODEL, RESULTS, answer_to, find_results, report_of
 from torch import nn
 
 from metallab import doctor, paths
@@ -40,7 +40,7 @@ def _(result: RepeatResult) -> list[str]:
 
 REPEAT = Question(
     key="repeat",
-    number=7,
+    number=len(QUESTIONS) + 1,
     text="Does it repeat itself?",
     result_type=RepeatResult,
     turn=0,
@@ -82,7 +82,7 @@ def test_its_problem_is_the_headline_and_sets_the_exit_code():
     failed = dataclasses.replace(ask(nn.Dropout().train()), status="failed")
     report = report_of(failed)
     assert "it does not repeat itself" in report.headline
-    assert "see answer 7" in report.headline
+    assert f"see answer {REPEAT.number}" in report.headline
     assert exit_code(report) == 1
 
 
@@ -111,13 +111,13 @@ def test_it_is_asked_in_its_turn(monkeypatch):
 
 
 def results_of(key):
-    return RepeatResult(3, 4) if key == "repeat" else RESULTS[key][0]
+    return RepeatResult(3, 4) if key == "repeat" else find_results(key)[0]
 
 
 def test_it_stands_on_the_page_and_in_the_file(tmp_path):
     report = report_of(*(answer_to(each, result=results_of(each.key)) for each in QUESTIONS))
     page = report.save(tmp_path)
-    assert f">7. {REPEAT.text}" in page.read_text()
+    assert f"{REPEAT.number}. {REPEAT.text}" in page.read_text()
     assert Report.from_json(json.loads((tmp_path / "doctor.json").read_text())) == report
 
 
@@ -142,7 +142,44 @@ def test_no_text_names_a_question_by_a_bare_number(file):
     assert re.findall(r"\b(?:answer|question) \d", file.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("question", QUESTIONS[:6], ids=lambda question: question.key)
+# ---- what has to be written where, for a question of the table -------------------------------------------------------
+
+ASKED = list(QUESTIONS)
+"""Those of the table, without the one that this file adds."""
+
+
+@pytest.mark.parametrize("question", ASKED, ids=lambda question: question.key)
 def test_each_question_has_a_module_of_its_name(question):
     assert (Path(worker.__file__).parent / f"{question.key}.py").exists()
     assert hasattr(results, question.result_type.__name__)
+
+
+def test_no_two_questions_have_the_same_number():
+    assert [question.number for question in ASKED] == [*range(1, len(ASKED) + 1)]
+
+
+def find_missing_places(question):
+    """Yield each list by hand that does not have a question, and what it wants there."""
+    if question.key not in RESULTS:
+        yield (
+            f"tests/support/doctor_results.py: RESULTS[{question.key!r}], results as its tests want them, "
+            "first one in which nothing is wrong"
+        )
+
+    if f"\n`{question.key}`  " not in re.sub(" +", "  ", doctor.__doc__):
+        yield f"utils/metallab/doctor/__init__.py: a row `{question.key}` in the table of modules"
+
+    for name, wanted in {
+        "docs/your_own_code.md": f"| {question.number}. {question.text} |",
+        "notebooks/90_bring_your_own_project.ipynb": question.text[:1].lower()
+        + question.text[1:-1],
+    }.items():
+        if wanted not in (paths.ROOT / name).read_text("utf-8"):
+            yield f"{name}: {wanted!r}"
+
+
+@pytest.mark.parametrize("question", ASKED, ids=lambda question: question.key)
+def test_each_question_stands_in_the_lists_that_are_written_by_hand(question):
+    missing = list(find_missing_places(question))
+
+    assert not missing, "\n".join([f"write the question {question.key!r} into", *missing])

@@ -204,11 +204,12 @@ def test_a_machine_on_battery_is_another_state_and_is_told(run, pages, monkeypat
     assert "On battery" in capsys.readouterr().out
 
 
-def test_the_load_of_a_machine_and_what_it_does_not_tell_are_no_other_state(
-    run, pages, monkeypatch
+@pytest.mark.parametrize("changed", [*machine.find_momentary(), "gpu", "gpu_cores"])
+def test_what_changes_by_the_minute_and_what_a_busy_mac_does_not_tell_are_no_other_state(
+    run, pages, monkeypatch, changed
 ):
     assert run(*ONCE) == 0
-    busier = dataclasses.replace(HERE, load_average=(9.0, 9.0, 9.0), gpu=None, gpu_cores=None)
+    busier = dataclasses.replace(HERE, **{changed: (9.0, 9.0, 9.0)})
     monkeypatch.setattr(machine, "describe", lambda: busier)
     assert run(*ONCE) == 0
     assert pages.ran == []

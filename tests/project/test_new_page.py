@@ -77,13 +77,18 @@ def test_a_new_page_stands_between_the_page_before_it_and_the_next(
     assert paragraphs[row - 1].startswith(f"**{before.number}.** ")
 
 
-def test_a_new_page_runs(checkout, write):
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_new_page_runs_and_measures_on_its_device(checkout, write, device):
     page, _ = write("18")
 
-    result = run_notebook(page, device="cpu", out=checkout / "out")
+    result = run_notebook(page, device=device, out=checkout / "out")
 
+    if result.lacking:
+        pytest.skip(result.lacking)
     assert result.status == "passed", result.reason
-    assert records.load(checkout / "out" / "results" / f"{page.stem}.json")[0].headline.picture
+    saved = records.load(checkout / "out" / "results" / f"{page.stem}.json")
+    assert saved[0].headline.picture
+    assert [record.measurement.simulated for record in saved] == [device == "sim"]
 
 
 def test_a_number_of_no_part_is_refused(checkout, capsys):

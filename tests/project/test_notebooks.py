@@ -1,8 +1,9 @@
 """Every notebook runs: as it is, and then with a wrong answer to each of its exercises, which must go red.
 
-Each page runs once, in fast mode: 00, 10, 12, ... on the simulated Apple GPU, and 11, 13, 17, ... on the best device
-of this machine, as do the pages that are not simulated, and all pages on a Mac. What is marked nightly runs each on the
-other device, too. `headless` itself fails a notebook in which any code cell was not executed.
+Each page runs once, in fast mode: on the simulated Apple GPU, or on the best device of this machine, if its metadata
+say so (``"metallab": {"tested_on": "best"}``), it is not simulated, or this is a Mac. About half of the pages say so,
+that both are tried. What is marked nightly runs each on the other device, too. `headless` itself fails a notebook in
+which any code cell was not executed.
 """
 
 from __future__ import annotations
@@ -113,20 +114,14 @@ def kind():
     return headless.resolve_device(os.environ.get("METALLAB_TEST_DEVICE") or "auto")["device"]
 
 
-ON_THE_DEVICE = [
-    *("02", "11", "13", "17", "21", "22", "24", "31", "32", "41", "44", "52", "54", "61", "65"),
-]
-"""About half of the pages, so that both are tried; those that measure nothing on the simulated GPU are among them."""
-
-
-def devices_of(page, path, kind):
+def devices_of(page, kind):
     """The device that a page runs on, and the other one: a Mac runs all on its GPU."""
     if (
         "sim" in page.metadata.metallab.get("skip", {}).get("device", [])
         or sys.platform == "darwin"
     ):
         return kind, "sim"
-    return (kind, "sim") if path.stem[:2] in ON_THE_DEVICE else ("sim", kind)
+    return (kind, "sim") if page.metadata.metallab.get("tested_on") == "best" else ("sim", kind)
 
 
 NIGHTLY = [
@@ -224,7 +219,7 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
 
     One run for all that is asked of it, because executing pages is what this file spends its time on.
     """
-    device = devices_of(nbformat.read(path, as_version=4), path, kind)[turn]
+    device = devices_of(read_page(path), kind)[turn]
     run = execute(path, device, tmp_path)
     skip_what_could_not_run(run)
 
@@ -319,7 +314,10 @@ def find_simulated_times(run):
 
     simulated = [record for record in run.saved if record.measurement.simulated]
     if not simulated and not run.path.stem.startswith("00"):
-        yield "nothing was measured on the simulated GPU"
+        yield (
+            "nothing was measured on the simulated GPU: measure with on=lab; a page that measures elsewhere says "
+            'so in its metadata, "metallab": {"tested_on": "best"}'
+        )
     for record in simulated:
         if record.comparison and record.comparison.median is not None:
             yield f"a time of the simulation was compared: {record.comparison.variant}"
@@ -734,8 +732,31 @@ def test_has_exercises_each_with_a_solution_and_a_wrong_answer_to_try(path):
     exercises = [name for name, tagged in tags.items() if "exercise" in tagged]
     solutions = [name for name, tagged in tags.items() if "solution" in tagged]
 
-    assert 2 <= len(exercises) == len(solutions) <= 9
+    assert len(exercises) == len(solutions), (
+        "behind each cell tagged exercise stands one tagged solution"
+    )
+    assert 2 <= len(exercises) <= 9, "a page has two to nine exercises, most have two or three"
     assert set(solutions) == set(wrong_answers(path))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_the_device_that_a_page_is_tested_on_is_one_that_is_known(path):
+    assert read_page(path).metadata.metallab.get("tested_on", "best") == "best"
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
+@pytest.mark.parametrize(
+    ("told", "devices"),
+    [
+        pytest.param({}, ("sim", "cpu"), id="a-page"),
+        pytest.param({"tested_on": "best"}, ("cpu", "sim"), id="on-the-best-device"),
+        pytest.param({"skip": {"device": ["sim"]}}, ("cpu", "sim"), id="not-simulated"),
+    ],
+)
+def test_the_metadata_of_a_page_say_on_which_device_it_is_tested(told, devices):
+    page = nbformat.v4.new_notebook(metadata={"metallab": told})
+
+    assert devices_of(page, kind="cpu") == devices
 
 
 MACHINERY = re.compile(r"\bby_mode\b|\brecords\.|\bdescribed\b|\bAllowance\b")

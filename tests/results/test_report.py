@@ -232,6 +232,11 @@ def test_the_machine_is_described(page):
     assert machine.describe().python in text_of(page.find(id="machine"))
 
 
+@pytest.mark.parametrize("row", machine.find_momentary().values())
+def test_what_changes_from_moment_to_moment_has_no_row(row):
+    assert row not in dict(report.merge_rows([machine.describe()]))
+
+
 def test_a_card_leads_to_a_page_that_is_there_unless_it_was_skipped(with_failures):
     cards = with_failures.page.select("#notebooks article")
     links = [card.h3.a and card.h3.a["href"] for card in cards]

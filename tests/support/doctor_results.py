@@ -194,6 +194,17 @@ RESULTS: dict[str, list[Any]] = {
     "formats": [SOUND, OVERFLOWS, RANDOM, NO_NUMBERS, ONLY_FLOAT32],
 }
 """By the question's key; the first is one in which nothing is wrong."""
+
+
+def find_results(key: str) -> list[Any]:
+    """Return the results of a question; AssertionError with what to write if it has none here."""
+    assert key in RESULTS, (
+        f"tests/support/doctor_results.py: write RESULTS[{key!r}], results whose answers the tests look at; "
+        "the first is one in which nothing is wrong"
+    )
+    return RESULTS[key]
+
+
 NO_ANSWERS = [
     NoAnswer(Why.NO_APPLE_GPU),
     NoAnswer(Why.RAISED, "KeyError: 'words'", see_support=True),
@@ -215,7 +226,7 @@ def answer_to(
 ) -> Answer[Any]:
     """Return an answer with the first of the question's results, or with another one."""
     fields.setdefault("asked", Asked(device="a CPU"))
-    return Answer(question, status, result or RESULTS[question.key][0], **fields)
+    return Answer(question, status, result or find_results(question.key)[0], **fields)
 
 
 def report_of(*answers: Answer[Any], factory: str = "mine:example") -> Report:
@@ -227,7 +238,7 @@ def all_answers() -> list[Answer[Any]]:
     """Return an answer for each result, each way to have none, each place and each caveat."""
     answers = []
     for question in QUESTIONS:
-        answers += [answer_to(question, result=result) for result in RESULTS[question.key]]
+        answers += [answer_to(question, result=result) for result in find_results(question.key)]
         answers += [answer_to(question, "skipped", result) for result in NO_ANSWERS]
     first = QUESTIONS[0]
     answers += [answer_to(first, asked=asked, caveats=tuple(Caveat)) for asked in ASKED]

@@ -16,7 +16,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,6 +63,22 @@ _FACT_SECONDS = 20.0
 _SYS, _PROC = Path("/sys"), Path("/proc")
 
 
+def momentary(row: str) -> dict[str, str]:
+    """Return what marks a field of `Machine` that changes from moment to moment, such as a load or a temperature.
+
+    ``row`` is the label that it has in `Machine.rows`. Two descriptions of a machine that differ only in such fields
+    are of the same machine in the same state: `make bench` goes on, and a report does not list each value.
+    """
+    return {"momentary row": row}
+
+
+SETTING = {"setting": ""}
+"""What marks a field that is asked anew each time, but stays as long as nobody changes the machine's settings.
+
+A bench of another setting is another one, and a report lists both values.
+"""
+
+
 @dataclass(frozen=True)
 class Machine:
     """One machine at one moment. ``None`` stands for unknown throughout."""
@@ -90,14 +106,19 @@ class Machine:
     git_revision: Revision | None
     git_dirty: bool | None
     """True if the checkout differs from its revision, new files included."""
-    power_source: Literal["AC", "battery"] | None
-    low_power_mode: bool | None
-    cpu_governor: Name | None
+    power_source: Literal["AC", "battery"] | None = field(metadata=SETTING)
+    low_power_mode: bool | None = field(metadata=SETTING)
+    cpu_governor: Name | None = field(metadata=SETTING)
     """Linux: the frequency governor of the cores, or several joined by commas."""
-    load_average: tuple[Load, Load, Load] | None
+    load_average: tuple[Load, Load, Load] | None = field(metadata=momentary(LOAD_AVERAGE))
     """Runnable processes, mean over the last 1, 5 and 15 minutes."""
-    environment: Annotated[Mapping[Variable, Line], Meta(max_length=300)]
+    environment: Annotated[Mapping[Variable, Line], Meta(max_length=300)] = field(metadata=SETTING)
     """Those of `VARIABLES` that are set, without folders and names."""
+
+    def without_momentary(self) -> Machine:
+        """Return this machine without what changes from moment to moment (`momentary`)."""
+        unknown: dict[str, Any] = dict.fromkeys(find_momentary())
+        return replace(self, **unknown)
 
     def to_json(self) -> str:
         """Return one line of JSON, which `metallab.records` reads."""
@@ -155,6 +176,12 @@ class Machine:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def find_momentary() -> dict[str, str]:
+    """Return the fields of `Machine` that change from moment to moment, each with the label of its row."""
+    marked = {each.name: each.metadata.get("momentary row") for each in fields(Machine)}
+    return {name: row for name, row in marked.items() if row is not None}
 
 
 def _list(names: Iterable[str]) -> str:

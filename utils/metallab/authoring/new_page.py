@@ -16,19 +16,20 @@ from metallab.authoring import course, course_tables
 SETUP = """\
 import metallab.device  # before any framework: it prepares the device
 import matplotlib.pyplot as plt
-import numpy as np
+import torch
 from metallab import timing
 
 plt.style.use("metallab.style")
 lab = metallab.device.pick()  # the device that this page measures
+device = lab.torch_device  # in a script of yours: torch.device("mps")
 lab.banner()"""
 RESULT = """\
 count = 100_000  # fast: 1000
-numbers = np.random.default_rng(0).normal(size=count)
-measured = timing.measure(lambda: np.sort(numbers), on=timing.Host(), name="sort")
+numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(device)
+measured = timing.measure(lambda: numbers.sort(), on=lab, name="sort")
 print(measured)
 figure, axes = plt.subplots(figsize=(7.5, 3), layout="constrained")
-axes.plot(np.sort(numbers), label="sorted")
+axes.plot(numbers.sort().values.cpu(), label="sorted")
 axes.set(title="A hundred thousand numbers", xlabel="place", ylabel="number")
 plt.show()"""
 CAPTION = "The numbers, sorted. If you see a line that never falls, the sort is right."
@@ -137,7 +138,7 @@ def make(name: str) -> list[str]:
 
     # kernel and language are those of the page before it
     metadata = read(paths.NOTEBOOKS / before.file, 4).metadata | {
-        "metallab": {"needs": ["numpy"], "headline": HEADLINE, "course": describe()}
+        "metallab": {"needs": ["torch"], "headline": HEADLINE, "course": describe()}
     }
     title = words.replace("_", " ").capitalize()
     page = v4.new_notebook(cells=make_cells(name, title), metadata=metadata)

@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def state() -> str:
     """Return a fingerprint of what a bench measures: the code, and the machine with its settings."""
-    # without the load, which changes by the minute, and the GPU, which a Mac may be too busy to name
-    described = replace(machine.describe(), load_average=None, gpu=None, gpu_cores=None)
+    # without what changes by the minute, and the GPU, which a Mac may be too busy to name
+    described = replace(machine.describe().without_momentary(), gpu=None, gpu_cores=None)
     digest = hashlib.sha256(described.to_json().encode())
 
     code = [*(paths.ROOT / "utils").rglob("*"), *(paths.ROOT / "metalsim" / "src").rglob("*")]

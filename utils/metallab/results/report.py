@@ -408,12 +408,16 @@ def _advice(notebook: Notebook) -> str:
 
 
 def merge_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:
-    """Return the provenance of all records in one table, with every value where they differ."""
+    """Return the provenance of all records in one table, with every value where they differ.
+
+    What changes from moment to moment has no row: each record has another value.
+    """
     described = [dict(each.rows()) for each in machines]
+    momentary = set(machine.find_momentary().values())
 
     rows = []
     for label in described[0]:
-        if label != machine.LOAD_AVERAGE:
+        if label not in momentary:
             values = dict.fromkeys(of_one[label] for of_one in described)
             rows.append((label, "; ".join(values)))
     return rows
