@@ -382,7 +382,7 @@ _UNKNOWN = re.compile(
 
 
 def _name_what_is_missing(message: str) -> str:
-    """Return a message of the compiler; of a function that Metal has and we lack, one that does not blame the source."""
+    """Return a message of the compiler; it does not blame the source for a function that Metal has and we lack."""
     unknown = _UNKNOWN.search(message)
     if unknown is None or unknown[1] not in msl.MISSING_FUNCTIONS:
         return message
