@@ -9,6 +9,7 @@ import importlib.util
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import types
@@ -1294,6 +1295,14 @@ def test_more_threadgroup_memory_than_metal_has_is_refused():
 
 REFUSED = {
     "no function of C": ("x[i] = erf(x[i]);", "undeclared identifier 'erf'"),
+    "a function that is missing": (
+        "float3 a = 1; x[i] = refract(a, a, 1.5).x;",
+        "Metal has 'refract', and it is not simulated yet",
+    ),
+    "a missing function of a namespace": (
+        "float3 a = 1; x[i] = metal::reflect(a, a).x;",
+        "Metal has 'reflect', and it is not simulated yet",
+    ),
     "no std": ("x[i] = std::exp(x[i]);", "undeclared identifier 'std'"),
     "no goto": ("goto end; end: x[i] = 1;", "metal_has_no_goto"),
     "no double": ("double d = x[i]; x[i] = d;", "metal_has_no_double"),
@@ -1327,6 +1336,41 @@ def test_invalid_source_is_a_syntax_error_with_its_line(body, words):
     assert caught.value.filename == "program_source"
     assert caught.value.lineno == 4
     assert str(compiler.HERE) not in str(caught.value)
+
+
+def test_a_missing_function_is_not_taken_for_one_with_a_similar_name():
+    with pytest.raises(SyntaxError) as caught:
+        kernel("x[i] = refract(x[i]);")
+    assert "fract" not in str(caught.value).replace("refract", "")
+
+
+def test_a_function_of_ones_own_may_have_the_name_of_a_missing_one():
+    own = "float refract(float a) { return 2 * a; }"
+    text = f"{HEAD}{own} kernel void k(device float* x, {POSITION}) {{ x[i] = refract(x[i]); }}"
+    x = torch.ones(3)
+
+    shader.compile_shader(text).k(x)
+
+    assert x.tolist() == [2, 2, 2]
+
+
+def test_all_functions_that_are_said_to_be_missing_are(monkeypatch):
+    """A function that was written since has to leave the list."""
+    monkeypatch.setattr(compiler, "CODE", (*compiler.CODE, "-ferror-limit=0"))
+    named = "\n".join(f"using metal::{name};" for name in sorted(source.MISSING_FUNCTIONS))
+
+    with pytest.raises(SyntaxError) as caught:
+        shader.compile_shader(f"{HEAD}{named}\nkernel void k(device float* x) {{ x[0] = 1; }}")
+
+    complained = re.findall(r"Metal has '(\w+)'", str(caught.value))
+    assert set(complained) == source.MISSING_FUNCTIONS
+
+
+def test_missing_functions_are_listed_for_people():
+    limits = (Path(source.__file__).with_name("LIMITS.md")).read_text(encoding="utf-8")
+    listed = limits.partition("**Functions of the standard library")[2].partition("What\nfragment")
+
+    assert set(re.findall(r"`(\w+)`", listed[0])) == source.MISSING_FUNCTIONS
 
 
 def test_constant_memory_is_read_only():

@@ -773,6 +773,34 @@ def test_what_is_in_doubt_is_told_by_its_reason_without_a_speed_up(doubt, fields
     assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
 
 
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        pytest.param(timing.BUSY - 0.001, None, id="just below"),
+        pytest.param(timing.BUSY, None, id="at it"),
+        pytest.param(timing.BUSY + 0.001, timing.Reason.BUSY_MACHINE, id="just above"),
+    ],
+)
+def test_other_programs_withhold_a_speed_up_above_the_threshold_alone(
+    doubt, others, reason
+) -> None:
+    assert doubt(others=others).answers["b"].reason == reason
+
+
+@pytest.mark.parametrize("direction", [1, -1], ids=["slower", "faster"])
+@pytest.mark.parametrize(
+    ("drift", "is_withheld"),
+    [
+        pytest.param(timing.DRIFT - 0.001, False, id="just below"),
+        pytest.param(timing.DRIFT, False, id="at it"),
+        pytest.param(timing.DRIFT + 0.001, True, id="just above"),
+    ],
+)
+def test_a_drift_withholds_above_the_threshold_alone(quiet, drift, direction, is_withheld) -> None:
+    withheld = timing.why_withheld(quiet["a"], drift=direction * drift)
+    assert (withheld is not None) == is_withheld
+
+
 @pytest.mark.parametrize(("fields", "reason"), DOUBTS)
 def test_a_busy_machine_alone_is_a_doubt_that_may_pass(doubt, fields, reason) -> None:
     is_busy = reason is timing.Reason.BUSY_MACHINE

@@ -13,7 +13,7 @@ from check_jsonschema import main as check_jsonschema
 from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
-from metallab import paths
+from metallab import paths, timing
 from metalsim.device import TESTED_TORCH
 
 ROOT = paths.ROOT
@@ -330,6 +330,26 @@ def test_a_release_of_pytorch_that_is_named_was_tested(path):
     """Three numbers name what is installed or was run; two name a release of which something was found."""
     named_there = set(RELEASE.findall(path.read_text(encoding="utf-8")))
     assert named_there <= set(TESTED_TORCH)
+
+
+THRESHOLD_OF_BUSY = re.compile(r"more than (an? \w+|\d\.\d+) of a core")
+IN_WORDS = {"a tenth": 0.1, "a fifth": 0.2, "a quarter": 0.25, "a third": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        paths.NOTEBOOKS / "01_time_it_right.ipynb",
+        ROOT / "docs" / "teaching.md",
+        ROOT / "classroom" / "README.md",
+    ],
+    ids=named,
+)
+def test_a_machine_is_told_to_be_busy_from_the_threshold_of_timing_on(path):
+    """As *a quarter of a core*, or in digits as *0.15 of a core*."""
+    told = THRESHOLD_OF_BUSY.findall(path.read_text(encoding="utf-8"))
+
+    assert [float(IN_WORDS.get(share, share)) for share in told] == [timing.BUSY]
 
 
 VERSION_TABLES = [ROOT / "docs" / "test_mps_on_linux.md", ROOT / "metalsim" / "README.md"]

@@ -213,6 +213,10 @@ def test_the_head_says_what_ran_and_what_to_run_again(page, words):
     assert words in text_of(page.header)
 
 
+def test_the_report_has_the_palette(page):
+    assert paths.PALETTE.read_text(encoding="utf-8").strip() in page.style.string
+
+
 def test_the_content_follows_the_head(page):
     assert page.header.find_next_sibling().name == "main"
 
@@ -316,6 +320,7 @@ def test_a_card_leads_to_the_page_as_it_ran(run):
     assert read.h1.get_text().startswith("Title")
     assert "print(42)" in read.get_text()
     assert read.img["src"].startswith("data:image/png;base64,")
+    assert paths.PALETTE.read_text(encoding="utf-8").strip() in read.style.string
 
 
 def runs(page: BeautifulSoup) -> list[str]:

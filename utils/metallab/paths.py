@@ -58,6 +58,8 @@ BUILD = choose_build()
 FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
+PALETTE = Path(__file__).with_name("palette.css")
+"""The colours of all pages of HTML."""
 
 
 def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:

@@ -33,7 +33,8 @@ _HERE = Path(__file__).parent
 
 
 def _read_style() -> str:
-    return (_HERE / "style.css").read_text(encoding="utf-8")
+    files = (paths.PALETTE, _HERE / "style.css")
+    return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def _digest(style: str) -> str:

@@ -230,7 +230,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
 def _template() -> jinja2.Template:
     import jinja2
 
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    loader = jinja2.FileSystemLoader([Path(__file__).parent / "templates", paths.PALETTE.parent])
     environment = jinja2.Environment(
         loader=loader,
         autoescape=True,

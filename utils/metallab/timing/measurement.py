@@ -28,7 +28,10 @@ Question = Literal["latency", "throughput"]
 waited for together."""
 
 BUSY = 0.25
-"""Cores used by other programs from which on a measurement is flagged."""
+"""Cores used by other programs above which a measurement is flagged, and no speed-up is given (`why_withheld`).
+
+A comparison then also takes a stretch of its rounds again (`rounds`), and exercise 01.3 is not judged. Page 01 and the
+teacher's documents say the number; a test compares them."""
 
 FEW_SAMPLES = 10
 """Fewer are flagged in full mode."""

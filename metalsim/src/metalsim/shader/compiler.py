@@ -371,7 +371,26 @@ def _what_concerns_the_source(errors: str) -> str:
 
     messages = re.split(r"^(?=[^\s:][^:\n]*:\d+:\d+: )", errors, flags=re.M)
     note = re.compile(r"metalsim/[^:]*:\d+:\d+: note")
-    return "".join(message for message in messages if not note.match(message)).strip()
+    concerning = [message for message in messages if not note.match(message)]
+    return "".join(map(_name_what_is_missing, concerning)).strip()
+
+
+_UNKNOWN = re.compile(
+    r"(?:use of undeclared identifier|no member named) '(\w+)'(?: in namespace '[\w:]+')?(?:; did you mean .*\?)?$",
+    re.MULTILINE,
+)
+
+
+def _name_what_is_missing(message: str) -> str:
+    """Return a message of the compiler; it does not blame the source for a function that Metal has and we lack."""
+    unknown = _UNKNOWN.search(message)
+    if unknown is None or unknown[1] not in msl.MISSING_FUNCTIONS:
+        return message
+
+    # what follows line and mark is another function's name, in case the author had misspelled that
+    complaint, *shown = message.splitlines(keepends=True)[:3]
+    replaced = _UNKNOWN.sub(rf"Metal has '{unknown[1]}', and it is not simulated yet", complaint)
+    return "".join([replaced, *shown])
 
 
 def _torch_include() -> Path:

@@ -1,0 +1,54 @@
+"""The colours of the pages of HTML: legible on their grounds, and written once."""
+
+import re
+
+import pytest
+
+from metallab import paths
+from metallab.classroom import class_pages
+
+LIGHT, DARK = [
+    dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
+    for block in paths.PALETTE.read_text(encoding="utf-8").split("@media")
+]
+LEGIBLE = 4.5
+"""The contrast that WCAG 2.2 asks of text (criterion 1.4.3)."""
+STYLES = sorted(paths.PALETTE.parent.rglob("*.css"))
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG, of a colour such as #005a9c."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted([luminance(one), luminance(other)])
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_black_on_white_has_the_largest_contrast():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["paper", "card"])
+@pytest.mark.parametrize("text", ["ink", "faint", "link", "good", "bad", "even"])
+def test_text_is_legible(palette, ground, text):
+    assert contrast(palette[text], palette[ground]) >= LEGIBLE
+
+
+def test_light_and_dark_have_the_same_names():
+    assert LIGHT.keys() == DARK.keys()
+
+
+@pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)
+def test_a_colour_of_the_palette_is_written_there_alone(path):
+    assert ("--good:" in path.read_text(encoding="utf-8")) == (path == paths.PALETTE)
+
+
+def test_the_pages_of_a_class_have_the_palette():
+    assert f"--good: {LIGHT['good']}" in class_pages.render_slips({}, "http://hub")
