@@ -68,3 +68,9 @@ def test_very_many_names_are_told_by_their_number(axes):
 def test_a_figure_that_names_nothing_has_no_words(axes):
     axes.plot([1, 2])
     assert words_of(axes) == ""
+
+
+def test_bars_that_have_a_name_and_no_bar_have_no_length(axes):
+    axes.bar([], [], label="empty")
+
+    assert " to " not in words_of(axes)

@@ -74,3 +74,18 @@ def test_an_lstm_of_the_same_length_is_one_operator_and_is_told_nothing():
     covered = mps_coverage(nn.LSTM(4, 4), torch.randn(200, 1, 4))
 
     assert covered.advice_on_calls == ""
+
+
+class ReadsAndDraws(nn.Module):
+    """Takes a tensor on the GPU for an array, and then asks for a generator of its device."""
+
+    def forward(self, x):
+        x.detach().numpy()
+        torch.Generator(x.device)
+        return x + 1
+
+
+def test_what_one_trace_has_found_is_kept_where_the_next_one_ends_otherwise():
+    covered = mps_coverage(ReadsAndDraws(), torch.randn(2))
+
+    assert [problem.kind for problem in covered.problems] == ["array"]

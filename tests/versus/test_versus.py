@@ -926,6 +926,9 @@ IMPRECISE = "\n@case(tolerance='float99')\ndef imprecise(): ...\n"
     [
         pytest.param([], "'sim'", id="the environment's device"),
         pytest.param(["--only", "3", "--device", "cpu"], "groups are 01", id="no such group"),
+        pytest.param(
+            ["--only", "01", "--only", "tpyo", "--device", "cpu"], "tpyo", id="one of two matches"
+        ),
         pytest.param(["--only", "imprecise", "--device", "cpu"], "float99", id="no such tolerance"),
         pytest.param(
             ["--device", "cpu", "--out", "cases.py/below"], "takes no files", id="below a file"

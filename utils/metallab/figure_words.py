@@ -131,7 +131,7 @@ def _lengths(axes: Axes, bars: BarContainer) -> list[str]:
         patch.get_x() + patch.get_width() if is_horizontal else patch.get_y() + patch.get_height()
         for patch in bars.patches
     ]
-    if len(names) != len(lengths):
+    if not lengths or len(names) != len(lengths):
         return []
     ends = [f"{name} to {end:.3g}" for name, end in zip(names, lengths, strict=True)]
     label = bars.get_label()

@@ -174,14 +174,16 @@ def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.
     CaseError if there is no such case, or no tolerance of its name.
     """
     every = list(all_cases.values())
-    names = {one.name for text in only for one in _find(every, text)}
-    chosen = [one for one in every if one.name in names] if only else every
-
-    if not chosen:
+    found = {text: _find(every, text) for text in only}
+    unknown = [text for text in only if not found[text]]
+    if unknown or not every:
         groups = ", ".join(sorted({one.group for one in every} - {""})) or "none"
         raise cases.CaseError(
-            f"no case is of {' or '.join(only)}: groups are {groups}; --list names all cases"
+            f"no case is of {' or '.join(unknown)}: groups are {groups}; --list names all cases"
         )
+
+    names = {one.name for each in found.values() for one in each}
+    chosen = [one for one in every if one.name in names] if only else every
     for one in chosen:
         _assert_tolerance(one)
     return chosen

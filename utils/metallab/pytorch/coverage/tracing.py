@@ -118,7 +118,8 @@ def _trace(
         except (Exception, Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
             failure = error
             not_followed = str(explain(error))
-            problem = getattr(error, "problem", None)
+            # the first way that ended knows it from a trace of the whole; a later one may end before it
+            problem = problem or getattr(error, "problem", None)
             continue
 
         if problem is not None:
