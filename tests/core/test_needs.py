@@ -106,6 +106,24 @@ def test_a_linux_with_apt_is_told_what_calls_it(no_tools, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("system", "machine", "word"),
+    [
+        pytest.param("linux", "x86_64", "g++", id="what-can-be-installed"),
+        pytest.param("linux", "aarch64", "x86-64", id="what-cannot"),
+        pytest.param("darwin", "arm64", "GPU", id="a-mac"),
+    ],
+)
+def test_who_lacks_an_apple_gpu_is_told_what_would_simulate_one(monkeypatch, system, machine, word):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+
+    name = needs._name_apple_gpu()
+
+    assert word in name
+    assert ("simulate" in name) == (system == "linux")
+
+
+@pytest.mark.parametrize(
     ("machine", "can_be_had"), [("x86_64", True), ("aarch64", False)], ids=["Intel", "ARM"]
 )
 def test_no_compiler_gives_a_linux_on_arm_the_simulated_gpu(

@@ -373,6 +373,35 @@ def test_the_console_says_how_to_fix_what_was_not_run(lenient):
     assert "  to fix it: buy it" in lenient.printed.splitlines()
 
 
+def test_the_table_counts_no_cell_as_run_that_was_not(lenient):
+    (row,) = (line for line in lenient.printed.splitlines() if " 3/5 " in line)
+
+    assert "01_lacking" in row
+
+
+def test_the_console_names_what_many_cells_lack_once(capsys):
+    gaps = [{"where": f"cell {number}", "what": "no g++", "fix": "buy it"} for number in (3, 5)]
+
+    cli.print_table([runner.NotebookResult("01_a", not_run=gaps)], Path("out"), 1)
+
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in printed if "no g++" in line or "cell " in line] == [
+        *("no g++:", "cell 3", "cell 5"),
+    ]
+
+
+def test_a_line_of_progress_ends_with_a_word():
+    line = cli.line_of(runner.NotebookResult("01_a", reason="word " * 50))
+
+    assert line.endswith(" word ...")
+
+
+def test_a_line_of_progress_says_of_an_incomplete_page_how_to_fix_it():
+    result = runner.NotebookResult("01_a", status="incomplete", cells=5, executed=5, not_run=GAPS)
+
+    assert cli.line_of(result).endswith("3 of 5 cells ran; to fix it: buy it, install Xcode")
+
+
 def test_the_last_line_counts_incomplete_pages_and_says_how_to_be_strict(lenient):
     last = lenient.printed.splitlines()[-1]
     assert last.startswith("1 page is incomplete")

@@ -739,6 +739,22 @@ def test_has_exercises_each_with_a_solution_and_a_wrong_answer_to_try(path):
     assert set(solutions) == set(wrong_answers(path))
 
 
+MANY = 3
+"""Pages with more exercises than this have those in the teacher's guide that a class stumbles over."""
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_the_teacher_s_guide_says_of_each_exercise_what_goes_wrong(path):
+    guide = (paths.ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
+    (paragraph,) = re.findall(rf"^\*\*{path.stem[:2]}\.\*\* (?:.+\n)+", guide, re.MULTILINE)
+    cells = code_cells(path)
+    count = sum("exercise" in cell.metadata.get("tags", []) for cell in cells)
+
+    wanted = [f"*{number}:*" for number in range(1, count + 1)] if count <= MANY else []
+    missing = [each for each in wanted if each not in paragraph]
+    assert missing == [], f"docs/teaching.md, Lesson by lesson, {path.stem[:2]}: {missing}"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_the_device_that_a_page_is_tested_on_is_one_that_is_known(path):
     assert read_page(path).metadata.metallab.get("tested_on", "best") == "best"

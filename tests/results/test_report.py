@@ -283,6 +283,14 @@ def test_the_head_says_how_many_pages_are_incomplete_and_what_would_fix_them(inc
     assert "Incomplete (make packages): 01." in text_of(incomplete.select_one(".trust.doubted"))
 
 
+def test_the_report_counts_no_cell_as_run_that_was_not(incomplete):
+    section = incomplete.find(attrs={"aria-label": "How each notebook went"})
+    row, whole = section.tbody.find_all("tr")
+
+    assert "3 of 4" in text_of(row)
+    assert "4 of 4" in text_of(whole)
+
+
 def test_the_card_of_an_incomplete_page_leads_to_what_would_fix_it(incomplete):
     card, passed = incomplete.find(id="notebooks").find_all("article")
     why = incomplete.find(id="why-01_a")

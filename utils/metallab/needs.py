@@ -258,6 +258,15 @@ def _has_apple_gpu() -> bool:
     return here == preload.SYSTEM and shutil.which("g++") is not None
 
 
+def _name_apple_gpu() -> str:
+    """Return the name of an Apple GPU, and what this machine lacks that it can be simulated with."""
+    if sys.platform == "darwin":
+        return "an Apple GPU"
+    if platform.machine() != "x86_64":
+        return "an Apple GPU, or Linux on x86-64 to simulate one"
+    return "an Apple GPU, or g++ to build the simulated one"
+
+
 def _fix_apple_gpu() -> str:
     """Return how to get an Apple GPU, be it simulated."""
     if sys.platform == "darwin":
@@ -339,7 +348,7 @@ def _why_no_mlx() -> str:
 
 
 TOOLS = {
-    "apple-gpu": Tool("an Apple GPU, be it simulated", _has_apple_gpu, _fix_apple_gpu),
+    "apple-gpu": Tool(_name_apple_gpu(), _has_apple_gpu, _fix_apple_gpu),
     "shader-compiler": Tool("a compiler for Metal's language", _has_shader_compiler, lambda: SETUP),
     "c++": Tool("a C++ compiler", has_compiler, functools.partial(_packages, "g++")),
     "objective-c++": Tool(

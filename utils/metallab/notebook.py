@@ -199,6 +199,28 @@ def _describe_gap(gap: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**told, "optional": True} if gap.get("optional") else told
 
 
+def group_gaps(gaps: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return where each thing was not run: the cells by what they say, since many cells may lack one tool."""
+    cells: dict[str, list[str]] = {}
+    for gap in gaps:
+        cells.setdefault(str(gap["what"]), []).append(str(gap["where"]))
+    return cells
+
+
+def count_whole_cells(executed: int, gaps: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many cells ran and left nothing out.
+
+    Parameters
+    ----------
+    executed
+        How many cells were executed. One that lacks its tool is among them: it was executed, and said so.
+    gaps
+        What the page did not run (`not_run`). If it was not run at all, its first cell says so for all.
+    """
+    left_out = {gap["where"] for gap in gaps}
+    return max(executed - len(left_out), 0)
+
+
 def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
     """Return the last line of a run: how many of its pages are incomplete. Empty if none is.
 

@@ -153,7 +153,7 @@ def make(name: str) -> list[str]:
     return [
         f"write {paths.shorten(file)}, and what it says of itself in metadata.metallab.course; then make course",
         f"in {paths.shorten(module)} what each exercise asks, and its hint",
-        "in docs/teaching.md what is to be written, and a question in docs/quiz.md",
+        "the page's paragraph in docs/teaching.md, and a question in docs/quiz.md if the page is on a path there",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]
 

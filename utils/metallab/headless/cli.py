@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ from metallab.headless.runner import (
     make_job,
     resolve_device,
 )
-from metallab.notebook import closing_line
+from metallab.notebook import closing_line, group_gaps
 from metallab.outcomes import STATUSES
 from metallab.paths import shorten
 
@@ -330,17 +331,24 @@ def run_job(
     return result
 
 
+LONGEST_REASON = 100
+"""Of a notebook's line of progress, in characters; all of it stands below the closing table."""
+
+
 def line_of(result: NotebookResult) -> str:
     """Return a notebook's line of progress."""
-    reason = " ".join(result.reason.split())
-    return f"{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {reason[:100]}".rstrip()
+    reason = textwrap.shorten(result.reason, LONGEST_REASON, placeholder=" ...")
+    if result.status == "incomplete":
+        fixes = ", ".join(dict.fromkeys(gap["fix"] for gap in result.not_run))
+        reason = f"{result.whole_cells} of {result.cells} cells ran; to fix it: {fixes}"
+    return f"{result.status:<11}{result.name:<42}{result.seconds:>8.1f} s  {reason}".rstrip()
 
 
 def print_table(results: Sequence[NotebookResult], folder: Path, seconds: float) -> None:
     """Print the closing table, each failure, what was skipped and why, and what did not run for lack of a tool."""
     say(f"\n{'notebook':<42}{'status':<11}{'time':>10}{'cells':>10}{'peak memory':>14}")
     for result in results:
-        cells = f"{result.executed}/{result.cells}"
+        cells = f"{result.whole_cells}/{result.cells}"
         memory = f"{result.peak_rss_bytes / 2**20:.0f} MiB"
         say(f"{result.name:<42}{result.status:<11}{result.seconds:>8.1f} s{cells:>10}{memory:>14}")
 
@@ -371,7 +379,10 @@ def _print_failure(result: NotebookResult, folder: Path) -> None:
 def _print_gaps(result: NotebookResult) -> None:
     """Print which cells of a notebook did not run for lack of a tool, and how to get it."""
     say(f"\n{result.name} is incomplete. Not run:")
-    for gap in result.not_run:
-        say(f"  {gap['where']}: {gap['what']}")
+    for what, cells in group_gaps(result.not_run).items():
+        if len(cells) == 1:
+            say(f"  {cells[0]}: {what}")
+        else:
+            say("\n    ".join([f"  {what}:", *cells]))
     for fix in dict.fromkeys(gap["fix"] for gap in result.not_run):
         say(f"  to fix it: {fix}")

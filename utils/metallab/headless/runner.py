@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from metallab import isolated, paths
-from metallab.notebook import Failure, save, show_failure
+from metallab.notebook import Failure, count_whole_cells, group_gaps, save, show_failure
 from metallab.outcomes import Status
 from metallab.processes import describe_exit, find_process, kill_family, last_words, resident_bytes
 
@@ -75,7 +75,7 @@ class NotebookResult:
     cells: int = 0
     """Code cells that are not blank."""
     executed: int = 0
-    """How many of them ended, with or without an error."""
+    """How many of them ended, with or without an error, or with what they lack (`not_run`)."""
     peak_rss_bytes: int = 0
     """Peak resident memory of the kernel and its children."""
     not_run: list[dict[str, Any]] = field(default_factory=list)
@@ -97,9 +97,15 @@ class NotebookResult:
         """The cells that did not run and how to fix it, in one line."""
         if not self.not_run:
             return ""
-        parts = "; ".join(f"{gap['where']}: {gap['what']}" for gap in self.not_run)
+        cells = group_gaps(self.not_run)
+        parts = "; ".join(f"{', '.join(where)}: {what}" for what, where in cells.items())
         fixes = ", ".join(dict.fromkeys(gap["fix"] for gap in self.not_run))
         return f"not run: {parts}. To fix it: {fixes}"
+
+    @property
+    def whole_cells(self) -> int:
+        """How many cells ran and left nothing out."""
+        return count_whole_cells(self.executed, self.not_run)
 
     @property
     def lacks_required(self) -> bool:

@@ -22,7 +22,13 @@ from urllib.parse import quote
 import msgspec
 
 from metallab import machine, needs, paths, redact, timing, units, wording
-from metallab.notebook import Expectation, closing_line, expectations, without_colours
+from metallab.notebook import (
+    Expectation,
+    closing_line,
+    count_whole_cells,
+    expectations,
+    without_colours,
+)
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
 from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
@@ -69,6 +75,11 @@ class Notebook:
     """Of a stored page: whether its headline is that the machine was busy or drifted."""
     withheld: int = 0
     """Of a stored page: how many of its speed-ups are withheld for that reason."""
+
+    @property
+    def whole_cells(self) -> int | None:
+        """How many cells ran and left nothing out; None if the run did not tell."""
+        return None if self.executed is None else count_whole_cells(self.executed, self.not_run)
 
     @property
     def number(self) -> str:
