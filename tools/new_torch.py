@@ -249,11 +249,12 @@ def main(given: Sequence[str] | None = None, root: Path = paths.ROOT) -> int:
         print(f"new_torch: {error}", file=sys.stderr)
         return 2
 
-    # in a dry run the lines that would change are still there
+    # in a dry run the lines that would change are still there; one that names both is about neither alone
     left = [
         each
         for each in found
-        if each.file not in changed or each.line in changed[each.file].splitlines()
+        if new.torch not in each.line
+        and (each.file not in changed or each.line in changed[each.file].splitlines())
     ]
     print("Changed:" if is_to_write else "Would change:")
     for change in CHANGES:

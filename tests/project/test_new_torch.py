@@ -89,6 +89,11 @@ def test_lines_about_the_newest_release_come_first(line, is_about_newest):
     assert new_torch.is_about_newest(mention, OLD) == is_about_newest
 
 
+def test_the_list_that_the_release_joined_is_not_left_to_a_person(checkout, capsys):
+    assert new_torch.main(ASKED, checkout) == 0
+    assert "TESTED_TORCH = (" not in capsys.readouterr().out
+
+
 def test_a_dry_run_prints_the_same_and_changes_nothing(checkout, capsys):
     assert new_torch.main([*ASKED, "--dry-run"], checkout) == 0
 
