@@ -37,14 +37,15 @@ from packaging.version import Version
 
 from metallab import paths
 from metalsim import operators
+from metalsim.device import TESTED_TORCH
 from metalsim.graph import mpsgraph
 from metalsim.refusals import detours, rules
 
 MACOS = (15, 0)
 PYTHONS = ("3.11.0", "3.11.15", "3.12.12")
 WHEELS = paths.BUILD / "check-mac" / "wheels"
-TORCHES = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
-"""The versions of PyTorch that ``--torch all`` stands for: the last of each that the simulated GPU knows."""
+TORCHES = TESTED_TORCH
+"""The versions of PyTorch that ``--torch all`` stands for."""
 LIBRARIES = {
     "torch": ("torch/lib/libtorch_cpu.dylib",),
     "torchvision": ("torchvision/_C_stable.so", "torchvision/_C.so"),  # the second before 0.29

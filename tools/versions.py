@@ -261,7 +261,13 @@ def main(given: list[str] | None = None) -> int:
     )
     wish = parser.parse_args(given)
 
-    listed, newest = current_rows(), load_newest()
+    try:
+        listed = current_rows()
+    except ValueError as why:
+        print(f"The table was not written: {why}", file=sys.stderr)
+        return 2
+
+    newest = load_newest()
     known = list(dict.fromkeys(each.package for each in listed))
     named: list[str] = [canonicalize_name(name) for name in wish.package]
     wanted = [] if wish.offline else named or known

@@ -13,11 +13,11 @@ import torchvision  # noqa: F401  # whose operators are looked at
 from releases import is_followed
 
 from metalsim import operators, refusals
-from metalsim.device import TESTED_TORCH
+from metalsim.device import TESTED_TORCH, TORCH
 from metalsim.refusals import detours, left_on_cpu, rules, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-NEWEST = "2.15.0"
+NEWEST = TORCH
 """Whose words most tests here are about, whichever PyTorch is installed."""
 
 
@@ -149,9 +149,8 @@ def test_a_kernel_that_is_not_deterministic_has_a_name(case_id):
 @pytest.mark.parametrize("case_id", ALERTS)
 def test_a_kernel_asks_from_its_version_on(case_id):
     call, _, since = ALERTS[case_id]
-    versions_of_torch = ("2.11.0", "2.12.0", "2.13.0", "2.14.1", "2.15.0")
-    told = [version for version in versions_of_torch if refusals.alert(*call, version=version)]
-    assert told == [version for version in versions_of_torch if version >= since]
+    told = [version for version in TESTED_TORCH if refusals.alert(*call, version=version)]
+    assert told == list(TESTED_TORCH[TESTED_TORCH.index(since) :])
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,16 @@ def test_each_release_has_its_row_where_versions_are_told(path):
     assert tuple(rows) == TESTED_TORCH
 
 
+@pytest.mark.parametrize("path", VERSION_TABLES, ids=named)
+def test_each_release_says_which_pythons_have_it_and_which_were_tested(path):
+    """tools/new_torch.py writes a row that a person fills in."""
+    text = path.read_text(encoding="utf-8")
+    cells = re.findall(r"^\| \d+\.\d+\.\d+ \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    pythons = re.compile(r"3\.\d+( to 3\.\d+|(, 3\.\d+)*)")
+
+    assert [row for row in cells if not all(map(pythons.fullmatch, row))] == []
+
+
 def test_the_tables_of_releases_agree():
     row = re.compile(r"^\| \d+\.\d+\.\d+ \|.*$", re.MULTILINE)
 

@@ -71,6 +71,14 @@ def checkout(monkeypatch, tmp_path):
     return tmp_path
 
 
+def test_a_lock_without_what_is_pinned_is_named_with_what_to_do(checkout, capsys):
+    (checkout / "lock.txt").write_text("pyperf==2.11.0 \\\n")
+
+    assert versions.main(["--offline"]) == 2
+
+    assert "no lock has jax==0.4.34: run make lock" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- of this checkout
 
 
