@@ -722,6 +722,7 @@ def test_what_cannot_leave_the_device_raises(case):
     assert words in text, text
 
 
+@since("2.13", "sharing that leaves a device's memory where it is")
 @plain
 def test_a_storage_that_is_shared_stays_on_the_device():
     x = torch.arange(10.0).to("mps")
