@@ -6,6 +6,7 @@ clone's sources. `commands.toml` is the list, with the status that each command 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -97,6 +98,26 @@ def test_the_list_names_no_command_twice():
 )
 def test_commands_are_found(text, commands):
     assert list(documented_commands.printed(text)) == commands
+
+
+@pytest.mark.parametrize("page", documented_commands.PAGES)
+def test_lines_to_paste_have_no_comments(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert documented_commands.commented(text) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(paths.ROOT.glob("notebooks/[0-9]*.ipynb")), ids=lambda p: p.stem
+)
+def test_lines_to_paste_of_a_page_have_no_comments(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert documented_commands.commented(text) == []
+
+
+def test_a_comment_behind_a_command_is_found():
+    block = "```sh\nmake lab  # all of it\nprintf '# group\\nada\\n'\n```"
+    assert documented_commands.commented(block) == ["make lab  # all of it"]
 
 
 # ---------------------------------------------------------------- the clone

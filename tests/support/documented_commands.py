@@ -93,17 +93,34 @@ def printed(text: str) -> Iterator[str]:
                 yield command
 
 
+def commented(text: str) -> list[str]:
+    """Return the commands of blocks that have a comment: zsh, a Mac's shell, takes it for words of the command."""
+    return [
+        command
+        for token in MarkdownIt("commonmark").parse(text)
+        if token.type == "fence" and token.info.strip() == "sh"
+        for command in _whole_lines(token.content)
+        if shlex.split(command, comments=True) != shlex.split(command)
+    ]
+
+
 def _lines(block: str) -> Iterator[str]:
-    """Yield the commands of a block: lines, those joined that a backslash or an open quotation mark joins."""
+    """Yield the commands of a block, without their comments."""
+    for line in _whole_lines(block):
+        if shlex.split(line, comments=True):
+            yield _without_comment(line)
+
+
+def _whole_lines(block: str) -> Iterator[str]:
+    """Yield the lines of a block as they stand, those joined that a backslash or an open quotation mark joins."""
     begun = ""
     for line in block.replace("\\\n", " ").splitlines():
         begun = f"{begun}\n{line}" if begun else line
         try:
-            words = shlex.split(begun, comments=True)
+            shlex.split(begun, comments=True)
         except ValueError:  # a quotation mark is open
             continue
-        if words:
-            yield _without_comment(begun)
+        yield begun
         begun = ""
 
 

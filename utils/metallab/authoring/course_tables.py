@@ -49,7 +49,8 @@ def render_readme(text: str, pages: Sequence[Page]) -> str:
     The links to executed pages stay as they are: `make show` chooses them, with `link_copies`.
     """
     copies = dict(_COPY.findall(text))
-    parts = []
+    hours = round(sum(page.minutes for page in pages) / 60)
+    parts = [f"All {len(pages)} pages with their exercises take about {hours} hours."]
 
     for part, members in course.group(pages):
         rows = [_render_row(page, copies.get(page.file)) for page in members]

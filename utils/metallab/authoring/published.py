@@ -131,14 +131,24 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
         _describe_reading(addresses),
         _describe_trying(addresses),
         f"All {pages} pages on your machine, by the two lines below: 1 GB to download on a Mac, 4 GB on Linux. "
-        "(Page 42 wants one line more.)",
+        "(Page 42 wants `make setup COREAI=1` before.)",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
-    return "\n".join([*table, "", *describe_lines_to_paste(addresses)])
+    lines = describe_lines_to_paste(addresses)
+    if addresses is None:
+        lines = [
+            "Type `ADDRESS=` and the address that this page shows under *Code*; then paste:",
+            "",
+            *lines,
+        ]
+    return "\n".join([*table, "", *lines])
 
 
 def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
-    """Return the two lines that set the project up, as a block of code."""
+    """Return the two lines that set the project up, as a block of code.
+
+    No comment stands in them: a Mac's shell, zsh, takes one that is typed for words of the command.
+    """
     if addresses is None:
         # an empty address stops the line with what to do, and git is not asked for nothing
         clone = (
@@ -146,8 +156,7 @@ def describe_lines_to_paste(addresses: Addresses | None) -> list[str]:
         )
     else:
         clone = f"git clone {addresses.repository} metal-lab && cd metal-lab"
-    opened = "make lab  # sets up .venv once, then opens your copies of the pages in JupyterLab"
-    return ["```sh", clone, opened, "```"]
+    return ["```sh", clone, "make lab", "```"]
 
 
 def _describe_reading(addresses: Addresses | None) -> str:
@@ -161,13 +170,14 @@ def _describe_reading(addresses: Addresses | None) -> str:
 
 
 def _describe_trying(addresses: Addresses | None) -> str:
-    own = "two small packages, from a checkout, in [a Python of your own](docs/try_it.md) that has PyTorch"
     if addresses is None or not addresses.is_on_host:
         return (
-            f"{own[0].upper()}{own[1:]}, and [one of six pages](docs/try_it.md#which-pages) runs. "
+            "Install two small packages, from a checkout, into [a Python of your own](docs/try_it.md) that has "
+            "PyTorch; then [any of six pages](docs/try_it.md#which-pages) runs. "
             "In a browser: [Codespaces](docs/try_it.md#in-a-browser), not tried; Colab: not yet."
         )
     return (
         f"[The puzzles in Colab]({addresses.colab(FIRST_TO_TRY)}), everything in "
-        f"[Codespaces]({addresses.codespaces}), or {own}."
+        f"[Codespaces]({addresses.codespaces}), or two small packages, from a checkout, in "
+        "[a Python of your own](docs/try_it.md) that has PyTorch."
     )
