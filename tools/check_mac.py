@@ -407,7 +407,8 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     yield "memory pools are shared ones", private
 
     of_torch, of_torchvision = contents.symbols["torch"], contents.symbols["torchvision"]
-    yield "PyTorch's operators are as said", list(wrong_operators(of_torch, operators.table()))
+    said = {name: operators.status(f"aten::{name}") for name in operators.table()}
+    yield "PyTorch's operators are as said", list(wrong_operators(of_torch, said))
     wrong = list(wrong_torchvision_operators(of_torchvision, operators.TORCHVISION))
     yield "torchvision's are", wrong
     unknown = list(find_unknown_words(contents.strings, sorted(messages_of(version))))

@@ -192,6 +192,16 @@ def find_mentions(root: Path, old: Release) -> list[Mention]:
     return [Mention(file, int(number), line) for file, number, line in parts]
 
 
+def find_reasons(changed: Mapping[str, str], new: Release) -> list[Mention]:
+    """Return the new pins beside which a comment stands, such as why it is just this version: true of the old one."""
+    return [
+        Mention(file, number, line)
+        for file, text in changed.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.search(rf"=={re.escape(new.torch)}\b.*#", line)
+    ]
+
+
 def is_about_newest(mention: Mention, old: Release) -> bool:
     """Return whether a line names the release as the newest or the one that is followed, rather than a finding of it.
 
@@ -259,6 +269,9 @@ def main(given: Sequence[str] | None = None, root: Path = paths.ROOT) -> int:
     print("Changed:" if is_to_write else "Would change:")
     for change in CHANGES:
         print(f"    {change.file}: {change.what}")
+    print("\nReasons beside the new pins, for you to write anew: each was true of the old one.")
+    for mention in find_reasons(changed, new):
+        print(f"    {mention}")
     show(left, old)
     print(f"\nThen:\n{NEXT}")
     return 0

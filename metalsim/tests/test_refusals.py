@@ -31,8 +31,8 @@ def operators_with_a_kernel() -> set[str]:
     """Operators without their overloads, those of torchvision with its name."""
     native = {
         name.partition(".")[0]
-        for name, how in operators.table().items()
-        if how in ("native", "composite")
+        for name in operators.table()
+        if operators.has_kernel(f"aten::{name}")
     }
     return native | {f"torchvision::{name}" for name in operators.TORCHVISION}
 

@@ -104,7 +104,7 @@ def test_fallback_variable_computes(evidence):
     assert sum("fall back" in text for text in heard) == 1
 
 
-@pytest.mark.claim(used_in="metalsim.operators.FALLS_BACK_BY_ITSELF")
+@pytest.mark.claim(used_in="metalsim.operators.OTHERWISE")
 def test_one_operator_falls_back_by_itself(evidence):
     """embedding_renorm_ computes without the variable: PyTorch itself sends it to the CPU, and warns."""
     table, rows = torch.rand(5, 4), torch.tensor([1, 2])

@@ -499,3 +499,14 @@ def test_the_table_lists_what_is_not_installed(rows_of_unknown):
 
 def test_the_table_shows_that_no_gpu_was_found(rows_of_unknown):
     assert rows_of_unknown["GPU"] == "none found"
+
+
+def test_each_field_is_asked_for(monkeypatch):
+    told = {}
+
+    def note(**given):
+        told.update(given)
+
+    monkeypatch.setattr(machine, "Machine", note)
+    machine.describe()
+    assert set(told) == {field.name for field in dataclasses.fields(Machine)}

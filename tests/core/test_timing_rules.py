@@ -757,6 +757,15 @@ DOUBTS = [
 ]
 
 
+OF_VERSUS = {timing.Reason.ONLY_A, timing.Reason.ONLY_B, timing.Reason.NEITHER}
+WITH_TESTS_OF_THEIR_OWN = {timing.Reason.OUTPUTS_DIFFER, timing.Reason.DRIFTED}
+
+
+def test_each_reason_of_a_comparison_has_a_case():
+    reasons = {case.values[1] for case in DOUBTS} | WITH_TESTS_OF_THEIR_OWN
+    assert reasons == {*timing.Reason} - OF_VERSUS - {timing.Reason.OTHER}
+
+
 @pytest.mark.parametrize(("fields", "reason"), DOUBTS)
 def test_what_is_in_doubt_gets_a_reason_and_no_speed_up(doubt, fields, reason) -> None:
     answer = doubt(**fields).answers["b"]

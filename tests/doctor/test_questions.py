@@ -158,6 +158,10 @@ def test_no_two_questions_have_the_same_number():
     assert [question.number for question in ASKED] == [*range(1, len(ASKED) + 1)]
 
 
+def test_no_two_questions_are_asked_at_the_same_turn():
+    assert sorted(question.turn for question in ASKED) == [*range(1, len(ASKED) + 1)]
+
+
 def find_missing_places(question):
     """Yield each list by hand that does not have a question, and what it wants there."""
     if question.key not in RESULTS:

@@ -69,6 +69,15 @@ def test_a_row_is_added_and_none_renamed(changed, file):
     assert lines[place + 1].startswith(f"| {NEW.torch} | {new_torch.TO_FILL_IN} ")
 
 
+def test_a_pin_s_reason_is_named(checkout, capsys):
+    reason = "    torch==1.2.3,  # the first one that waits\n"
+    (found,) = new_torch.find_reasons({"a.toml": reason}, new_torch.Release("1.2.3", "0.1.0"))
+    assert (found.file, found.number) == ("a.toml", 1)
+
+    assert new_torch.main(ASKED, checkout) == 0
+    assert f'"torch=={NEW.torch}", ' in capsys.readouterr().out
+
+
 def test_what_was_found_with_the_old_release_stays_and_is_named(changed, capsys):
     new_torch.show(new_torch.find_mentions(changed, OLD), OLD)
     assert (changed / "finding.py").read_text() == FOUND

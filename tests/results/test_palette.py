@@ -14,6 +14,10 @@ LIGHT, DARK = [
 LEGIBLE = 4.5
 """The contrast that WCAG 2.2 asks of text (criterion 1.4.3)."""
 STYLES = sorted(paths.PALETTE.parent.rglob("*.css"))
+"""The book has a theme of its own, with names of its own."""
+ALL_STYLES = "".join(path.read_text(encoding="utf-8") for path in STYLES)
+OF_TEXT = sorted(set(re.findall(r"(?<![-\w])color: var\(--(\w+)\)", ALL_STYLES)))
+"""The colours that a style gives to text."""
 
 
 def luminance(colour: str) -> float:
@@ -36,13 +40,19 @@ def test_black_on_white_has_the_largest_contrast():
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("ground", ["paper", "card"])
-@pytest.mark.parametrize("text", ["ink", "faint", "link", "good", "bad", "even"])
+@pytest.mark.parametrize("text", OF_TEXT)
 def test_text_is_legible(palette, ground, text):
     assert contrast(palette[text], palette[ground]) >= LEGIBLE
 
 
 def test_light_and_dark_have_the_same_names():
     assert LIGHT.keys() == DARK.keys()
+
+
+@pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)
+def test_each_colour_that_a_style_uses_is_in_the_palette(path):
+    used = re.findall(r"var\(--(\w+)\)", path.read_text(encoding="utf-8"))
+    assert set(used) <= LIGHT.keys()
 
 
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)

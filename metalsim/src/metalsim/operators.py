@@ -10,16 +10,30 @@ import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from metalsim.refusals import versions
 
 Status = Literal["native", "composite", "falls back", "missing", "unknown"]
 """A kernel of its own; made of other operators; on the CPU by PyTorch's own decision; none; not PyTorch's own."""
 
-# Registered to fall back to the CPU in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm), as the macOS wheels of 2.11
-# to 2.15 have it: each with the last version that does, empty if all do.
-FALLS_BACK_BY_ITSELF = {"aten::embedding_renorm_": "", "aten::linalg_svd": "2.13"}
+
+class Otherwise(NamedTuple):
+    """What an operator is on a Mac, where PyTorch's table says something else."""
+
+    status: Status
+    until: str = ""
+    """The last version of PyTorch in which it is so; empty if it is so in all."""
+
+
+OTHERWISE = {
+    # registered to fall back in PyTorch itself (aten/src/ATen/mps/MPSFallback.mm), as the macOS wheels of 2.11 to 2.15
+    # have it
+    "aten::embedding_renorm_": Otherwise("falls back"),
+    "aten::linalg_svd": Otherwise("falls back", until="2.13"),
+}
+"""By operator, without its overload. A line ``"aten::trace": Otherwise("missing")`` takes a kernel away from a Mac."""
+
 # torchvision's Mac wheel registers these for MPS from its own sources (torchvision/csrc/ops/mps); all of its operators
 # have a CPU kernel, so what is not among them is missing on MPS.
 TORCHVISION = (
@@ -73,9 +87,9 @@ def status(operator: str) -> Status:
     """Return how an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
     namespace, _, name = operator.partition("::")
 
-    until = FALLS_BACK_BY_ITSELF.get(operator.split(".")[0])
-    if until is not None and versions.is_between(versions.find_installed(), "", until):
-        return "falls back"
+    otherwise = OTHERWISE.get(operator.split(".")[0])
+    if otherwise and versions.is_between(versions.find_installed(), "", otherwise.until):
+        return otherwise.status
 
     if namespace == "torchvision" and name.split(".")[0] in TORCHVISION:
         return "native"
