@@ -1,12 +1,20 @@
-"""Watching the dispatcher leaves PyTorch's compiler unloaded. (Tracing what was compiled: test_trace.py.)"""
+"""Watching the dispatcher leaves PyTorch's compiler unloaded, and names the reader's line, not that of a tool.
+
+(Tracing what was compiled: test_trace.py.)
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
+import metalsim
 from metallab import device, isolated
 from metallab.pytorch import trace
+from metallab.pytorch.dispatch import calling_line, raising_line
 
 LOOKS = """
 import sys
@@ -50,3 +58,26 @@ def test_an_unseen_node_belongs_to_the_module_that_ran():
     backward = [event for event in recorded.events[forward:] if event.kind != "view"]
     assert {event.module for event in backward if event.short == "mul"} == {"0"}
     assert "1" not in {event.module for event in backward}, "its one gradient needs no operator"
+
+
+# ---- whose line it is -----------------------------------------------------------------------------------------------
+
+
+def go_through_the_simulated_gpu(function):
+    """Call a function from a line of the simulated GPU's code, as a planted kernel calls the right one."""
+    file = Path(metalsim.__file__).with_name("planting.py")
+    names: dict = {}
+    exec(compile("def call(function):\n    return function()\n", str(file), "exec"), names)
+    return names["call"](function)
+
+
+def test_a_line_of_the_simulated_gpu_calls_no_operator():
+    line = go_through_the_simulated_gpu(calling_line)
+    assert Path(line.partition(":")[0]).name == "test_dispatch.py"
+
+
+def test_an_error_in_the_simulated_gpu_comes_from_the_line_that_called_it():
+    with pytest.raises(KeyError) as raised:
+        go_through_the_simulated_gpu({}.popitem)
+    line = raising_line(raised.value)
+    assert Path(line.partition(":")[0]).name == "test_dispatch.py"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -51,11 +51,27 @@ def watching(see: Callable[[Any, tuple, dict], Any]) -> TorchDispatchMode:
 
 
 BACKWARD = "the backward pass"
+
+
+def _list_folders(package: str) -> list[str]:
+    """Return the folders of a package's code, without importing it; none if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return []
+    return [folder + os.sep for folder in spec.submodule_search_locations or ()]
+
+
 INSIDE = (
-    os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parents[1]) + os.sep,
-    contextlib.__file__, importlib.__file__,
-)  # fmt: skip
-"""PyTorch's code and this package's, and what of Python's own they go through."""
+    os.path.dirname(torch.__file__) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
+    *_list_folders("metalsim"),
+    contextlib.__file__,
+    importlib.__file__,
+)
+"""PyTorch's code, this package's and the simulated GPU's, and what of Python's own they go through.
+
+A wrong kernel that is planted is the simulated GPU's code: what it calls is called by the line that met it.
+"""
 
 
 class CallingModules:
