@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib.util
+import linecache
 import os
 import sys
 import sysconfig
@@ -13,7 +15,7 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,7 @@ A wrong kernel that is planted is the simulated GPU's code: what it calls is cal
 
 
 class CallingModules:
-    """Which module an operator belongs to: while this is entered with ``with``, ask `innermost` of each.
+    """Which module and line an operator belongs to: entered with ``with``, ask `innermost` and `find_line` of each.
 
     In a backward pass autograd knows it: a node has the number of the operator whose gradient it is, and operators
     were counted as they ran. Each thread counts for itself, so a number that two threads have used belongs to nobody.
@@ -87,6 +89,8 @@ class CallingModules:
         """By thread, the modules that were entered, each with the backward pass that was under way."""
         self._paths: dict[int, dict[int, str]] = collections.defaultdict(dict)
         """By number and thread."""
+        self._lines: dict[int, dict[int, CallingLine]] = collections.defaultdict(dict)
+        """By number and thread, those that called an operator with a gradient."""
         self._noted: dict[int, int] = {}
         """The last number, by thread."""
         self._entered = contextlib.ExitStack()
@@ -109,15 +113,43 @@ class CallingModules:
         what is computed a second time there (checkpointing) the module that does it.
         """
         entered = self._at_work[threading.get_ident()]
-        task, path = entered[-1] if entered else (-1, "")
-        is_in_module = (
-            task == torch._C._current_graph_task_id()
-        )  # in the first forward pass or a second one
-        if not is_in_module:
+        path = entered[-1][1] if entered else ""
+        if self.is_in_backward():
             path = self._find_path_of_gradient()
 
         self._note(path)
         return path
+
+    def is_in_backward(self) -> bool:
+        """Return True while gradients are computed; False in a forward pass, also in a second one (checkpointing)."""
+        entered = self._at_work[threading.get_ident()]
+        task = entered[-1][0] if entered else -1
+        return bool(task != torch._C._current_graph_task_id())
+
+    def find_line(self, has_node: bool) -> CallingLine | None:
+        """Return the line that calls an operator; in a backward pass that of the operator whose gradient it computes.
+
+        Parameters
+        ----------
+        has_node
+            Whether the operator has a gradient, so that the last node of autograd is its own.
+
+        Returns
+        -------
+        CallingLine or None
+            None if there is no line outside of PyTorch and of this package, and in a backward pass if it is not known.
+        """
+        if self.is_in_backward():
+            node = torch._C._current_autograd_node()
+            lines = set() if node is None else set(self._lines[node._sequence_nr()].values())
+            return lines.pop() if len(lines) == 1 else None
+
+        line = find_calling_line()
+        if has_node and line is not None:
+            number = torch.autograd._get_sequence_nr() - 1
+            # the first one: an operator may call others, whose nodes have numbers of their own
+            self._lines[number].setdefault(threading.get_ident(), line)
+        return line
 
     def _find_path_of_gradient(self) -> str:
         """Return the module of the operator whose gradient is computed, or `BACKWARD` if that is not known."""
@@ -162,6 +194,52 @@ def below_root(path: str) -> str:
     return path if path == BACKWARD else path.partition(".")[2]
 
 
+@dataclass(frozen=True)
+class CallingLine:
+    """A line outside of PyTorch and of this package that calls an operator."""
+
+    file: str
+    """As Python has it, such as ``train.py`` of a script that was started by this name."""
+    number: int
+    own: CallingLine | None = None
+    """The innermost line of the reader's own code, where this one belongs to an installed package; else None."""
+
+    @property
+    def source(self) -> str:
+        """What stands in the line; empty if its file cannot be read."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return _line(self.file, self.number)
+
+
+def find_calling_line(until: str = "") -> CallingLine | None:
+    """Return the innermost line that runs outside of PyTorch and of this package; None if there is none.
+
+    Parameters
+    ----------
+    until
+        The name of a function: its callers are not asked.
+    """
+    lines = _list_calling_lines(until)
+    innermost = next(lines, None)
+    if innermost is None or not find_package(innermost[0]):
+        return CallingLine(*innermost) if innermost else None
+
+    own = next((line for line in lines if not find_package(line[0])), None)
+    return CallingLine(*innermost, own=CallingLine(*own) if own else None)
+
+
+def _list_calling_lines(until: str) -> Iterator[tuple[str, int]]:
+    """Yield file and number of the lines that run outside of PyTorch and of this package, the innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != until:
+        name = frame.f_code.co_filename
+        if not name.startswith((*INSIDE, "<frozen")):
+            yield name, frame.f_lineno
+        frame = frame.f_back
+
+
 def calling_line(until: str = "") -> str:
     """Return the innermost line that runs outside of PyTorch and of this package; empty if there is none.
 
@@ -175,13 +253,7 @@ def calling_line(until: str = "") -> str:
     str
         ``file:number``.
     """
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != until:
-        name = frame.f_code.co_filename
-        if not name.startswith((*INSIDE, "<frozen")):
-            return _line(name, frame.f_lineno)
-        frame = frame.f_back
-    return ""
+    return str(find_calling_line(until) or "")
 
 
 @dataclass(frozen=True)
@@ -246,6 +318,7 @@ def raising_line(error: BaseException) -> str:
     return ""
 
 
+@functools.cache
 def find_package(file: str | Path) -> str:
     """Return the installed package, or part of Python's own library, to which a file belongs; empty if to none."""
     names = ("purelib", "platlib", "stdlib", "platstdlib")

@@ -4,7 +4,7 @@
 
     with trace.record(on=lab) as recorded:
         model(inputs)
-    recorded                            # a sentence and a table, the longest first
+    recorded                            # a sentence, the lines that copy or fall back, a table of all operators
     recorded.timeline()                 # a lane each for the accelerator, for copies and for the CPU
     recorded.save_chrome("trace.json")  # for ui.perfetto.dev or chrome://tracing
 
@@ -31,6 +31,7 @@ import contextlib
 import html
 import json
 import os
+import textwrap
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +45,7 @@ from torch.utils._pytree import tree_leaves
 
 from metallab import simulation, units
 from metallab.device import PyTorchDevice
-from metallab.pytorch.dispatch import CallingModules, below_root, calling_line, watching
+from metallab.pytorch.dispatch import CallingModules, below_root, watching
 from metalsim import operators, refusals
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ COPIES = {
 }
 BETWEEN_MODULES = "; "
 """What stands between the modules that call an operator, in a row."""
+MOST_OF_A_LINE = 100
+"""So many characters of a line of code are shown."""
 MOST_SHAPES = 4
 """So many shapes of a call stand in a row: one ``cat`` may be given dozens."""
 COLUMNS = (
@@ -108,7 +111,14 @@ class Event:
     thread: int = 0
     """0 for the thread that recorded, other numbers for autograd's."""
     line: str = ""
-    """Of a copy or a fallback: ``file:number`` of the innermost calling line outside of PyTorch; empty in backward."""
+    """Of a copy or a fallback: ``file:number`` of the innermost calling line outside of PyTorch. In a backward pass
+    that of the operator whose gradient it computes; empty if unknown."""
+    source: str = ""
+    """What stands in that line."""
+    own_line: str = ""
+    """The innermost calling line of the reader's own code, where `line` is an installed package's; else empty."""
+    is_backward: bool = False
+    """Of a copy or a fallback: whether it computes a gradient."""
 
     @property
     def end(self) -> float:
@@ -137,6 +147,64 @@ class Event:
         if self.kind == "copy":
             return f"copy {self.direction.replace('to ', 'to the ')}"
         return f"operator on the {'CPU' if self.device == 'cpu' else 'accelerator'}"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What one line copies between CPU and accelerator in one direction, or leaves to the CPU."""
+
+    kind: EventKind
+    """A copy or a fallback."""
+    name: str
+    """The operator, short."""
+    direction: Direction
+    """Of a copy."""
+    inferred: bool
+    """True for fallbacks that were deduced."""
+    is_backward: bool
+    """Whether it happens where gradients are computed."""
+    calls: int
+    bytes: int
+    """Of all calls together, as of an `Event`."""
+
+    def __str__(self) -> str:
+        if self.kind == "copy":
+            noun = "copy" if self.calls == 1 else "copies"
+            what = f"{self.calls} {noun} {self.direction.replace('to ', 'to the ')}"
+        else:
+            noun = "fallback" if self.calls == 1 else "fallbacks"
+            what = f"{self.calls} {noun} to the CPU, {self.name}"
+        if self.inferred:
+            what += " (inferred)"
+        if self.is_backward:
+            what += ", in the backward pass"
+        return f"{what}: {units.size(self.bytes)}"
+
+
+@dataclass(frozen=True)
+class CrossingLine:
+    """A line with all that it copies between CPU and accelerator, or leaves to the CPU."""
+
+    line: str
+    """As `Event.line`; empty for what no line is known of."""
+    source: str
+    own_line: str
+    crossings: tuple[Crossing, ...]
+    """In the order in which they happened first."""
+
+    @property
+    def calls(self) -> int:
+        """How many copies and fallbacks there were."""
+        return sum(crossing.calls for crossing in self.crossings)
+
+    def __str__(self) -> str:
+        place = self.line or "a line that is not known"
+        if self.source:
+            place += f"  {textwrap.shorten(self.source, MOST_OF_A_LINE, placeholder=' ...')}"
+        lines = [place]
+        if self.own_line:
+            lines.append(f"    called from {self.own_line}")
+        return "\n".join([*lines, *(f"    {crossing}" for crossing in self.crossings)])
 
 
 @dataclass(repr=False)
@@ -212,12 +280,46 @@ class Trace:
             counted += f"; {units.size(crossed)} between CPU and {self.accelerator}"
         return counted
 
+    def list_crossing_lines(self) -> list[CrossingLine]:
+        """Return the lines that copy between CPU and accelerator or fall back to the CPU, the most frequent first."""
+        by_line: dict[tuple[str, str, str], list[Event]] = collections.defaultdict(list)
+        for event in self.having("copy", "fallback"):
+            by_line[event.line, event.source, event.own_line].append(event)
+
+        lines = [CrossingLine(*line, _count_crossings(events)) for line, events in by_line.items()]
+        return sorted(lines, key=lambda line: line.calls, reverse=True)
+
+    def describe_crossings(self, most: int | None = None) -> list[str]:
+        """Return the lines that copy or fall back, under a heading and an empty line, for `print`; none if none does.
+
+        Parameters
+        ----------
+        most
+            So many are told; by default all of them.
+        """
+        lines = self.list_crossing_lines()
+        if not lines:
+            return []
+
+        told = [
+            "",
+            f"Lines that copy between CPU and {self.accelerator}, or fall back to the CPU, the most frequent first "
+            "(what runs once, such as moving the model, may stay):",
+            *map(str, lines[:most]),
+        ]
+        if most is not None and len(lines) > most:
+            told.append(f"and {len(lines) - most} lines more")
+        return told
+
     def __repr__(self) -> str:
-        return f"{self}\n{self.table().to_string(index=False)}"
+        table = self.table().to_string(index=False)
+        return "\n".join([str(self), *self.describe_crossings(), "", table])
 
     def _repr_html_(self) -> str:
-        table = self.table().to_html(index=False, border=0, formatters={"bytes": units.size})
-        return f"<p>{html.escape(str(self))}</p>{table}"
+        shown = f"<p>{html.escape(str(self))}</p>"
+        if text := "\n".join(self.describe_crossings()):
+            shown += f"<pre>{html.escape(text)}</pre>"
+        return shown + self.table().to_html(index=False, border=0, formatters={"bytes": units.size})
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `table`, each as a dict."""
@@ -489,7 +591,13 @@ class _Recorder:
 
         is_on_a_mac = there == "mps" and not self.on.simulated
         kind, direction, inferred = call.kind(there, is_on_a_mac)
+        is_crossing = kind in ("copy", "fallback")
         tensors = call.given or call.made
+
+        # looked for at each operator, because the gradient of one that stays on the GPU may cross
+        calling = self.modules.find_line(has_node=call.has_node)
+        line = calling if is_crossing else None
+        own_line = line.own if line else None
         return Event(
             kind=kind,
             name=call.name,
@@ -503,7 +611,10 @@ class _Recorder:
             inferred=inferred,
             module=below_root(self.modules.innermost()),
             thread=self.threads.setdefault(threading.get_ident(), len(self.threads)),
-            line=calling_line() if kind in ("copy", "fallback") else "",
+            line=str(line or ""),
+            source=line.source if line else "",
+            own_line=str(own_line or ""),
+            is_backward=is_crossing and self.modules.is_in_backward(),
         )
 
 
@@ -519,6 +630,11 @@ class _Call:
         self.name: str = function.name()
         self.given, self.made = _list_tensors((args, kwargs)), _list_tensors(result)
         self.devices = {tensor.device.type for tensor in (*self.given, *self.made)}
+
+    @property
+    def has_node(self) -> bool:
+        """Whether autograd has made a node for it, for its gradient."""
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.given)
 
     def direction(self, accelerator: str) -> Direction:
         """Return the direction of a copy between the CPU and the accelerator, or ''."""
@@ -611,6 +727,30 @@ def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[T
         if free_from < end:
             left.append((free_from, end))
     return left
+
+
+def _count_crossings(events: Iterable[Event]) -> tuple[Crossing, ...]:
+    """Return what the copies and fallbacks of one line are, those of one kind counted together."""
+    alike: dict[tuple[object, ...], list[Event]] = collections.defaultdict(list)
+    for event in events:
+        # copies go by their direction, whichever operator makes them
+        name = "" if event.kind == "copy" else event.name
+        alike[event.kind, name, event.direction, event.inferred, event.is_backward].append(event)
+    return tuple(map(_to_crossing, alike.values()))
+
+
+def _to_crossing(events: Sequence[Event]) -> Crossing:
+    """Return what events of one line are that have their kind in common."""
+    first = events[0]
+    return Crossing(
+        kind=first.kind,
+        name=first.short,
+        direction=first.direction,
+        inferred=first.inferred,
+        is_backward=first.is_backward,
+        calls=len(events),
+        bytes=sum(event.bytes for event in events),
+    )
 
 
 def _sort_modules(events: Iterable[Event]) -> list[str]:

@@ -66,7 +66,10 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         help="whose work is waited for; the best by default",
     )
     parser.add_argument(
-        "--rows", type=int, default=20, help="of the table, the longest first (%(default)s)"
+        "--rows",
+        type=int,
+        default=20,
+        help="of the table, the longest first, and lines that copy or fall back, the most frequent first (%(default)s)",
     )
     parser.add_argument(
         "--chrome", type=Path, metavar="FILE.json", help="also a time line, for ui.perfetto.dev"
@@ -115,8 +118,10 @@ def _trace(given: argparse.Namespace, lab: Any) -> int:
         status = _run(given.script, given.arguments)
     sys.stdout.flush()
 
+    # copies and fallbacks come first, because they are what a reader mends first
     table = recorded.table()
-    print(recorded, table.head(given.rows).to_string(index=False), sep="\n")
+    print(recorded, *recorded.describe_crossings(given.rows), sep="\n")
+    print("", table.head(given.rows).to_string(index=False), sep="\n")
     left_out = len(table) - given.rows
     if left_out > 0:
         print(f"and {left_out} rows more, which --rows {len(table)} shows")
