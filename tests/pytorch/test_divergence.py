@@ -410,6 +410,23 @@ def test_another_value_where_the_cpu_has_infinity_is_wrong(value):
     find_replaced("exp", wrong, model, 9 * torch.randn(16, 8))
 
 
+def weighted_loss(dtype):
+    """A loss with class weights on the CPU, in a criterion."""
+    criterion = nn.CrossEntropyLoss(weight=torch.tensor([0.25, 0.75], dtype=dtype))
+    targets = torch.tensor([0, 1])
+    return lambda y: criterion(y, targets)
+
+
+@on_simulated.cases({"float32": torch.float32, "float64": torch.float64})
+def test_what_a_loss_has_around_it_is_on_the_device(dtype):
+    inputs = (torch.randn(2, 4),)
+    report = divergence.find(nn.Linear(4, 2), inputs, weighted_loss(dtype), on=device.pick())
+
+    assert report.kind == "agrees"
+    assert report.is_loss_narrowed == (dtype == torch.float64)
+    assert len(report.layers) == 1
+
+
 @on_simulated
 def test_running_statistics_are_compared():
     def wrong(right, x, w, b, mean, var, *more):

@@ -8,6 +8,7 @@ from torch import nn
 
 from metallab import device
 from metallab.pytorch import divergence
+from metallab.pytorch.copies import narrow_tensors
 
 MODEL = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 
@@ -92,3 +93,60 @@ def test_a_loss_that_holds_the_model_holds_the_copy():
     # of the mean alone each row of the gradient is the same
     assert not torch.allclose(weight.grad[0], weight.grad[1])
     assert all(weight.grad is None for weight in model.parameters())
+
+
+# ---- what a loss has around it ---------------------------------------------------------------------------------------
+
+WEIGHT, TARGETS = torch.tensor([0.25, 0.75]), torch.tensor([0, 1])
+
+
+def loss_of_a_closure():
+    weight, targets = WEIGHT.clone(), TARGETS.clone()
+    return lambda output: nn.functional.cross_entropy(output, targets, weight=weight)
+
+
+def loss_of_a_criterion():
+    criterion = nn.CrossEntropyLoss(weight=WEIGHT.clone())
+    return lambda output: criterion(output, TARGETS)
+
+
+def loss_of_variables():
+    return lambda output: nn.functional.cross_entropy(output, TARGETS, weight=WEIGHT)
+
+
+class Trainer:
+    def __init__(self):
+        self.criterion = nn.CrossEntropyLoss(weight=WEIGHT.clone())
+
+    def loss(self, output):
+        return self.criterion(output, TARGETS)
+
+
+def loss_of_an_object():
+    return Trainer().loss
+
+
+@pytest.mark.parametrize(
+    "make", [loss_of_a_closure, loss_of_a_criterion, loss_of_variables, loss_of_an_object]
+)
+def test_what_a_loss_has_around_it_is_computed_in_float64_as_well(make):
+    report = divergence.find(MODEL, (torch.ones(2, 4),), make(), on=device.cpu())
+    assert report.layers_not_compared is None
+    assert len(report.layers) == 3
+
+
+def test_a_criterion_around_a_loss_stays_as_it_is():
+    criterion = Averaging()
+    divergence.find(MODEL, (torch.ones(2, 4),), lambda y: criterion(y), on=device.cpu())
+    assert criterion.average == 0
+
+
+def test_what_is_narrowed_for_an_apple_gpu_keeps_the_model_that_it_holds():
+    model = nn.Linear(4, 3)
+    loss = Regularized(model)
+    loss.register_buffer("target", torch.zeros((), dtype=torch.float64))
+    narrowed = narrow_tensors(loss, model)
+
+    assert narrowed.target.dtype == torch.float32
+    assert loss.target.dtype == torch.float64
+    assert narrowed.model is model

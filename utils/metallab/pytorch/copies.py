@@ -8,11 +8,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 ATOMIC = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 """What is shared by a value and its copy, as `copy.deepcopy` shares it (but for methods)."""
+NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+"""What stands for the dtypes that no Apple GPU has."""
 
 
 def copy_model(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
@@ -148,3 +151,110 @@ def tensors_in(value: Any) -> list[Tensor]:
 
     map_tensors(remember, value)
     return found
+
+
+def list_all_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in a value, however deep they lie, those of modules included.
+
+    `map_tensors` goes through a value to copy it. The copy is not used: both functions hand back what they are given,
+    and remember its tensors.
+    """
+    tensors: list[Tensor] = []
+
+    def remember(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    def remember_weights(module: nn.Module) -> nn.Module:
+        tensors.extend((*module.parameters(), *module.buffers()))
+        return module
+
+    map_tensors(remember, value, remember_weights)
+    return tensors
+
+
+def has_float64(value: Any) -> bool:
+    """Return True if a tensor in a value, of modules as well, has a dtype that no Apple GPU has."""
+    return any(tensor.dtype in NARROWED for tensor in list_all_tensors(value))
+
+
+# ---- a function with tensors around it -----------------------------------------------------------------------------
+
+
+def open_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, such as a loss, in whose surroundings `map_tensors` finds tensors, such as targets.
+
+    It goes through the arguments of a `functools.partial`, so what the function has around it become arguments: the
+    contents of its closure, those variables of its module that it names and that hold tensors, and the object whose
+    method it is. A function with none of them is returned as it is; what a function holds that this one calls is not
+    found.
+    """
+    if isinstance(function, types.MethodType):
+        return functools.partial(open_function(function.__func__), function.__self__)
+    if not isinstance(function, types.FunctionType):
+        return function
+
+    contents = [cell.cell_contents for cell in function.__closure__ or ()]
+    variables = {
+        name: function.__globals__[name]
+        for name in function.__code__.co_names
+        if _holds_tensors(function.__globals__.get(name))
+    }
+    if not contents and not variables:
+        return function
+    return functools.partial(_call_with_surroundings, function, contents, variables)
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Return True for a tensor, a module such as a criterion with weights, and a list, tuple or dict with one."""
+    if isinstance(value, list | tuple):
+        return any(map(_holds_tensors, value))
+    if isinstance(value, dict):
+        return any(map(_holds_tensors, value.values()))
+    return isinstance(value, Tensor | nn.Module)
+
+
+def _call_with_surroundings(
+    function: types.FunctionType,
+    contents: list[Any],
+    variables: dict[str, Any],
+    *arguments: Any,
+) -> Any:
+    """Call a function with another closure and other variables of its module, such as targets elsewhere."""
+    changed = types.FunctionType(
+        function.__code__,
+        # the module's own dict, unless something in it is another: a function may count its calls there
+        {**function.__globals__, **variables} if variables else function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        tuple(map(types.CellType, contents)),
+    )
+    changed.__kwdefaults__ = function.__kwdefaults__
+    return changed(*arguments)
+
+
+def narrow_tensors(function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
+    """Return a copy of a loss with float32 in place of float64 in what it holds, and complex64 of complex128.
+
+    Parameters
+    ----------
+    function
+        One that `open_function` has opened.
+    model
+        The model whose loss it is: where the loss holds it, the copy holds it as well.
+    """
+    copies: dict[int, Any] = {id(module): module for module in model.modules()}
+
+    def narrow(tensor: Tensor) -> Tensor:
+        if tensor.dtype not in NARROWED:
+            return tensor
+        narrowed = tensor.detach().to(NARROWED[tensor.dtype])
+        return narrowed.requires_grad_(tensor.requires_grad)
+
+    def narrow_module(module: nn.Module) -> nn.Module:
+        if not has_float64(module):
+            return module
+        return copy_model(module, copies)._apply(narrow)
+
+    narrowed: Callable[..., Any] = map_tensors(narrow, function, narrow_module)
+    return narrowed

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,16 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
+from metallab.pytorch.copies import (
+    NARROWED,
+    copy_model,
+    has_float64,
+    list_all_tensors,
+    map_tensors,
+    open_function,
+    tensors_in,
+)
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.divergence import backward, mean_square
 from metallab.pytorch.errors import NotAModel
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
-NARROWED = {torch.float64: torch.float32, torch.complex128: torch.complex64}
-"""What stands for the dtypes that no Apple GPU has."""
-
 Loss = Callable[[Any], Tensor]
 
 
@@ -115,8 +118,7 @@ class ModelUnderTest:
 
     def without_float64(self) -> ModelUnderTest:
         """Return a copy with float32 in place of float64, and complex64 of complex128; this one if it has neither."""
-        tensors = _all_tensors((self.model, self.loss, self.inputs, self.named))
-        if not {tensor.dtype for tensor in tensors} & NARROWED.keys():
+        if not has_float64((self.model, self.loss, self.inputs, self.named)):
             return self
         return self.cast(lambda tensor: tensor.to(NARROWED.get(tensor.dtype, tensor.dtype)))
 
@@ -236,74 +238,6 @@ def _count_rows(outputs: Any) -> list[int]:
     return [len(tensor) if tensor.dim() else 0 for tensor in tensors_in(outputs)]
 
 
-def _all_tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in a value, however deep they lie, those of modules included.
-
-    `map_tensors` goes through a value to copy it. The copy is not used: both functions hand back what they are given,
-    and remember its tensors.
-    """
-    tensors: list[Tensor] = []
-
-    def remember(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    def remember_weights(module: nn.Module) -> nn.Module:
-        tensors.extend((*module.parameters(), *module.buffers()))
-        return module
-
-    map_tensors(remember, value, remember_weights)
-    return tensors
-
-
-# ---- a loss with tensors around it ---------------------------------------------------------------------------------
-
-
-def _open_function(loss: Loss) -> Loss:
-    """Return a loss function in whose surroundings `map_tensors` finds tensors, such as targets.
-
-    It goes through the arguments of a `functools.partial`, so what the function has around it become arguments: the
-    contents of its closure, and those variables of its module that it names and that hold tensors. A loss with neither
-    is returned as it is; what a function holds that this one calls is not found.
-    """
-    if not isinstance(loss, types.FunctionType):
-        return loss
-    contents = [cell.cell_contents for cell in loss.__closure__ or ()]
-    variables = {
-        name: loss.__globals__[name]
-        for name in loss.__code__.co_names
-        if _holds_tensors(loss.__globals__.get(name))
-    }
-    if not contents and not variables:
-        return loss
-    return functools.partial(_call_with_surroundings, loss, contents, variables)
-
-
-def _holds_tensors(value: Any) -> bool:
-    """Return True for a tensor, a module such as a criterion with weights, and a list, tuple or dict with one."""
-    if isinstance(value, list | tuple):
-        return any(map(_holds_tensors, value))
-    if isinstance(value, dict):
-        return any(map(_holds_tensors, value.values()))
-    return isinstance(value, Tensor | nn.Module)
-
-
-def _call_with_surroundings(
-    loss: types.FunctionType, contents: list[Any], variables: dict[str, Any], outputs: Any
-) -> Tensor:
-    """Call a loss function with another closure and other variables of its module, such as targets elsewhere."""
-    function = types.FunctionType(
-        loss.__code__,
-        # the module's own dict, unless something in it is another: a function may count its calls there
-        {**loss.__globals__, **variables} if variables else loss.__globals__,
-        loss.__name__,
-        loss.__defaults__,
-        tuple(map(types.CellType, contents)),
-    )
-    function.__kwdefaults__ = loss.__kwdefaults__
-    return function(outputs)
-
-
 # ---- from a factory ------------------------------------------------------------------------------------------------
 
 
@@ -375,10 +309,10 @@ def as_model(result: Any, factory: str) -> ModelUnderTest:
     # A loss function is opened for `cast`, which changes the tensors around it, such as targets, with the model's.
     # Modules among them stay as they are here, since `map_tensors` leaves them alone.
     loss, plain, named = map_tensors(
-        _detach_if_result, (_open_function(loss or mean_square), plain, named)
+        _detach_if_result, (open_function(loss or mean_square), plain, named)
     )
 
-    weights = _all_tensors(model)
+    weights = list_all_tensors(model)
     _require_cpu(weights)
     if not tensors_in((plain, named)):
         raise NotAModel(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from metallab import units
 from metallab.device import PyTorchDevice
-from metallab.pytorch.copies import tensors_in
+from metallab.pytorch.copies import has_float64, narrow_tensors, open_function, tensors_in
 from metallab.pytorch.dispatch import explain
 from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.calls import is_floating
@@ -63,7 +63,9 @@ def find(
         A tuple or list of arguments, or a dict of those that have names.
     loss
         Takes the model's output and returns one number; by default the mean square of all floating outputs. It is
-        copied for each run, so that one that counts its calls begins anew.
+        copied for each run, so that one that counts its calls begins anew. What it has around it is moved and cast with
+        the model (`copies.open_function`): targets and criterions of its closure, of its module and of its object. On
+        an Apple GPU, which has no float64, that is float32 there.
     optimizer
         Such as ``torch.optim.AdamW``: is given the copy's parameters and takes one step, which is compared as well.
     on
@@ -109,10 +111,15 @@ def find(
         )
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
-    run = TrainingRun(model, inputs, loss or mean_square, optimizer)
+    opened = open_function(loss or mean_square)
+    is_narrowed = on.kind == "mps" and has_float64(opened)
+    if is_narrowed:
+        opened = narrow_tensors(opened, model)
+    run = TrainingRun(model, inputs, opened, optimizer)
     with StatusLine() as line:
         search = Search(on, seconds, line, runs=1 + len(WITHOUT_GRADIENTS))
         report, on_device = _compare_all_runs(search, run, record=layers)
+        report = dataclasses.replace(report, is_loss_narrowed=is_narrowed)
         line.ending = wording.search_time(line.seconds)
         if not layers or report.raised is not None:
             return report

@@ -45,7 +45,8 @@ class TrainingRun:
     """What is computed on each device: a forward pass, a backward pass and a step.
 
     Model, inputs and loss are copied for each run, so that all runs begin alike: a model may keep statistics, and a
-    loss may count its calls or keep an average. What a function has in a closure is not copied.
+    loss may count its calls or keep an average. What a function has around it is copied if it was opened
+    (`copies.open_function`).
     """
 
     model: nn.Module

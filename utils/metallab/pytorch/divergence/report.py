@@ -173,6 +173,8 @@ class Report:
     """How the model was run."""
     raised: str | None = None
     """What the model raises on the device as it was given, not on the CPU; a wrong call before it may be the cause."""
+    is_loss_narrowed: bool = False
+    """Whether the loss has float64 around it, which no Apple GPU has, so that float32 stood in its place."""
     repeated: int = 0
     """Calls that were made again with other numbers, and compared: what was right once may be wrong later."""
     repeated_kinds: int = 0

@@ -140,6 +140,8 @@ PHRASES = {
     "raised": "On {device} the model raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
     "of operators agree with the CPU in float64.",
     "raises later": "then the model raises {error}",
+    "narrowed": "the loss has float64 around it, which no Apple GPU has: float32 stood in its place; in a program of "
+    "yours write .float()",
     "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
     "origin of NaN": " Its infinity comes from {infinity}.",
     "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
@@ -432,6 +434,8 @@ def _rows_of_runs(report: Report) -> list[tuple[str, str]]:
     if report.divergent_call is None:
         phrase = PHRASES["repeated" if report.repeated else "once"]
         rows.append(("again", phrase.format(calls=report.repeated, kinds=report.repeated_kinds)))
+    if report.is_loss_narrowed:
+        rows.append(("float64", PHRASES["narrowed"]))
     if report.known:
         rows.append(("compared before", PHRASES["known"].format(known=report.known)))
     if len(report.modes) > 1:
