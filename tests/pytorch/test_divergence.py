@@ -427,6 +427,27 @@ def test_what_a_loss_has_around_it_is_on_the_device(dtype):
     assert len(report.layers) == 1
 
 
+def loss_with_another_function():
+    """A loss that calls another function, behind which a tensor stays on the CPU."""
+    weight = torch.ones(2)
+
+    def weigh(y):
+        return (weight * y).square()
+
+    return lambda y: weigh(y).mean()
+
+
+@on_simulated
+def test_of_a_loss_that_raises_there_it_is_told_what_to_do():
+    report = divergence.find(
+        nn.Linear(4, 2), (torch.randn(2, 4),), loss_with_another_function(), on=device.pick()
+    )
+    assert report.kind == "raised"
+    assert report.is_raised_by_loss
+    assert "in the loss, at" in report.raised
+    assert "what to do" in dict(wording.rows(report))
+
+
 @on_simulated
 def test_running_statistics_are_compared():
     def wrong(right, x, w, b, mean, var, *more):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from metallab.pytorch.model import ModelUnderTest, as_model
+from metallab.pytorch.dispatch import explain
+from metallab.pytorch.model import Function, ModelUnderTest, as_model
 
 
 def make_penalized() -> ModelUnderTest:
@@ -100,3 +101,41 @@ def test_a_loss_without_tensors_around_it_keeps_its_module():
     before = calls
     made.loss(made.model(*made.inputs))
     assert calls == before + 1
+
+
+# ---- a loss that raises ----------------------------------------------------------------------------------------------
+
+
+def raising_loss(output):
+    raise KeyError("words")
+
+
+class RaisingCriterion(nn.Module):
+    """A loss that is a module, so that a module is at work where it raises."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Function(raising_loss)
+
+    def forward(self, output):
+        return self.inner(output)
+
+
+@pytest.mark.parametrize("loss", [raising_loss, RaisingCriterion()], ids=["function", "module"])
+def test_what_a_loss_raises_is_told_as_the_loss_s_with_its_line(loss):
+    made = as_model((nn.Linear(4, 3), torch.ones(2, 4), loss), "tests:example")
+    with pytest.raises(KeyError) as raised:
+        made.value()
+    told = explain(raised.value)
+
+    assert told.is_of_loss
+    assert told.module == ""
+    assert int(told.line.rpartition(":")[2]) == raising_loss.__code__.co_firstlineno + 1
+    assert "in the loss" in str(told)
+
+
+def test_what_a_model_raises_is_not_told_as_the_loss_s():
+    made = as_model((nn.Linear(4, 3), torch.ones(2, 5), torch.sum), "tests:example")
+    with pytest.raises(RuntimeError) as raised:
+        made.value()
+    assert not explain(raised.value).is_of_loss

@@ -27,7 +27,7 @@ from metallab.doctor.worker import apple_gpu
 from metallab.outcomes import Status
 from metallab.pytorch import coverage
 from metallab.pytorch.copies import copy_model
-from metallab.pytorch.dispatch import BACKWARD, Raised, explain
+from metallab.pytorch.dispatch import BACKWARD, Raised, call_loss, explain
 from metallab.pytorch.model import ModelUnderTest
 
 
@@ -97,7 +97,8 @@ def _predict_tasks(
 
     def train(model: nn.Module, /, *inputs: Any, **named: Any) -> Tensor:
         loss = named.pop("the loss")
-        return loss(model(*inputs, **named))
+        value: Tensor = call_loss(loss, model(*inputs, **named))
+        return value
 
     def predict(function: Callable[..., Any], inputs: Any, named: Any, training: bool) -> Any:
         try:

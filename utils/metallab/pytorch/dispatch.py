@@ -256,6 +256,11 @@ def calling_line(until: str = "") -> str:
     return str(find_calling_line(until) or "")
 
 
+def call_loss(loss: Callable[[Any], Any], outputs: Any) -> Any:
+    """Return the loss of a model's outputs; by this function `explain` tells that it is the loss that raised."""
+    return loss(outputs)
+
+
 @dataclass(frozen=True)
 class Raised:
     """An exception; as text a line, ``KeyError: 'words' (in embed, at my_model.py:7)``."""
@@ -266,10 +271,14 @@ class Raised:
     """The innermost module that was at work, by its place in the model; empty for the model itself and elsewhere."""
     line: str
     """See `raising_line`."""
+    is_of_loss: bool = False
+    """Whether the loss raised it, and no module of the model."""
 
     def __str__(self) -> str:
         places = []
-        if self.module:
+        if self.is_of_loss:
+            places.append("in the loss")
+        elif self.module:
             places.append(f"in {self.module}")
         if self.line:
             places.append(f"at {self.line}")
@@ -282,7 +291,11 @@ def explain(error: BaseException) -> Raised:
     first_line = str(error).strip().partition("\n")[0]
     sentence = textwrap.shorten(first_line.partition(". ")[0].rstrip(".!"), 200)
     text = f"{kind}: {sentence}" if sentence else kind
-    return Raised(text, _find_raising_module(error), raising_line(error))
+
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_of_loss = call_loss.__code__ in codes
+    module = "" if is_of_loss else _find_raising_module(error)
+    return Raised(text, module, raising_line(error), is_of_loss)
 
 
 def _find_raising_module(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from metallab.pytorch.copies import (
     open_function,
     tensors_in,
 )
-from metallab.pytorch.dispatch import explain
+from metallab.pytorch.dispatch import call_loss, explain
 from metallab.pytorch.divergence import backward, mean_square
 from metallab.pytorch.errors import NotAModel
 
@@ -130,7 +130,8 @@ class ModelUnderTest:
 
     def value(self) -> Tensor:
         """Return the loss of the outputs."""
-        return self.loss(self.outputs())
+        value: Tensor = call_loss(self.loss, self.outputs())
+        return value
 
     def inference(self) -> Callable[[], Any]:
         """Return a function that computes the outputs of a copy without gradients, in evaluation mode.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from metallab import units
 from metallab.device import PyTorchDevice
 from metallab.pytorch.copies import has_float64, narrow_tensors, open_function, tensors_in
-from metallab.pytorch.dispatch import explain
+from metallab.pytorch.dispatch import Raised, explain
 from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.calls import is_floating
 from metallab.pytorch.divergence.compared import ComparedCalls
@@ -275,16 +275,20 @@ class Search:
         self._run += 1
         comparer = OperatorComparer(self.on, seconds, mode, self._known, self._show_progress)
         on_device: list[RecordedLayer] = []
-        raised = None
+        raised: Raised | None = None
         try:
             on_device = run.compare(self.on.torch_device, comparer, record=record)
         except Exception as error:
             is_known = comparer.report.agreement == "differs"
             if not is_known and _raises_on_cpu(run, mode):
                 raise
-            raised = str(explain(error))
+            raised = explain(error)
 
-        report = dataclasses.replace(comparer.report, modes=(mode,), raised=raised)
+        report = dataclasses.replace(comparer.report, modes=(mode,))
+        if raised is not None:
+            report = dataclasses.replace(
+                report, raised=str(raised), is_raised_by_loss=raised.is_of_loss
+            )
         if raised is not None and report.agreement == "agrees":
             report = dataclasses.replace(report, agreement="refused")
         if comparer.always_wrong_call is not None:

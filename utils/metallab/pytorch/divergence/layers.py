@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metallab.pytorch.copies import copy_model, map_tensors, tensors_in
-from metallab.pytorch.dispatch import explain
+from metallab.pytorch.dispatch import call_loss, explain
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.compare import root_mean_square
 from metallab.pytorch.divergence.differences import NotCompared, Reason
@@ -102,7 +102,7 @@ class TrainingRun:
         with enter_gradients(mode.gradients):
             output = copied.compute_output()
         if mode.has_gradients:
-            backward(copied.loss(output))
+            backward(call_loss(copied.loss, output))
 
     def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
         """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
@@ -160,7 +160,8 @@ class _CopiedRun:
 
     def compute_loss(self) -> Tensor:
         """Call the model, and the loss with what it returns."""
-        return self.loss(self.compute_output())
+        loss: Tensor = call_loss(self.loss, self.compute_output())
+        return loss
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Take a step after the backward pass.

@@ -173,6 +173,8 @@ class Report:
     """How the model was run."""
     raised: str | None = None
     """What the model raises on the device as it was given, not on the CPU; a wrong call before it may be the cause."""
+    is_raised_by_loss: bool = False
+    """Whether it is the loss that raises it."""
     is_loss_narrowed: bool = False
     """Whether the loss has float64 around it, which no Apple GPU has, so that float32 stood in its place."""
     repeated: int = 0
@@ -209,6 +211,7 @@ class Report:
         return replace(
             worst,
             raised=self.raised or other.raised,
+            is_raised_by_loss=self.is_raised_by_loss or other.is_raised_by_loss,
             compared=self.compared + other.compared,
             largest=max(self.largest, other.largest),
             infinity=worst.infinity or self.infinity,

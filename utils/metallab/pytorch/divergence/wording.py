@@ -84,6 +84,9 @@ PHRASES = {
     "fix: small integers": "keep the integers of {argument} smaller, or compute it on the CPU",
     "fix: one key": "let {argument} keep something in each row, or replace NaN in the result, torch.nan_to_num",
     "fix: CPU draw": "draw on the CPU, and move what was drawn",
+    "fix: loss": "where the loss meets a tensor at another place or of another dtype than the output, write "
+    "w.to(output) in it, which takes both from the output; what lies behind a function that the loss calls is not "
+    "moved with the model",
     "fix: other operators": "compute it on the CPU, or write it with other operators",
     # how a result is wrong
     "wrong values": "{count} of {total} values differ too much, {place}{value} for {right}; {cause}",
@@ -137,9 +140,9 @@ PHRASES = {
     "thread": " Others report this operator: {thread}.",
     "known": "{known} more calls are of a kind that was compared when the model was run in another way",
     "not run": "{mode}: {error}",
-    "raised": "On {device} the model raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
+    "raised": "On {device} this raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
     "of operators agree with the CPU in float64.",
-    "raises later": "then the model raises {error}",
+    "raises later": "then this raises {error}",
     "narrowed": "the loss has float64 around it, which no Apple GPU has: float32 stood in its place; in a program of "
     "yours write .float()",
     "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
@@ -415,7 +418,9 @@ def rows(report: Report) -> list[tuple[str, str]]:
 
     if report.agreement == "differs":
         rows.append(("what to do", report.advice))
-    else:
+    elif report.is_raised_by_loss:
+        rows.append(("what to do", PHRASES["fix: loss"]))
+    if report.agreement != "differs":
         rows.append(("rounding", PHRASES["rounding"].format(largest=report.largest)))
     if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
         rows.append(("infinity", PHRASES["first infinity"].format(infinity=report.infinity)))
