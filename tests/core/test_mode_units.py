@@ -68,6 +68,13 @@ def test_a_rate_has_a_unit_of_1000(rate, unit, text):
     assert units.rate(rate, unit) == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 copies"), (1, "1 copy"), (2, "2 copies"), (32896, "32,896 copies")]
+)
+def test_a_count_has_its_noun_and_commas(number, text):
+    assert units.count(number, "copy", "copies") == text
+
+
 def test_a_long_text_is_broken_between_words_and_goes_on_indented():
     long = "float16 takes 26.4 times as long as float32 (95 % interval 25.2 to 27.3, 20 pairs)"
     first, second, third = units.lines("short", Exception(long)).splitlines()

@@ -25,7 +25,7 @@ from doctor_results import (
     answer_to,
 )
 
-from metallab import checks, device, needs, project
+from metallab import checks, device, needs, project, units
 from metallab.doctor import wording as doctor_wording
 from metallab.doctor import worker
 from metallab.doctor.limits import Limits
@@ -364,7 +364,7 @@ def test_inputs_that_make_nan_are_refused(work):
 
 def test_a_weight_without_a_gradient_is_not_counted_as_finite(work):
     begin(work, "heat:unused").step(4)(lambda x: (2 * x,))
-    assert wording.count(1, "tensor") in work.rows[3].finding.summary
+    assert units.count(1, "tensor") in work.rows[3].finding.summary
 
 
 def test_where_a_nan_comes_from_is_asked_with_the_loss_on_the_device(monkeypatch):

@@ -67,7 +67,7 @@ def test_a_gru_that_makes_very_many_calls_is_told_what_they_cost():
     covered = mps_coverage(nn.GRU(4, 4), torch.randn(200, 1, 4))
 
     assert covered.calls >= report.MANY_CALLS
-    assert f"{covered.calls} calls in one run" in str(covered)
+    assert f"{covered.calls:,} calls in one run" in str(covered)
 
 
 def test_an_lstm_of_the_same_length_is_one_operator_and_is_told_nothing():

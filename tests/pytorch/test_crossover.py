@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 
 import pytest
 import torch
@@ -303,3 +304,15 @@ def test_an_end_that_was_measured_on_a_busy_machine_predicts_nothing():
     sound.times[sound.baseline][4] = busy
 
     assert sound.withheld.reason is timing.Reason.BUSY_MACHINE
+
+
+@pytest.mark.parametrize(("threads", "name"), [(1, "CPU, its only thread"), (8, "CPU, 8 threads")])
+def test_the_whole_cpu_has_another_name_than_one_of_its_threads(threads, name, monkeypatch):
+    whole = dataclasses.replace(device.cpu(1), threads=threads)
+
+    def find_cpu(threads=None):
+        return device.cpu(1) if threads == 1 else whole
+
+    monkeypatch.setattr(crossover, "device", types.SimpleNamespace(cpu=find_cpu))
+    assert crossover.baseline() == name
+    assert [*crossover.devices(whole)] == ["CPU, 1 thread", name]

@@ -261,7 +261,7 @@ SENTENCES = {
     "on-the-cpu": (OnCPU("x"), "x lies on the CPU"),
     "nan": (HoldsNaN("x"), "x holds NaN"),
     "unwritten": (HoldsNaN("x", is_unwritten=True), "x is memory that nobody wrote to, and holds NaN"),
-    "large-integers": (HoldsInteger("x", 2**24), "x holds 16777216 or a larger integer"),
+    "large-integers": (HoldsInteger("x", 2**24), "x holds 16,777,216 or a larger integer"),
     "hidden-row": (HiddenRow("x"), "a row of x is False or -inf throughout, and hides everything"),
     "setting": (Setting("beta", 0), "beta=0"),
     "not-float32": (NotFloat32(), "not in float32"),
@@ -271,7 +271,7 @@ SENTENCES = {
     "permuted": (NotContiguous("x", View.PERMUTED), "x is not contiguous (a permuted view)"),
     "offset": (NonzeroOffset("x", False), "x begins at an offset in its storage"),
     "odd-offset": (NonzeroOffset("x", True), "x begins at an odd offset in its storage"),
-    "elements": (MinElements(1030), "1030 elements or more"),
+    "elements": (MinElements(1030), "1,030 elements or more"),
     "size": (MinSize("x", (0, 2), 64), "x.shape[0] and x.shape[2] of 64 or more"),
     "copies": (
         Fix(FixKind.COPY_ARGUMENTS, (("x", "clone"), ("y", "contiguous"))),
@@ -358,6 +358,8 @@ SHOWN = [
     Report("agrees", "GPU", repeated=40, repeated_kinds=4),
     Report("differs", "GPU", divergent_call=SUM_AT_TIMES),
     report_on(KIND, raised="RuntimeError: shapes"),
+    Report("refused", "GPU", raised="RuntimeError: shapes", is_raised_by_loss=True),
+    Report("agrees", "GPU", is_loss_narrowed=True),
     report_on(WrongDraw(DrawFault.NAN, 1, 2)),
     dataclasses.replace(report_on(KIND), infinity=CallSite("aten::cos", "", "forward")),
 ]

@@ -297,6 +297,15 @@ def test_the_accelerator_starves_while_copies_or_the_cpu_work():
     assert starving == [(2, 6), (6.5, 7), (8.5, 9.5)]
 
 
+def test_one_of_a_kind_is_told_in_the_singular():
+    events = [
+        ("op", "aten::mm", "cuda", 0, 1, 8, {}),
+        ("copy", "aten::_to_copy", "cuda", 1, 1, 8, {"direction": "to host"}),
+    ]
+    sentence = str(made(events)(trace))
+    assert "1 operator, 0 views, 1 copy, 0 fallbacks" in sentence
+
+
 def test_without_an_accelerator_nothing_starves():
     assert made([("op", "aten::addmm", "cpu", 0, 1, 8, {})], accelerator="")(trace).starving == []
 

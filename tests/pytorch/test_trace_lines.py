@@ -127,7 +127,7 @@ def test_the_lines_stand_in_front_of_the_table_the_most_frequent_first(printed):
 def test_of_many_lines_as_many_are_told_as_rows(traced):
     printed = traced("--rows", "2")
     assert printed.count("loop.py:") == 2
-    assert "and 3 lines more" in printed
+    assert "and 3 more lines" in printed
 
 
 def test_a_line_of_a_package_is_told_with_the_reader_s_line_that_called_it(monkeypatch):

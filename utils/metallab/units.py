@@ -121,6 +121,28 @@ def times(value: float, digits: int = 2) -> str:
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a count with its noun; from 1000 on with commas, as all counts in sentences have them.
+
+    Parameters
+    ----------
+    number
+        How many there are.
+    noun
+        In the singular.
+    plural
+        By default the noun with an s.
+
+    Examples
+    --------
+    >>> count(1, "thread"), count(32896, "copy", "copies")
+    ('1 thread', '32,896 copies')
+    """
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural or f'{noun}s'}"
+
+
 def dtype_name(dtype: Any) -> str:
     """Return ``'float32'`` for that text and for any framework's dtype of that name, be it an object or a class."""
     name = dtype

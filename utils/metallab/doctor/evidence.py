@@ -105,10 +105,10 @@ def _make_row_of_run(run: ComparedRun) -> dict[str, object]:
     """Return what the table has of one run, by heading; rows above it are runs that came before."""
     return {
         "how": wording.way(run.way),
-        "calls": run.calls,
-        "compared": run.compared,
-        "compared above": run.known,  # calls of a kind that a run of a row above has compared
-        "again": run.repeated,  # calls of the rows above, which were made with other numbers
+        "calls": f"{run.calls:,}",
+        "compared": f"{run.compared:,}",
+        "compared above": f"{run.known:,}",  # calls of a kind that a run of a row above has compared
+        "again": f"{run.repeated:,}",  # calls of the rows above, which were made with other numbers
         "result": run.outcome if run.is_compared else "not compared",
         "rounding": f"{run.largest:.1e}",  # what agrees differs by rounding alone
     }
@@ -136,7 +136,7 @@ def _table_of_batches(batches: BatchTimes) -> Table:
     def rows() -> Iterator[tuple[object, ...]]:
         for number, batch in enumerate(batches.batches):
             times = (units.seconds(line[number]) for line in batches.seconds.values())
-            yield batch, *times
+            yield f"{batch:,}", *times
 
     return Table(["batch", *batches.seconds], list(rows()))
 
@@ -150,7 +150,7 @@ def _collect_profile(result: ProfileResult) -> list[Evidence]:
             each.kind,
             # the names that the trace has, where not all are of layers, such as a part of the loss; empty of none
             wording.name_layers(each.layers) or each.modules,
-            each.calls,
+            f"{each.calls:,}",
             f"{1e3 * each.seconds:.7g}",
             f"{each.share:.0%}",
         )
@@ -172,7 +172,7 @@ def _table_of_transfers(result: ProfileResult) -> Table:
         unknown = wording.PHRASES["unknown time"]
         time = unknown if each.seconds is None else f"{1e3 * each.seconds:.3g}"
         place = (each.name, each.direction, wording.module(each), each.line)
-        rows.append((*place, each.calls, units.size(each.bytes), time))
+        rows.append((*place, f"{each.calls:,}", units.size(each.bytes), time))
     return Table(["operator", "which way", "called by", "at", "calls", "bytes", "ms"], rows)
 
 
@@ -184,7 +184,7 @@ def _collect_footprint(result: FootprintResult) -> list[Evidence]:
         ("weights", result.weights, "counted"),
         ("gradients", result.gradients, "counted"),
         ("AdamW", result.optimizer, "counted"),
-        (f"activations, batch of {result.rows}", result.activations, by_peak),
+        (f"activations, batch of {result.rows:,}", result.activations, by_peak),
         ("training in all", result.needed, "their sum"),
     ]
     for task, peak in result.peaks.items():

@@ -118,7 +118,7 @@ PHRASES = {
     "other mode": "in {mode} mode",
     "without gradients": "{way} under {function}",
     "repeated": "again with other numbers",
-    "again": "{repeated} more calls with other numbers agree; a fault that comes and goes may not show.",
+    "again": "{repeated:,} more calls with other numbers agree; a fault that comes and goes may not show.",
     "once": "Each call was compared once: a fault that comes and goes may not show.",
     "swapped": "with their last two dimensions swapped in memory",
     "channels last": "in channels last",
@@ -126,12 +126,12 @@ PHRASES = {
     "nothing compared": "There was no time to compare anything: {more_time}.",
     "wrong": "No, with the inputs {way}: {headline} {difference} Workaround: {advice}.",
     "wrong at times": "Not always, with the inputs {way}: {headline} {difference} What to do: {advice}.",
-    "agree": "Yes: {compared} of {calls} calls of operators were compared, and agree with the CPU in float64 ({ways}), "
-    "up to rounding ({largest:.1e} of the root mean square).",
-    "agree so far": "Yes, as far as there was time: {compared} of {calls} calls of operators were compared, and agree "
-    "with the CPU in float64 ({ways}), up to rounding ({largest:.1e} of the root mean square); {more_time}.",
-    "raised early": "No answer: on the Apple GPU it raises {error}, on the CPU it does not. Before that {compared} of "
-    "{calls} calls of operators agree with the CPU in float64",
+    "agree": "Yes: {compared:,} of {calls:,} calls of operators were compared, and agree with the CPU in float64 "
+    "({ways}), up to rounding ({largest:.1e} of the root mean square).",
+    "agree so far": "Yes, as far as there was time: {compared:,} of {calls:,} calls of operators were compared, and "
+    "agree with the CPU in float64 ({ways}), up to rounding ({largest:.1e} of the root mean square); {more_time}.",
+    "raised early": "No answer: on the Apple GPU it raises {error}, on the CPU it does not. Before that "
+    "{compared:,} of {calls:,} calls of operators agree with the CPU in float64",
     "raises later": "What follows it raises {error}.",
     "not compared": "Not compared: {names}.",
     "nan": "{headline} What follows it was not compared.",

@@ -232,19 +232,19 @@ def _describe_agreement(
 
     agree = [_numbers_agree(numbers, dtype)]
     if gradients.of_script:
-        tensors = wording.count(len(gradients.of_script), "tensor")
+        tensors = units.count(len(gradients.of_script), "tensor")
         agree.append(wording.PHRASES["gradients"].format(tensors=tensors))
     elif not gradients.others:
         agree.append(wording.PHRASES["no gradients"])
     if result is not None and has_calls:
-        calls = wording.count(result.compared, "call")
+        calls = units.count(result.compared, "call")
         agree.append(wording.PHRASES["calls"].format(calls=calls))
 
     not_compared = []
     if numbers < FEW_OUTPUTS:
         not_compared.append(wording.PHRASES["few outputs"])
     if gradients.others:
-        tensors = wording.count(gradients.others, "tensor")
+        tensors = units.count(gradients.others, "tensor")
         not_compared.append(wording.PHRASES["other gradients"].format(tensors=tensors))
     if result is not None and has_calls:
         not_compared += wording.left_by_the_doctor(result)
@@ -269,9 +269,7 @@ def _lacks_apple_gpu(answer: Answer[Any]) -> bool:
 
 def _numbers_agree(numbers: int, dtype: str) -> str:
     phrase = wording.PHRASES["agrees" if numbers == 1 else "agree"]
-    return phrase.format(
-        numbers=wording.count(numbers, "number"), tolerance=checks.tolerance(dtype)
-    )
+    return phrase.format(numbers=units.count(numbers, "number"), tolerance=checks.tolerance(dtype))
 
 
 # ---- 4: is it finite -------------------------------------------------------------------------------------------------
@@ -317,7 +315,7 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
     gradients = moved.gradients()
     summary = wording.PHRASES["finite"]
     if gradients:
-        tensors = wording.count(len(gradients), "tensor")
+        tensors = units.count(len(gradients), "tensor")
         summary = wording.PHRASES["finite gradients"].format(tensors=tensors)
     return Finding(summary, work.places)
 

@@ -62,7 +62,7 @@ PHRASES = {
     "few outputs": "Not compared: what the outputs are made of; return that, too.",
     "other gradients": "Not compared: gradients of {tensors} of weights, whose names or shapes are not in both.",
     "no calls": "Not compared: operators, one by one. {answer}",
-    "skipped calls": "Not compared: {skipped} of {calls} calls of operators, for lack of time.",
+    "skipped calls": "Not compared: {skipped:,} of {calls:,} calls of operators, for lack of time.",
     "places and operators": "{places}; operators: {asked}",
     "finite": "Outputs are finite for its own inputs and for the feared ones.",
     "finite gradients": "Outputs, and the gradients of {tensors} of weights, are finite for its own inputs and for the "
@@ -74,9 +74,9 @@ PHRASES = {
     "moved copies": "Moved: {copies}",
     "most of all": " (most of all)",
     "most": " (most: {name}, {amount})",
-    "share": "{share:.0%} of the time, calls: {calls}",
+    "share": "{share:.0%} of the time, calls: {calls:,}",
     "share alone": "{share:.0%} of the time",
-    "bytes": "{size} {direction}, calls: {calls}",
+    "bytes": "{size} {direction}, calls: {calls:,}",
     "bytes alone": "{size} {direction}",
     "other operator": "A Mac may have another operator for the same call.",
     "compared times": "{task}: {sentences}",
@@ -154,11 +154,6 @@ def step_status(step: Step) -> str:
     if step.status != "incomplete":
         return PHRASES[step.status]
     return PHRASES["outdated" if step.is_outdated else "undecided"]
-
-
-def count(number: int, noun: str) -> str:
-    """Return a count with its noun, ``1 tensor`` or ``2 tensors``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def plain_name(name: str) -> str:

@@ -38,12 +38,13 @@ STORED = paths.ROOT / "data" / "results" / "nvidia_h200.json"
 LESSONS = ("13_predict_a_calls_time", "64_compare_machines")
 """The pages that measure curves. Of work that both measure, the curve of the first is the stored one."""
 ONE_THREAD = "CPU, 1 thread"
+ONLY_THREAD = "CPU, its only thread"
+"""The whole CPU where it is one core: another name than `ONE_THREAD`, because both are in one comparison."""
 
 
 def devices(on: Device) -> dict[str, Device]:
     """Return one thread of the CPU, all of them, and the GPU if ``on`` is one. All threads are the `baseline`."""
-    one, every = device.cpu(threads=1), device.cpu()
-    found: dict[str, Device] = {ONE_THREAD: one, f"CPU, {every.threads} threads": every}
+    found: dict[str, Device] = {ONE_THREAD: device.cpu(threads=1), baseline(): device.cpu()}
     if on.kind != "cpu":
         found[on.kind] = on
     return found
@@ -60,7 +61,8 @@ def roles(devices: Mapping[str, Device]) -> dict[str, str]:
 
 def baseline() -> str:
     """Return the name of the device that everything is compared with: the whole CPU."""
-    return f"CPU, {device.cpu().threads} threads"
+    threads = device.cpu().threads
+    return ONLY_THREAD if threads == 1 else f"CPU, {threads} threads"
 
 
 @dataclass(frozen=True)

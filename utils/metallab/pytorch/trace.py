@@ -81,6 +81,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+FORMATTERS = {"bytes": units.size}
+"""How columns of a table are shown."""
+
+
 @dataclass(frozen=True)
 class Event:
     """One thing that happened."""
@@ -169,11 +173,10 @@ class Crossing:
 
     def __str__(self) -> str:
         if self.kind == "copy":
-            noun = "copy" if self.calls == 1 else "copies"
-            what = f"{self.calls} {noun} {self.direction.replace('to ', 'to the ')}"
+            copies = units.count(self.calls, "copy", "copies")
+            what = f"{copies} {self.direction.replace('to ', 'to the ')}"
         else:
-            noun = "fallback" if self.calls == 1 else "fallbacks"
-            what = f"{self.calls} {noun} to the CPU, {self.name}"
+            what = f"{units.count(self.calls, 'fallback')} to the CPU, {self.name}"
         if self.inferred:
             what += " (inferred)"
         if self.is_backward:
@@ -265,13 +268,13 @@ class Trace:
 
     def _count_events(self) -> str:
         """Return how many events of each kind there are, and the bytes that crossed."""
-        names: dict[EventKind, str] = {
-            "op": "operators",
-            "view": "views",
-            "copy": "copies",
-            "fallback": "fallbacks",
-        }
-        counted = ", ".join(f"{len(self.having(kind))} {name}" for kind, name in names.items())
+        counts = [
+            units.count(len(self.having("op")), "operator"),
+            units.count(len(self.having("view")), "view"),
+            units.count(len(self.having("copy")), "copy", "copies"),
+            units.count(len(self.having("fallback")), "fallback"),
+        ]
+        counted = ", ".join(counts)
         if any(event.inferred for event in self.events):
             counted += " (inferred)"
 
@@ -308,18 +311,19 @@ class Trace:
             *map(str, lines[:most]),
         ]
         if most is not None and len(lines) > most:
-            told.append(f"and {len(lines) - most} lines more")
+            more = units.count(len(lines) - most, "more line")
+            told.append(f"and {more}; there are {len(lines)}")
         return told
 
     def __repr__(self) -> str:
-        table = self.table().to_string(index=False)
+        table = self.table().to_string(index=False, formatters=FORMATTERS)
         return "\n".join([str(self), *self.describe_crossings(), "", table])
 
     def _repr_html_(self) -> str:
         shown = f"<p>{html.escape(str(self))}</p>"
         if text := "\n".join(self.describe_crossings()):
             shown += f"<pre>{html.escape(text)}</pre>"
-        return shown + self.table().to_html(index=False, border=0, formatters={"bytes": units.size})
+        return shown + self.table().to_html(index=False, border=0, formatters=FORMATTERS)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `table`, each as a dict."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metallab import device, paths, simulation
+from metallab import device, paths, simulation, units
 from metallab.device.base import NAMES
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -121,10 +121,11 @@ def _trace(given: argparse.Namespace, lab: Any) -> int:
     # copies and fallbacks come first, because they are what a reader mends first
     table = recorded.table()
     print(recorded, *recorded.describe_crossings(given.rows), sep="\n")
-    print("", table.head(given.rows).to_string(index=False), sep="\n")
+    rows = table.head(given.rows).to_string(index=False, formatters=trace.FORMATTERS)
+    print("", rows, sep="\n")
     left_out = len(table) - given.rows
     if left_out > 0:
-        print(f"and {left_out} rows more, which --rows {len(table)} shows")
+        print(f"and {units.count(left_out, 'more row')}, which --rows {len(table)} shows")
 
     if given.chrome:
         print(f"open in ui.perfetto.dev: {recorded.save_chrome(given.chrome)}")

@@ -181,9 +181,9 @@ class Coverage:
         if self.calls < MANY_CALLS:
             return ""
         return (
-            f"{self.calls} calls in one run, each of them a launch: where they are small, launching takes longer than "
-            "the work (notebook 13 predicts how long). Fewer and larger calls help: nn.LSTM is one operator on MPS, "
-            "while nn.GRU, nn.RNN and every packed sequence are computed step by step"
+            f"{self.calls:,} calls in one run, each of them a launch: where they are small, launching takes longer "
+            "than the work (notebook 13 predicts how long). Fewer and larger calls help: nn.LSTM is one operator on "
+            "MPS, while nn.GRU, nn.RNN and every packed sequence are computed step by step"
         )
 
     def list_places(self) -> list[str]:
@@ -203,7 +203,9 @@ class Coverage:
         return places
 
     def __str__(self) -> str:
-        rows = [(use.operator, use.status, use.calls, shorten(use.modules)) for use in self.uses]
+        rows = [
+            (use.operator, use.status, f"{use.calls:,}", shorten(use.modules)) for use in self.uses
+        ]
         table = repr(Table(["operator", "status", "calls", "called by"], rows))
 
         lines = [f"{self.model}: {self.answer}", "", table]
@@ -216,7 +218,7 @@ class Coverage:
 
     def _repr_html_(self) -> str:
         rows = [
-            (list_names([use]), use.status, use.calls, shorten(use.modules), use.advice)
+            (list_names([use]), use.status, f"{use.calls:,}", shorten(use.modules), use.advice)
             for use in self.uses
         ]
         table = Table(["operator", "status", "calls", "called by", "what to do"], rows)

@@ -61,12 +61,12 @@ PHRASES = {
     "permuted": "a permuted view",
     "offset": "{argument} begins at an offset in its storage",
     "odd offset": "{argument} begins at an odd offset in its storage",
-    "elements": "{count} elements or more",
-    "size": "{sizes} of {size} or more",
+    "elements": "{count:,} elements or more",
+    "size": "{sizes} of {size:,} or more",
     "on CPU": "{argument} lies on the CPU",
     "holds NaN": "{argument} holds NaN",
     "unwritten": "{argument} is memory that nobody wrote to, and holds NaN",
-    "holds integer": "{argument} holds {value} or a larger integer",
+    "holds integer": "{argument} holds {value:,} or a larger integer",
     "hidden row": "a row of {argument} is False or -inf throughout, and hides everything",
     "setting": "{argument}={value!r}",
     # what to do
@@ -84,27 +84,27 @@ PHRASES = {
     "fix: small integers": "keep the integers of {argument} smaller, or compute it on the CPU",
     "fix: one key": "let {argument} keep something in each row, or replace NaN in the result, torch.nan_to_num",
     "fix: CPU draw": "draw on the CPU, and move what was drawn",
-    "fix: loss": "where the loss meets a tensor at another place or of another dtype than the output, write "
+    "raising loss": "where the loss meets a tensor at another place or of another dtype than the output, write "
     "w.to(output) in it, which takes both from the output; what lies behind a function that the loss calls is not "
     "moved with the model",
     "fix: other operators": "compute it on the CPU, or write it with other operators",
     # how a result is wrong
-    "wrong values": "{count} of {total} values differ too much, {place}{value} for {right}; {cause}",
+    "wrong values": "{count:,} of {total:,} values differ too much, {place}{value} for {right}; {cause}",
     "not equal": "they must be equal",
     "not finite": "infinite or NaN on one side only",
     "not rounding": "{error:.3g} apart, and rounding explains at most {allowed:.3g}",
     "scaled": "what is kept is scaled wrongly",
     "wrong kind": "It is {kind}, not {right}.",
-    "wrong positions": "{count} of {total} positions point at other values, or are there twice.",
-    "wrong order": "{count} of {total} positions break the order of equal values.",
+    "wrong positions": "{count:,} of {total:,} positions point at other values, or are there twice.",
+    "wrong order": "{count:,} of {total:,} positions break the order of equal values.",
     "positions outside": "Positions lie outside of what they point into.",
     "wrong share": "It keeps {kept:.3g} of the values, not {right:.3g}.",
-    "outside": "{count} of {total} random numbers lie outside of their range.",
-    "impossible": "{count} of {total} draws have probability 0.",
-    "drawn twice": "{count} of {total} draws are there twice.",
-    "drawn NaN": "{count} of {total} random numbers are NaN.",
+    "outside": "{count:,} of {total:,} random numbers lie outside of their range.",
+    "impossible": "{count:,} of {total:,} draws have probability 0.",
+    "drawn twice": "{count:,} of {total:,} draws are there twice.",
+    "drawn NaN": "{count:,} of {total:,} random numbers are NaN.",
     "wrong write": "What it writes to {argument}: {difference}",
-    "stray write": "It changes the memory of {argument} where it has nothing to write (elements: {count}).",
+    "stray write": "It changes the memory of {argument} where it has nothing to write (elements: {count:,}).",
     "new NaN": "Its inputs have none.",
     # why something was not compared
     "unordered": "its results are in no order",
@@ -129,27 +129,28 @@ PHRASES = {
     "no_grad": "in {mode} under torch.no_grad()",
     "inference_mode": "in {mode} under torch.inference_mode()",
     # how far a search is
-    "in run": "find, {seconds:.0f} s: run {run} of {runs}, calls compared: {compared}; {place}",
-    "repeating": "find, {seconds:.0f} s: what was right once is made again, calls: {calls}",
+    "in run": "find, {seconds:.0f} s: run {run} of {runs}, calls compared: {compared:,}; {place}",
+    "repeating": "find, {seconds:.0f} s: what was right once is made again, calls: {calls:,}",
     "layers": "find, {seconds:.0f} s: the errors of the layers",
     "done": "find took {seconds:.0f} s",
     # the report
-    "agrees": "On {device} {compared} of {calls} calls of operators were compared, and agree with the CPU in float64.",
+    "agrees": "On {device} {compared:,} of {calls:,} calls of operators were compared, and agree with the CPU in "
+    "float64.",
     "once": "each call was compared once; a fault that comes and goes may not show",
-    "repeated": "{calls} more calls of {kinds} kinds, with other numbers; a fault that comes and goes may not show",
+    "repeated": "{calls} of {kinds}, with other numbers; a fault that comes and goes may not show",
     "thread": " Others report this operator: {thread}.",
-    "known": "{known} more calls are of a kind that was compared when the model was run in another way",
+    "known": "{known} of a kind that was compared when the model was run in another way",
     "not run": "{mode}: {error}",
-    "raised": "On {device} this raises {error}, on the CPU it does not. Before that {compared} of {calls} calls "
+    "raised": "On {device} this raises {error}, on the CPU it does not. Before that {compared:,} of {calls:,} calls "
     "of operators agree with the CPU in float64.",
     "raises later": "then this raises {error}",
     "narrowed": "the loss has float64 around it, which no Apple GPU has: float32 stood in its place; in a program of "
     "yours write .float()",
     "NaN": "A NaN appears in {where}, on the CPU in {dtype} as well.",
     "origin of NaN": " Its infinity comes from {infinity}.",
-    "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong} of {calls} calls with the same numbers. "
-    "macOS may have aborted the call, which PyTorch does not notice ({aborted_calls}), or threads race.",
-    "wrong draw": "WRONG DRAW: {where}, on {device}, in {wrong} of {calls} calls.",
+    "intermittent": "INTERMITTENT: {where}, on {device}, was wrong in {wrong:,} of {calls:,} calls with the same "
+    "numbers. macOS may have aborted the call, which PyTorch does not notice ({aborted_calls}), or threads race.",
+    "wrong draw": "WRONG DRAW: {where}, on {device}, in {wrong:,} of {calls:,} calls.",
     "wrong kernel": "WRONG KERNEL: {where}, on {device}.",
     "needs": " The fault needs: {conditions}.",
     "rounding": "up to {largest:.1e} of the root mean square",
@@ -419,7 +420,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
     if report.agreement == "differs":
         rows.append(("what to do", report.advice))
     elif report.is_raised_by_loss:
-        rows.append(("what to do", PHRASES["fix: loss"]))
+        rows.append(("what to do", PHRASES["raising loss"]))
     if report.agreement != "differs":
         rows.append(("rounding", PHRASES["rounding"].format(largest=report.largest)))
     if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
@@ -438,11 +439,14 @@ def _rows_of_runs(report: Report) -> list[tuple[str, str]]:
     rows = []
     if report.divergent_call is None:
         phrase = PHRASES["repeated" if report.repeated else "once"]
-        rows.append(("again", phrase.format(calls=report.repeated, kinds=report.repeated_kinds)))
+        calls = units.count(report.repeated, "more call")
+        kinds = units.count(report.repeated_kinds, "kind")
+        rows.append(("again", phrase.format(calls=calls, kinds=kinds)))
     if report.is_loss_narrowed:
         rows.append(("float64", PHRASES["narrowed"]))
     if report.known:
-        rows.append(("compared before", PHRASES["known"].format(known=report.known)))
+        known = units.count(report.known, "more call")
+        rows.append(("compared before", PHRASES["known"].format(known=known)))
     if len(report.modes) > 1:
         rows.append(("run", ", ".join(map(str, report.modes))))
     return rows + [("not run", str(each)) for each in report.not_run]
