@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from metallab.__main__ import main as command
-from metallab.pytorch.coverage import mps_coverage, report
+from metallab.pytorch.coverage import mps_coverage, report, shell
 
 
 class TwoMasks(nn.Module):
@@ -89,3 +89,33 @@ def test_what_one_trace_has_found_is_kept_where_the_next_one_ends_otherwise():
     covered = mps_coverage(ReadsAndDraws(), torch.randn(2))
 
     assert [problem.kind for problem in covered.problems] == ["array"]
+
+
+class Draws(nn.Module):
+    """Cannot be followed without a Mac, and leaves a tensor on the CPU."""
+
+    def forward(self, x):
+        return x[x.nonzero()[:, 0]] + torch.rand(4, generator=torch.Generator(x.device))
+
+
+class DrawsAndChooses(Draws):
+    """Calls an operator that is missing as well."""
+
+    def forward(self, x):
+        return torch.mode(super().forward(x)).values
+
+
+def test_a_no_says_that_a_tensor_left_on_the_cpu_was_not_looked_for():
+    covered = mps_coverage(DrawsAndChooses(), torch.randn(2, 4))
+
+    assert covered.answer.startswith("No: mode")
+    assert "left on the CPU" in covered.answer
+
+
+def test_places_do_not_say_that_there_is_none_where_none_was_looked_for(monkeypatch, capsys):
+    factories = types.ModuleType("draws")
+    factories.one = lambda: (Draws(), torch.randn(2, 4))
+    monkeypatch.setitem(sys.modules, "draws", factories)
+
+    assert command(["coverage", "draws:one", "--places"]) == 2
+    assert shell.NO_PLACE not in capsys.readouterr().out

@@ -124,6 +124,8 @@ class Coverage:
         caveat = f" ({WITH_THESE_NUMBERS})" if self.traced_on == "cpu" else ""
         wrong = [*self._describe_problems(), *self._describe_operators()]
         if wrong:
+            if not self.is_sure:
+                wrong.append(self._describe_what_was_missed())
             return f"No: {'; '.join(wrong).removesuffix('.')}.{caveat}"
 
         leaving = list_names(self.having("falls back", "unknown"))
@@ -161,9 +163,13 @@ class Coverage:
 
     def _describe_what_is_not_known(self, leaving: str) -> str:
         found = f"{leaving} may leave the GPU" if leaving else f"{self._count_operators()} on MPS"
+        return f"{found}, but {self._describe_what_was_missed()}"
+
+    def _describe_what_was_missed(self) -> str:
+        """Return what a trace in which the model could not be followed did not look for, and what to do."""
         missed = "a tensor that is left on the CPU, which raises there, was not looked for"
         way_out = "try it on a Mac, or on the simulated GPU"
-        return f"{found}, but {missed}, as the model cannot be followed ({self.not_followed}); {way_out}"
+        return f"{missed}, as the model cannot be followed ({self.not_followed}); {way_out}"
 
     def _count_operators(self) -> str:
         if len(self.uses) == 1:

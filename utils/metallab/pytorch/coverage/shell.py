@@ -6,11 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from metallab.pytorch.coverage.report import Coverage
 from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import load_model
 
 NO_PLACE = "no line has anything that does not run on MPS; what it copies to the CPU on its way, metallab trace counts"
+NOT_FOLLOWED = (
+    "lines that leave a tensor on the CPU are not listed, since the model cannot be followed: run it on a Mac, or on "
+    "the simulated GPU, whose error names the first one"
+)
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -57,7 +62,15 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
     print(coverage)
     if given.places:
-        print("", *(coverage.list_places() or [NO_PLACE]), sep="\n")
+        print("", *_describe_places(coverage), sep="\n")
     if not coverage.runs:
         return 1
     return 0 if coverage.is_sure else 2
+
+
+def _describe_places(coverage: Coverage) -> list[str]:
+    """Return every place that was found, and whether there may be others."""
+    places = coverage.list_places()
+    if not coverage.is_sure:
+        return [*places, NOT_FOLLOWED]
+    return places or [NO_PLACE]
