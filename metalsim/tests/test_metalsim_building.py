@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metalsim import SimulationError, building, device
+from metalsim import SimulationError, building, device, preload
 
 
 def make(folder: Path) -> None:
@@ -82,3 +82,43 @@ def test_the_device_is_built_in_a_folder_with_a_space(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+    """The commands that a build runs; each succeeds, and nothing is compiled."""
+    commands = []
+
+    def succeed(command, **_options):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(building, "compiler", lambda: ("g++", "g++ 99"))
+    monkeypatch.setattr(subprocess, "run", succeed)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("build", "flags"),
+    [
+        pytest.param(preload._build_answer, "metalsim.preload._ANSWER_FLAGS", id="accelerator"),
+        pytest.param(lambda: device._build("2.15"), "metalsim.device._FLAGS", id="device"),
+    ],
+)
+def test_with_another_flag_it_is_built_anew(build, flags, commands, monkeypatch):
+    first = build()
+
+    monkeypatch.setattr(flags, ("-O3",))
+    second = build()
+
+    assert "-O3" in commands[-1]
+    assert second != first
+
+
+def test_by_another_program_the_device_is_built_anew(commands, monkeypatch):
+    first = device._build("2.15")
+
+    monkeypatch.setattr(device, "_BUILD", f"{device._BUILD}# changed")
+
+    assert device._build("2.15") != first

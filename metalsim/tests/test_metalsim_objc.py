@@ -56,11 +56,12 @@ in_softshrink, in_program = (
 def built(name: str, *sources: Path, flags: Sequence[str] = (), **options: Any) -> Any:
     """An extension, in a folder of metalsim's cache, with the flags that a Mac user writes.
 
-    Each PyTorch has a folder of its own: 2.15 leaves its lock behind, and 2.11 would wait until somebody deletes it.
+    Each PyTorch has a folder of its own: 2.15 leaves its lock behind, and 2.11 would wait until somebody deletes it. So
+    has each compiler, since ninja asks for the flags and the headers alone.
     """
     from torch.utils import cpp_extension
 
-    versions = f"{torch.__version__} {sys.version}".encode()
+    versions = f"{torch.__version__} {sys.version} {toolchain.find().identity}".encode()
     key = hashlib.sha256(b"\0".join([versions, *(source.read_bytes() for source in sources)]))
     folder = building.cache() / "extensions" / f"{name}-{key.hexdigest()[:16]}"
     with building.seal(folder):
@@ -643,6 +644,45 @@ def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
     monkeypatch.setattr(compiler, "find_compiler", refuse)
     with pytest.raises(SimulationError, match=r"Objective-C\+\+ .*pip install ziglang"):
         toolchain.find()
+
+
+@pytest.fixture
+def build_runtime(monkeypatch, tmp_path):
+    """Building the run time by compilers that succeed and compile nothing; it returns the folder."""
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(toolchain, "_run", lambda command, tools: None)
+
+    def build(compiler=("clang++",), gxx="g++", identity="clang 19, g++ 12"):
+        tools = toolchain.Toolchain(compiler, gxx, identity)
+        vars(tools)["cflags"] = ["-fblocks"]  # in place of asking g++ for its folders
+        return toolchain.build_runtime(tools).parent
+
+    return build
+
+
+def test_a_run_time_of_the_same_tools_is_not_built_anew(build_runtime):
+    assert build_runtime() == build_runtime()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"identity": "clang 19, g++ 13"}, id="version"),
+        pytest.param({"compiler": ("clang++", "-march=x86_64")}, id="option of the compiler"),
+        pytest.param({"gxx": "/opt/bin/g++"}, id="linker"),
+    ],
+)
+def test_with_other_tools_the_run_time_is_built_anew(build_runtime, changed):
+    assert build_runtime(**changed) != build_runtime()
+
+
+@pytest.mark.parametrize("flags", ["RUNTIME_FLAGS", "LINK_FLAGS"])
+def test_with_another_flag_the_run_time_is_built_anew(build_runtime, flags, monkeypatch):
+    first = build_runtime()
+
+    monkeypatch.setattr(toolchain, flags, ("-O3",))
+
+    assert build_runtime() != first
 
 
 if CHILD:

@@ -15,6 +15,7 @@ from metallab import isolated
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule, softshrink
 from metalsim import shader
+from metalsim.shader import compiler
 
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
 LAMBDS = (0.5, 0.1, 0.0)  # 0.1 is another number in each dtype
@@ -331,6 +332,54 @@ def test_a_source_that_does_not_compile_is_a_line(monkeypatch, tmp_path):
     words = r"wrong.cpp cannot be built.*wrong.cpp:2.*error:.*nonsense"
     with pytest.raises(extension.CannotBuild, match=words):
         extension.load("wrong.cpp")
+
+
+@pytest.fixture
+def find_folder(monkeypatch, tmp_path):
+    """Which folder softshrink.cpp is built in, by a compiler that gives this version; nothing is compiled."""
+    command, folders = tmp_path / "c++", []
+    monkeypatch.setenv("CXX", str(command))
+    monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
+
+    def note(*, build_directory, **_options):
+        folders.append(build_directory)
+
+    monkeypatch.setattr("torch.utils.cpp_extension.load", note)
+
+    def find(version="g++ 12", capability="AVX2"):
+        command.write_text(f"#!/bin/sh\necho '{version}'\n")
+        command.chmod(0o755)
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        extension.load.__wrapped__("softshrink.cpp")
+        return folders[-1]
+
+    return find
+
+
+def test_by_the_same_compiler_for_the_same_processor_a_source_is_not_built_anew(find_folder):
+    assert find_folder() == find_folder()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"version": "g++ 13"}, id="version of the compiler"),
+        pytest.param({"capability": "AVX512"}, id="flags"),
+    ],
+)
+def test_by_another_compiler_or_with_other_flags_a_source_is_built_anew(find_folder, changed):
+    assert find_folder(**changed) != find_folder()
+
+
+def test_by_another_compiler_of_the_simulated_gpu_objective_cpp_is_built_anew(monkeypatch):
+    monkeypatch.setattr(extension.simulation, "running", lambda: True)
+
+    def name_folder(identity):
+        clang = compiler.Compiler(("clang++",), "clang", identity)
+        monkeypatch.setattr(compiler, "find_compiler", lambda: clang)
+        return extension._folder("softshrink.mm", [])
+
+    assert name_folder("clang 19") != name_folder("clang 20")
 
 
 # ---- Metal on NVIDIA -------------------------------------------------------------------------------------------------

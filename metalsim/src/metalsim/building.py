@@ -62,7 +62,16 @@ def compiler() -> tuple[str, str]:
 
 
 def key(*parts: str, files: Sequence[Path]) -> str:
-    """Return a short name for a build from these files and parts."""
+    """Return a short name for a build from these files and parts.
+
+    Parameters
+    ----------
+    parts
+        What else the result depends on: the compiler with its version, each of its options, the version of a package
+        whose headers it reads. Of a part that is left out a change is not noticed: the old build goes on being used.
+    files
+        Sources and headers. Their names and contents count, and not where they are.
+    """
     digest = hashlib.sha256()
 
     for part in parts:

@@ -425,15 +425,22 @@ def _operators_with_kernel() -> list[str]:
     return [name.removeprefix("aten::") for name in names if stands_in(name)]
 
 
+_FLAGS = ("-O1",)
+"""What the device is compiled with, beside what torch adds for every extension."""
+
+
 def _build(torch_version: str) -> Path:
     """Return the library with the device for a torch, built if it is not in the cache. It takes half a minute."""
     path, version = building.compiler()
     sources = [*building.SOURCES.glob("*.h"), building.SOURCES / "device.cpp"]
-    name = f"device-{building.key(torch_version, sys.version, version, files=sources)}"
+    # no folder of this checkout: builds are copied, to students of a hub and to installed packages
+    tools = (torch_version, sys.version, version, _BUILD, *_FLAGS)
+    name = f"device-{building.key(*tools, files=sources)}"
     log = building.cache() / f"{name}.log"
 
     def build(folder: Path) -> None:
-        command = [sys.executable, "-c", _BUILD, str(folder), str(building.SOURCES / "device.cpp")]
+        source = str(building.SOURCES / "device.cpp")
+        command = [sys.executable, "-c", _BUILD, str(folder), source, *_FLAGS]
         with log.open("w") as file:
             done = subprocess.run(
                 command,
@@ -458,9 +465,9 @@ _BUILD = f"""
 import os, shlex, sys
 from torch.utils import cpp_extension
 
-folder, source = sys.argv[1:]
+folder, source, *flags = sys.argv[1:]
 here = os.path.dirname(source)
-flags = ["-O1", shlex.quote("-ffile-prefix-map=" + here + "=metalsim/csrc")]  # warnings name the file
+flags.append(shlex.quote("-ffile-prefix-map=" + here + "=metalsim/csrc"))  # warnings name the file
 cpp_extension.load({MODULE!r}, [source], build_directory=folder, extra_cflags=flags, with_cuda=False, verbose=True)
 """
 

@@ -196,6 +196,10 @@ def _check_system() -> None:
         )
 
 
+_ANSWER_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared")
+"""What the library that answers for the accelerator is compiled with."""
+
+
 def _build_answer() -> Path:
     """Return the library that answers for the accelerator, built if it is not in the cache."""
     path, version = building.compiler()
@@ -203,11 +207,11 @@ def _build_answer() -> Path:
 
     def build(folder: Path) -> None:
         out = folder / "accelerator.so"
-        command = [path, "-std=c++17", "-O1", "-fPIC", "-shared", str(source), "-o", str(out)]
+        command = [path, *_ANSWER_FLAGS, str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True)
 
         if done.returncode:
             raise SimulationError(f"{version} could not compile {source.name}:\n{done.stderr}")
 
-    name = f"accelerator-{building.key(version, files=[source])}"
+    name = f"accelerator-{building.key(version, *_ANSWER_FLAGS, files=[source])}"
     return building.build_once(name, "accelerator.so", build)

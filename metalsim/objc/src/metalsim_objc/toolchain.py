@@ -26,6 +26,10 @@ LANGUAGE = (
     ),
 )
 """Options for Objective-C++ with this run time, and without the compiler's own C++ library."""
+RUNTIME_FLAGS = ("-std=c++20", "-O1", "-fPIC")
+"""What Foundation and Metal are compiled with, by either compiler."""
+LINK_FLAGS = ("-shared",)
+"""And what they are linked with, beside `RUNTIME_FLAGS`."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,12 @@ def build_runtime(tools: Toolchain) -> Path:
     # in the order in which they are loaded
     objective = [RUNTIME / "foundation.mm", RUNTIME / "metal.mm"]
     plain = [RUNTIME / "classes.cpp", RUNTIME / "blocks.cpp"]
-    key = building.key(tools.identity, *tools.cflags, files=[*objective, *plain, *headers])
+    commands = (*tools.compiler, tools.gxx, *tools.cflags, *RUNTIME_FLAGS, *LINK_FLAGS)
+    key = building.key(tools.identity, *commands, files=[*objective, *plain, *headers])
 
     def build(folder: Path) -> None:
         options = [
-            *("-std=c++20", "-O1", "-fPIC"),
+            *RUNTIME_FLAGS,
             f"-I{building.SOURCES}",
             f"-ffile-prefix-map={HERE}=metalsim_objc",
         ]
@@ -89,7 +94,7 @@ def build_runtime(tools: Toolchain) -> Path:
             objects.append(compiled)
 
         library = str(folder / LIBRARY)
-        _run([tools.gxx, *options, "-shared", *objects, *map(str, plain), "-o", library], tools)
+        _run([tools.gxx, *options, *LINK_FLAGS, *objects, *map(str, plain), "-o", library], tools)
 
     return building.build_once(f"objc-{key}", LIBRARY, build)
 

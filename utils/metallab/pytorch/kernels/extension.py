@@ -10,6 +10,7 @@ import functools
 import hashlib
 import os
 import platform
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -65,10 +66,10 @@ def load(name: str) -> Any:
     flags: list[str] = []
     if not is_module:
         flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
-    folder = _folder(name, flags)
 
     needs.use_compiler()
     try:
+        folder = _folder(name, flags)
         paths.make_folder(folder.parent)
         with building.seal(folder):
             module = cpp_extension.load(
@@ -114,9 +115,27 @@ def _find_missing(name: str) -> str | None:
 
 def _folder(name: str, flags: list[str]) -> Path:
     """Return a folder for all that the result depends on, so that nothing stale is loaded."""
-    parts = (kernels.source(name), torch.__version__, sys.version, platform.machine(), *flags)
+    tools = (torch.__version__, sys.version, platform.machine(), *_identify_compilers(name))
+    parts = (kernels.source(name), *tools, *flags)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     return paths.BUILD / "kernels" / f"{name}-{key}"
+
+
+def _identify_compilers(name: str) -> list[str]:
+    """Return the command of each compiler that builds a source, and the version that it gives.
+
+    Ninja compares commands, and would keep what an older compiler of the same name has built.
+    """
+    command = bootstrap.find_compiler()
+    answer = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    identity = [*command, answer.stdout.partition("\n")[0]]
+
+    if name.endswith(".mm") and simulation.running():
+        from metalsim.shader import compiler
+
+        # this one compiles Objective-C++ there, and the other one links
+        identity.append(compiler.find_compiler().identity)
+    return identity
 
 
 def _first_error(output: str) -> str:
