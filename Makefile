@@ -355,5 +355,5 @@ serially = @$(if $(findstring command,$(origin JOBS)),echo 'JOBS is for make tes
 
 # The notebooks' tests are named like test_runs_from_top_to_bottom[01_time_it_right].
 # With them, what looks at all pages: rows and links, names that they call, pages as they ran.
-chosen = $(if $(ONLY),$(addprefix tests/,project/test_notebooks.py project/test_documents.py results/test_show.py) \
+chosen = $(if $(ONLY),$(addprefix tests/,project/test_notebooks.py project/test_documents.py results/test_executed.py) \
   -k '[$(ONLY)_ or [$(ONLY)] or each_notebook or every_notebook or readme_lists')

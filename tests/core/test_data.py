@@ -23,7 +23,7 @@ LISTED = dict(
 def is_listed(path: Path) -> bool:
     """Return whether the list has to name a file: scripts that made it and executed pages are not on it."""
     is_script = path.suffix in (".py", ".pyc")
-    is_executed = path.relative_to(DATA).parts[0] == "executed"  # tests/results/test_show.py
+    is_executed = path.relative_to(DATA).parts[0] == "executed"  # tests/results/test_executed.py
     is_other = path.name == "README.md" or path.name.startswith(".")
     return path.is_file() and not (is_script or is_executed or is_other)
 

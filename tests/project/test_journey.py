@@ -22,7 +22,7 @@ from test_surface import PAGES, help_of, options
 from metallab import __main__ as command
 from metallab import paths, records, redact
 from metallab.authoring import workshop
-from metallab.results.publish import show
+from metallab.results.publish import show, store
 
 SETUP = """import metallab.device
 from matplotlib import pyplot as plt
@@ -124,7 +124,7 @@ def test_a_report_has_the_headline_of_a_run_and_no_link_that_leads_nowhere(run):
 @pytest.fixture(scope="module")
 def stored(run, checkout):
     """The folder of the machine whose executed pages were stored."""
-    folder, refused = show.make(run, checkout / "executed")
+    folder, refused = store.store_run(run, checkout / "executed")
     show.update(checkout / "executed", checkout / "gallery.md")
     assert refused == {}
     return folder

@@ -15,9 +15,10 @@ from nbconvert import HTMLExporter
 from nbformat import v4
 
 from metallab import paths
-from metallab.results.publish import pages, plain, show
+from metallab.results.publish import pages, plain
+from metallab.results.publish.executed import EXECUTED
 
-STORED = sorted(show.EXECUTED.glob("*/*.ipynb"))
+STORED = sorted(EXECUTED.glob("*/*.ipynb"))
 WORDS = ['a line & "more"', "multiples of it", "of another process"]
 CELLS = [
     """

@@ -63,12 +63,17 @@ def _change_texts(value: Any, change: Callable[[str], str], kind: str = "") -> A
     return value
 
 
-# --- headings, and the links that lead to them ---
-
-
 def read_texts(notebook: NotebookNode) -> list[str]:
     """Return the Markdown of a notebook's text cells."""
     return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+
+
+def read_code(notebook: NotebookNode) -> list[str]:
+    """Return the sources of a notebook's code cells."""
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# --- headings, and the links that lead to them ---
 
 
 def find_headings(text: str) -> list[str]:

@@ -1,0 +1,163 @@
+"""Which pages of a run are stored, and what is kept of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+
+import nbformat
+import pytest
+from nbformat import v4
+from PIL import Image
+from run_folder import entry, picture_output, png
+from stored_pages import measured
+
+from metallab import records
+from metallab.results import report
+from metallab.results.publish import executed, show
+
+
+def test_a_set_reads_like_the_folder_of_a_run(stored):
+    statuses = {each.name: each.status for each in report.read_summary(stored).notebooks}
+
+    assert stored.name == "some_cpu"
+    assert statuses == {"01_a": "passed", "02_b": "passed"}
+
+
+def test_a_set_keeps_the_headline_of_a_page_and_its_picture(stored):
+    (kept,) = records.load(stored / "results" / "01_a.json")
+
+    assert kept.headline.sentences == ("GPU | CPU: equal losses.",)
+    picture = (stored / "results" / kept.headline.picture).read_bytes()
+    assert hashlib.sha256(picture).hexdigest() == kept.headline.sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"mode": "fast"}, "MODE=full"),
+        ({"simulated": True}, "simulated"),
+        ({"device": "sim"}, "simulated"),
+        ({"notebooks": [entry("01_a", status="failed", reason="Boom")]}, "Boom"),
+    ],
+)
+def test_a_run_is_refused_as_a_whole(finished_run, changes, word, capsys):
+    finished_run.summary(entry("01_a"), **changes)
+    assert show.main([str(finished_run.folder)]) == 2
+    assert word in capsys.readouterr().err
+    assert not finished_run.executed.exists()
+
+
+PRIVATE = v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")
+
+
+UNKNOWN = v4.new_output("display_data", {"x/y": "?"})
+
+
+def replace_by_a_pipe(run):
+    (run.folder / "01_a.ipynb").unlink()
+    os.mkfifo(run.folder / "01_a.ipynb")
+
+
+DAMAGES = {
+    "failed": (
+        lambda run: run.summary(entry("01_a", status="failed", reason="Boom"), entry("02_b")),
+        "Boom; make run",
+    ),
+    "a folder of somebody's": (lambda run: run.page_of("01_a", PRIVATE), "'/mnt/disk"),
+    "an unknown output": (lambda run: run.page_of("01_a", UNKNOWN), "cell 1"),
+    "fast mode": (lambda run: run.results("01_a", mode="fast"), "fast"),
+    "a folder in a variable": (
+        lambda run: run.results("01_a", env={"XLA_FLAGS": "/mnt/disk/a"}),
+        "'/mnt/disk",
+    ),
+    "half a picture": (
+        lambda run: run.page_of("01_a", picture_output(png(500, 500)[:50])),
+        "picture",
+    ),
+    "another picture": (
+        lambda run: (run.folder / "results" / "01_a.png").write_bytes(png(4, 4)),
+        "01_a.png",
+    ),
+    "no notebook": (lambda run: (run.folder / "01_a.ipynb").write_text("{"), "01_a.ipynb"),
+    "another page's results": (
+        lambda run: records.write(run.folder / "results" / "01_a.json", measured("02_b")),
+        "another page's",
+    ),
+    "another device": (
+        lambda run: run.results("01_a", env={"METALLAB_DEVICE": "cuda"}),
+        "another device",
+    ),
+    "another page's notebook": (
+        lambda run: shutil.copy(run.folder / "02_b.ipynb", run.folder / "01_a.ipynb"),
+        "notebook is another page's",
+    ),
+    "a pipe": (replace_by_a_pipe, "regular"),
+}
+"""What may be wrong with a page of a run, and a word of the refusal."""
+
+
+@pytest.mark.parametrize(("damage", "word"), DAMAGES.values(), ids=DAMAGES)
+def test_one_page_is_refused_and_the_others_are_shown(finished_run, damage, word):
+    damage(finished_run)
+
+    folder, refused = finished_run.store()
+
+    assert [*refused] == ["01_a"]
+    assert word in refused["01_a"]
+    assert [*executed.read_sets(finished_run.executed)[0].pages] == ["02_b"]
+    assert not (folder / "01_a.ipynb").exists()
+
+
+def test_a_page_that_lacked_its_tool_is_left_out_with_the_reason(finished_run):
+    """As a skipped one: none of its cells ran, and it has no results."""
+    lacking = entry("01_a", status="incomplete", reason="needs Core AI", executed=0)
+    (finished_run.folder / "results" / "01_a.json").unlink()
+    finished_run.summary(lacking, entry("02_b"))
+
+    folder, refused = finished_run.store()
+
+    assert refused == {}
+    assert not (folder / "01_a.ipynb").exists()
+    kept = {each.name: each for each in report.read_summary(folder).notebooks}
+    assert kept["01_a"].status == "skipped"
+    assert kept["01_a"].reason == "needs Core AI"
+
+
+def files_of(folder, page):
+    """The files of a stored page, and what is in them."""
+    return {path.name: path.read_bytes() for path in folder.rglob(f"{page}.*")}
+
+
+@pytest.mark.parametrize(
+    ("first", "refused"),
+    [
+        ([], []),
+        ([entry("01_a")], ["01_a"]),
+        ([entry("01_a", status="failed", reason="Boom")], ["01_a"]),
+    ],
+    ids=["not run", "with another picture", "failed"],
+)
+def test_a_page_that_is_not_renewed_stays_as_it_is(finished_run, stored, first, refused):
+    before = files_of(stored, "01_a")
+    (finished_run.folder / "results" / "01_a.png").write_bytes(png(4, 4))  # of another run
+    finished_run.summary(*first, entry("02_b"))
+
+    assert [*finished_run.store()[1]] == refused
+
+    assert files_of(stored, "01_a") == before
+    assert [*executed.read_sets(finished_run.executed)[0].pages] == ["01_a", "02_b"]
+
+
+def test_a_page_that_ran_again_replaces_itself(finished_run, stored):
+    finished_run.page_of("02_b", picture_output(png(5, 5)))
+    finished_run.summary(entry("02_b"))
+
+    finished_run.store()
+
+    _, cell = nbformat.read(stored / "02_b.ipynb", 4).cells
+    picture = base64.b64decode(cell.outputs[0].data["image/png"])
+    assert Image.open(io.BytesIO(picture)).size == (5, 5)
