@@ -43,8 +43,11 @@ def shared_folder(tmp_path_factory):
 def pytest_collection_modifyitems(config, items):
     """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""
     if seed := config.getoption("--shuffle"):
-        place = lambda name: random.Random(f"{seed} {name}").random()
-        items.sort(key=lambda item: (place(item.path), place(item.nodeid)))
+
+        def draw_place(name):
+            return random.Random(f"{seed} {name}").random()
+
+        items.sort(key=lambda item: (draw_place(item.path), draw_place(item.nodeid)))
         return
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:

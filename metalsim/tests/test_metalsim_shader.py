@@ -5,6 +5,7 @@ The judges are PyTorch's own kernels, its own Metal headers, and the Metal kerne
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import os
@@ -471,7 +472,7 @@ SPECIAL = {
     "bessel_j0_forward": S.bessel_j0, "modified_bessel_k0_forward": S.modified_bessel_k0,
 }  # fmt: skip
 if HAS_TRIGAMMA:
-    SPECIAL["trigamma"] = lambda x: torch.polygamma(1, x)
+    SPECIAL["trigamma"] = functools.partial(torch.polygamma, 1)
 
 
 @with_each_compiler

@@ -75,6 +75,11 @@ QUIET = {
 }
 
 
+def _place(group: str) -> int:
+    """Return a group's place among all: those of `LAST` come in its order behind the others."""
+    return LAST.index(group) + 1 if group in LAST else 0
+
+
 def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> dict[str, Claim]:
     """Run the claims, and return all of them by node id. SystemExit with pytest's code if they cannot be collected."""
     variables, listed = environment(work), work / "claims.json"
@@ -86,12 +91,11 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
     found = {nodeid: Claim(**each) for nodeid, each in json.loads(listed.read_text()).items()}
     report.start(journal, machine.describe(), found)
     runs = {(_group(claim), tuple(claim.environment.items())) for claim in found.values()}
-    place = lambda group: LAST.index(group) + 1 if group in LAST else 0
     print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
           "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
     end = time.monotonic() + 60 * minutes
     with contextlib.suppress(KeyboardInterrupt):
-        for group, own in sorted(runs, key=lambda run: (place(run[0]), *run)):
+        for group, own in sorted(runs, key=lambda run: (_place(run[0]), *run)):
             if time.monotonic() > end:
                 break
             command = [

@@ -136,11 +136,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 @pytest.fixture(autouse=True)
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal a process of its own has more time, too."""
-    if request.config.getoption("--journal", None) is None:
-        more = lambda *given, timeout=120.0, run=isolated.run, **named: run(
-            *given, timeout=PATIENCE * timeout, **named
-        )
-        monkeypatch.setattr(isolated, "run", more)
+    if request.config.getoption("--journal", None) is not None:
+        return
+
+    run = isolated.run
+
+    def run_with_patience(*given: Any, timeout: float = 120.0, **named: Any) -> Any:
+        return run(*given, timeout=PATIENCE * timeout, **named)
+
+    monkeypatch.setattr(isolated, "run", run_with_patience)
 
 
 class Journal:
@@ -199,8 +203,12 @@ def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
 @pytest.fixture
 def evidence(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
     """``evidence(name, value)`` puts what was read off beside the claim: a number, words, a list, a dictionary."""
-    plain = lambda value: json.loads(json.dumps(value, default=str), parse_constant=str)
-    return lambda name, value: record_property("evidence", (name, plain(value)))
+
+    def record(name: str, value: object) -> None:
+        plain = json.loads(json.dumps(value, default=str), parse_constant=str)
+        record_property("evidence", (name, plain))
+
+    return record
 
 
 @pytest.fixture(autouse=True)

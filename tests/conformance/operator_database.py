@@ -85,7 +85,8 @@ def ask(name: str, samples: int = SAMPLES) -> Asked:
 
 def _compared(op: Any, sample: Any, expected: Any) -> Asked:
     foretold = _foretold_missing(op, sample)
-    told = lambda answer, reason="": Asked(op.full_name, answer, reason)
+    answer = functools.partial(Asked, op.full_name)
+
     try:
         result = run(op, sample, "mps")
     except NotImplementedError as error:
@@ -93,22 +94,22 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
             r"The operator '([^']+)' is not currently implemented for the MPS device", str(error)
         )
         if not missing:
-            return told("refused", brief(error))
-        return told("missing as foretold" if foretold else "missing but not foretold", missing[1])
+            return answer("refused", brief(error))
+        return answer("missing as foretold" if foretold else "missing but not foretold", missing[1])
     except Exception as error:  # noqa: BLE001  # a verdict, not a crash
         foreknown = _REFUSED.search(str(error)) or refusals.is_refusal(error)
-        return told("refused" if foreknown else "raises", brief(error))
+        return answer("refused" if foreknown else "raises", brief(error))
     if foretold:
-        return told("runs but was foretold missing", ", ".join(foretold))
+        return answer("runs but was foretold missing", ", ".join(foretold))
     for one, other in zip(tensors(expected), tensors(result), strict=True):
         if one.numel() == 0 and one.shape == other.shape:
             continue
         try:
             checks.assert_close(one, other, one.dtype if one.dtype in _FLOATING else "float32")
         except (checks.Mismatch, ValueError) as difference:
-            return told("differs", brief(difference))
+            return answer("differs", brief(difference))
 
-    return told("agrees")
+    return answer("agrees")
 
 
 _FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
@@ -134,9 +135,8 @@ def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
     All are copied to the CPU. What the operator raises comes through.
     """
     leaves: list[torch.Tensor] = []
-    place = lambda value: _placed(value, device, leaves)
-    arguments = [place(value) for value in (sample.input, *sample.args)]
-    keywords = {name: place(value) for name, value in sample.kwargs.items()}
+    arguments = [_placed(value, device, leaves) for value in (sample.input, *sample.args)]
+    keywords = {name: _placed(value, device, leaves) for name, value in sample.kwargs.items()}
     torch.manual_seed(0)
     with sdpa_kernel(SDPBackend.MATH):  # the CPU's fused attention sums in another order
         results = op.op(*arguments, **keywords)

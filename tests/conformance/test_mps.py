@@ -414,10 +414,16 @@ def test_limit_is_1_7_unless_set(evidence):
     Asks for tensors of 0.4 of the recommended size, up to 2.4 in all, until one is refused, and reads the limit in the
     message. Nothing is written into them, so that macOS need not find memory for them.
     """
-    recommended, held = torch.mps.recommended_max_memory(), []
-    take = lambda: held.append(torch.empty(int(0.4 * recommended), dtype=torch.uint8, device="mps"))
+    recommended = torch.mps.recommended_max_memory()
+    size = int(0.4 * recommended)
+    held = []
+
+    def fill():
+        while len(held) < 6:
+            held.append(torch.empty(size, dtype=torch.uint8, device="mps"))
+
     with pytest.raises(RuntimeError) as refused:
-        [take() for _ in range(6)]
+        fill()
     held.clear()
     torch.mps.empty_cache()
     evidence("message", str(refused.value))

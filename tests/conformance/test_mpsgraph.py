@@ -39,22 +39,23 @@ def compute(G):
 
     def run(selector, *arguments):
         graph = G.MPSGraph.alloc().init()
-        placed = [
-            placeholder(graph, each) if isinstance(each, np.ndarray) else each for each in arguments
-        ]
-        made = getattr(graph, selector)(*placed, None)
-        return mpsgraph.compile(graph, [p for p, a in pairs(placed, arguments)], [made])(
-            *arrays(arguments)
-        )[0]
+        arrays = [each for each in arguments if isinstance(each, np.ndarray)]
+        placeholders = [make_placeholder(graph, each) for each in arrays]
 
-    placeholder = lambda graph, array: graph.placeholderWithShape_dataType_name_(
-        list(array.shape), mpsgraph.data_type(array.dtype), None
-    )
-    pairs = lambda placed, given: [
-        (p, a) for p, a in zip(placed, given, strict=True) if isinstance(a, np.ndarray)
-    ]
-    arrays = lambda given: [each for each in given if isinstance(each, np.ndarray)]
+        of_arrays = iter(placeholders)
+        taken = [next(of_arrays) if isinstance(each, np.ndarray) else each for each in arguments]
+        result = getattr(graph, selector)(*taken, None)
+
+        program = mpsgraph.compile(graph, placeholders, [result])
+        return program(*arrays)[0]
+
     return run
+
+
+def make_placeholder(graph, array):
+    """Return what stands for an array in a graph."""
+    dtype = mpsgraph.data_type(array.dtype)
+    return graph.placeholderWithShape_dataType_name_(list(array.shape), dtype, None)
 
 
 def two(stem):

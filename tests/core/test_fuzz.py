@@ -263,13 +263,17 @@ def pairs_of_floats(draw):
     shape = draw(array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=4))
 
     count = math.prod(shape)
-    draw_all = lambda: np.array(draw(st.lists(FLOATS, min_size=count, max_size=count)))
+
+    def draw_all(numbers=FLOATS):
+        return np.array(draw(st.lists(numbers, min_size=count, max_size=count)))
+
     with np.errstate(all="ignore"):
         reference = draw_all()
         if dtype.startswith("complex"):
             reference = reference + np.zeros(count, complex)
             reference.imag = draw_all()
-        factors = np.array(draw(st.lists(CHANGES, min_size=count, max_size=count)))
+
+        factors = draw_all(CHANGES)
         result = reference.copy()
         changed = factors != 0
         result[changed] = reference[changed] * (1 + factors[changed]) + draw(

@@ -42,31 +42,60 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
         placed.append(str(name))
         yield
 
+    jax = make_jax(placed, hold, gpu, platform, error)
+    tensorflow = make_tensorflow(placed, hold, gpu, error)
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    return placed
+
+
+def make_jax(placed, hold, gpu, platform, error):
+    """A module that stands in for JAX; what it is told is added to ``placed``."""
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
+
+    def list_devices(kind=None):
+        return [cpu] if kind == "cpu" or not gpu else [other]
+
+    def hold_device(device):
+        return hold(device.platform)
+
+    def note_waiting(results):
+        placed.append(("waited for", results))
+
+    def jit(function):
+        return lambda a, b: function(Array(a, error), b)
+
+    def note_setting(name, value):
+        placed.append((name, value))
+
     jax = ModuleType("jax")
-    jax.config = SimpleNamespace(
-        jax_platforms=None, update=lambda name, value: placed.append((name, value))
+    jax.config = SimpleNamespace(jax_platforms=None, update=note_setting)
+    jax.devices, jax.default_device = list_devices, hold_device
+    jax.block_until_ready, jax.jit = note_waiting, jit
+    return jax
+
+
+def make_tensorflow(placed, hold, gpu, error):
+    """A module that stands in for TensorFlow; what it is told is added to ``placed``."""
+
+    def list_devices(kind):
+        return ["gpu"] if gpu and kind == "GPU" else []
+
+    def make_constant(values):
+        return Array(values, error)
+
+    tensorflow = ModuleType("tensorflow")
+    tensorflow.config = SimpleNamespace(
+        list_physical_devices=list_devices,
+        experimental=SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"}),
+        threading=SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0),
     )
-    jax.devices = lambda kind=None: [cpu] if kind == "cpu" or not gpu else [other]
-    jax.default_device = lambda device: hold(device.platform)
-    jax.block_until_ready = lambda results: placed.append(("waited for", results))
-    jax.jit = lambda fn: lambda a, b: fn(Array(a, error), b)
-    tf = ModuleType("tensorflow")
-    details = SimpleNamespace(get_device_details=lambda gpu: {"device_name": "NVIDIA H200"})
-    threads = SimpleNamespace(get_intra_op_parallelism_threads=lambda: 0)
-    list_devices = lambda kind: ["gpu"] if gpu and kind == "GPU" else []
-    tf.config = SimpleNamespace(
-        list_physical_devices=list_devices, experimental=details, threading=threads
-    )
-    tf.device = hold
     waiting = SimpleNamespace(sync_devices=lambda: placed.append(("waited", "all")))
-    tf.test = SimpleNamespace(experimental=waiting)
-    tf.constant = lambda values: Array(values, error)
-    tf.linalg = SimpleNamespace(matmul=lambda a, b: a @ b)
-    monkeypatch.setitem(sys.modules, "jax", jax)
-    monkeypatch.setitem(sys.modules, "tensorflow", tf)
-    return placed
+    tensorflow.test = SimpleNamespace(experimental=waiting)
+    tensorflow.linalg = SimpleNamespace(matmul=lambda a, b: a @ b)
+    tensorflow.device, tensorflow.constant = hold, make_constant
+    return tensorflow
 
 
 @pytest.fixture(autouse=True)
@@ -219,12 +248,19 @@ def mlx(monkeypatch):
         held.append(name)
         yield
 
+    def is_available(name):
+        return True
+
+    def make_array(values):
+        return Array(values, 0)
+
+    def describe_device(name):
+        return {"device_name": "NVIDIA H200"}
+
     package, core = ModuleType("mlx"), ModuleType("mlx.core")
     package.core = core
     core.cpu, core.gpu, core.Device, core.stream = "cpu", "gpu", str, stream
-    core.is_available = lambda name: True
-    core.array = lambda values: Array(values, 0)
-    core.device_info = lambda name: {"device_name": "NVIDIA H200"}
+    core.is_available, core.array, core.device_info = is_available, make_array, describe_device
     monkeypatch.setitem(sys.modules, "mlx", package)
     monkeypatch.setitem(sys.modules, "mlx.core", core)
     return held

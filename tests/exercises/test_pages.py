@@ -139,7 +139,9 @@ def test_page_13_judges_no_time_of_a_simulated_gpu():
 
 
 def test_page_13_takes_a_stub_as_not_attempted():
-    stub = lambda *_: ...
+    def stub(*_):
+        return ...
+
     assert check("13.1", stub, ..., stub, planted_bench([]), X).outcome == "not attempted"
 
 

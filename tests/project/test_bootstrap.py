@@ -352,8 +352,11 @@ def test_what_pages_will_lack_is_listed_once(
     pretend(**platform)
     monkeypatch.setenv("CXX", compiler)
     fails = checkout.bootstrap.fails
-    has_xcode = lambda command: None if command[0] == "xcode-select" else fails(command)
-    monkeypatch.setattr(checkout.bootstrap, "fails", has_xcode)
+
+    def fail_unless_xcode(command):
+        return None if command[0] == "xcode-select" else fails(command)
+
+    monkeypatch.setattr(checkout.bootstrap, "fails", fail_unless_xcode)
 
     listed = list(checkout.bootstrap.limits())
 
@@ -379,8 +382,11 @@ def test_all_that_is_missing_is_named_before_anything_is_downloaded(checkout, mo
     full = shutil._ntuple_diskusage(2**40, 2**40, 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
     read = checkout.bootstrap.read
-    flags = lambda path: "flags : sse2 fma\n" if path == "/proc/cpuinfo" else read(path)
-    monkeypatch.setattr(checkout.bootstrap, "read", flags)
+
+    def read_old_processor(path):
+        return "flags : sse2 fma\n" if path == "/proc/cpuinfo" else read(path)
+
+    monkeypatch.setattr(checkout.bootstrap, "read", read_old_processor)
 
     status, printed, calls = checkout()
 

@@ -128,12 +128,15 @@ def start(folder: Path, text: str, *options: str) -> subprocess.Popen:
 
     command = [sys.executable, "-m", "conformance"]
     command += ["--folder", str(folder), "--out", str(folder / "report.md")]
-    # a shell's job in the background does not heed it
-    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True, preexec_fn=heed,
+        start_new_session=True, preexec_fn=heed_interrupts,
     )  # fmt: skip
+
+
+def heed_interrupts() -> None:
+    """Let Ctrl-C end a process: a shell's job in the background does not heed it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finished(folder: Path, text: str, *options: str) -> tuple[int, str]:

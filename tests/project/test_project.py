@@ -280,10 +280,11 @@ def test_a_wrong_file_is_refused(work, factory, monkeypatch):
     refuse(work, 1, factory)
 
 
-def test_operators_in_the_way_are_named_without_their_namespace(work):
+def test_operators_in_the_way_are_named_without_their_namespace(work, monkeypatch):
     work.step(1)("heat:example")
     give(work, SUPPORT, STOPS, "failed", which="script")
-    work.examine = lambda *_: work.state.examined["script"].report
+    stored = work.state.examined["script"].report
+    monkeypatch.setattr(work, "examine", lambda *_: stored)
     work.step(1)("heat:example")
     assert "on the CPU (raises: a tensor is on the CPU)" in work.rows[0].finding.summary
 

@@ -880,7 +880,9 @@ def make_encoder(**options):
 
 
 def encode_padded(encoder, x, after):
-    run = lambda model, x, padding: after(model(x, src_key_padding_mask=padding))
+    def run(model, x, padding):
+        return after(model(x, src_key_padding_mask=padding))
+
     return mps_coverage(run, encoder, x, PADDING)
 
 
@@ -968,7 +970,10 @@ def test_lengths_of_ctc_may_lie_anywhere(lengths, reduction, training):
 def test_targets_of_ctc_may_lie_anywhere():
     """PyTorch copies them itself."""
     targets = torch.ones(3, 2, dtype=torch.long)
-    loss = lambda x: nn.functional.ctc_loss(x, targets, (5, 5, 5), (2, 2, 2))
+
+    def loss(x):
+        return nn.functional.ctc_loss(x, targets, (5, 5, 5), (2, 2, 2))
+
     covered = mps_coverage(loss, torch.rand(5, 3, 8).log_softmax(-1))
     assert covered.runs, covered.answer
 
@@ -979,7 +984,11 @@ def draw_with(generator_of):
 
 @NUMBERS
 def test_a_generator_of_the_cpu_draws_nothing_on_the_gpu(needs_numbers):
-    draw = lambda model, y: draw_with(lambda x: torch.Generator().manual_seed(0))(y)
+    add_random = draw_with(lambda x: torch.Generator().manual_seed(0))
+
+    def draw(model, y):
+        return add_random(y)
+
     covered = mps_coverage(Keeps(draw, needs_numbers), torch.randn(4, 4))
     [problem] = covered.problems
     assert "generator" in problem.text
@@ -988,7 +997,9 @@ def test_a_generator_of_the_cpu_draws_nothing_on_the_gpu(needs_numbers):
 
 @NUMBERS
 def test_a_generator_of_the_cpu_may_draw_there(needs_numbers):
-    draw = lambda model, y: y + torch.rand(4, generator=torch.Generator()).to(y.device)
+    def draw(model, y):
+        return y + torch.rand(4, generator=torch.Generator()).to(y.device)
+
     covered = mps_coverage(Keeps(draw, needs_numbers), torch.randn(4, 4))
     assert covered.runs, covered.answer
 
@@ -1026,7 +1037,10 @@ def test_a_buffer_of_float64_hides_no_other_float64(function, dtype):
 def test_where_a_repaired_model_does_not_run_what_it_holds_is_told():
     """A product of two dtypes raises, so that nothing behind it is known."""
     weight = torch.ones(4, 4, dtype=torch.float64)
-    multiply = lambda x: (x @ weight.to(x.device)) * x.sum().item()
+
+    def multiply(x):
+        return (x @ weight.to(x.device)) * x.sum().item()
+
     covered = mps_coverage(multiply, torch.ones(2, 4).double())
     assert [problem.text for problem in covered.problems] == ["MPS has no float64, but input 0 is"]
 

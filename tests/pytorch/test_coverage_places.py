@@ -25,8 +25,14 @@ class TwoMasks(nn.Module):
 def masks(monkeypatch):
     """A module with a factory of a model that leaves two tensors on the CPU, and of one that leaves none."""
     factories = types.ModuleType("masks")
-    factories.two = lambda: (TwoMasks(), torch.randn(2, 4))
-    factories.none = lambda: (nn.Linear(4, 4), torch.randn(2, 4))
+
+    def make_two():
+        return TwoMasks(), torch.randn(2, 4)
+
+    def make_none():
+        return nn.Linear(4, 4), torch.randn(2, 4)
+
+    factories.two, factories.none = make_two, make_none
     monkeypatch.setitem(sys.modules, "masks", factories)
 
 
