@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_timing_rules import FakeClock
+from fake_clock import FakeClock
 
 from metallab import caches, device, records, timing
 from metallab.fake_device import FakeDevice

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from test_timing_rules import FakeClock
+from fake_clock import FakeClock
 
 from metallab import device, fitness, machine, timing
 from metallab.fitness import Obstacle

@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from test_timing_rules import FakeClock
+from fake_clock import FakeClock
 
 from metallab import timing
 from metallab.timing import comparing, inspections

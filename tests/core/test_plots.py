@@ -20,12 +20,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.collections import PathCollection
+from measurements import make_measurement
 
 from metallab import isolated, paths, plots
 from metallab.timing import (
     SIMULATED,
     Comparison,
-    Measurement,
     Ratio,
     Reason,
     Sentinel,
@@ -34,7 +34,7 @@ from metallab.timing import (
 
 
 def measurement(name="a", samples=(1e-3, 2e-3, 3e-3), simulated=False, device="Chip X"):
-    return Measurement(name, "latency", samples, 0.1, 1, 3, "quiet", "full", device, simulated)
+    return make_measurement(name, samples, simulated=simulated, device=device)
 
 
 def comparison(ratio=None, withheld=None):

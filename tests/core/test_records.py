@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
+from measurements import make_measurement
 from results_files import claim
 
 from metallab import isolated, machine, paths, records, stored, timing
@@ -35,20 +36,10 @@ STEADY = settings(
 )
 
 
-def measurement(name: str = "matmul", samples=(1.0, 1.1, 1.2), **changes) -> timing.Measurement:
-    made = timing.Measurement(
-        name=name,
-        question="latency",
-        samples=tuple(samples),
-        first_call=3.0,
-        block=1,
-        warmup_calls=3,
-        stop_reason="quiet",
-        mode="full",
-        device=CPU.label,
-        simulated=False,
-    )
-    return dataclasses.replace(made, **changes)
+def measurement(
+    name: str = "matmul", samples=(1.0, 1.1, 1.2), device=CPU.label, **changes
+) -> timing.Measurement:
+    return make_measurement(name, samples, device=device, **changes)
 
 
 def comparison(samples: int = 20) -> timing.Comparison:

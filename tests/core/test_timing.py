@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 import pytest
+from measurements import make_measurement
 
 from metallab import timing
 from metallab.timing.outputs import describe_check
@@ -129,30 +130,14 @@ def test_a_check_is_called_by_its_name_or_a_function_of_yours(check, words):
     assert describe_check(check) == words
 
 
-def planted(name: str, *samples: float, others: float = 0.0, simulated: bool = False):
-    return timing.Measurement(
-        name,
-        question="latency",
-        samples=samples,
-        first_call=1.0,
-        block=1,
-        warmup_calls=1,
-        stop_reason="quiet",
-        mode="full",
-        device="x",
-        simulated=simulated,
-        others=others,
-    )
-
-
 def taken_elsewhere(a: timing.Measurement, b: timing.Measurement) -> timing.Comparison:
     return timing.compare_samples(
         {"a": a, "b": b}, baseline="a", name="film", parity="compared before"
     )
 
 
-TWOS = planted("a", *[2.0] * 8)
-ONES = planted("b", *[1.0] * 8)
+TWOS = make_measurement("a", [2.0] * 8)
+ONES = make_measurement("b", [1.0] * 8)
 
 
 def test_samples_taken_elsewhere_are_compared_by_the_same_rule():
@@ -169,7 +154,7 @@ def test_samples_of_a_simulated_device_elsewhere_are_not_compared():
 
 def test_samples_taken_elsewhere_must_be_as_many():
     with pytest.raises(ValueError, match="as many as a, 8"):
-        taken_elsewhere(TWOS, planted("b", 1.0))
+        taken_elsewhere(TWOS, make_measurement("b", [1.0]))
 
 
 MADE = taken_elsewhere(TWOS, ONES)
@@ -185,8 +170,8 @@ def test_what_was_measured_and_how_cannot_be_changed(given):
 
 
 SWINGS = [1.0, 1.6, 1.1, 1.9, 1.0, 1.7, 1.2, 2.0]
-RESTLESS_A = planted("a", *(2 * time for time in SWINGS))
-RESTLESS_B = planted("b", *SWINGS)
+RESTLESS_A = make_measurement("a", (2 * time for time in SWINGS))
+RESTLESS_B = make_measurement("b", SWINGS)
 
 
 def test_a_sure_ratio_of_unreliable_times_is_explained():

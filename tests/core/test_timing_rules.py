@@ -9,12 +9,14 @@ import gc
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
+from measurements import make_measurement
 
 from metallab import timing
 from metallab.fake_device import FakeDevice
@@ -22,29 +24,6 @@ from metallab.timing import inspections, load
 
 QUICK = {"min_samples": 6, "min_seconds": 0.0, "max_seconds": 1.0}
 QUICK |= {"warmup_calls": 2, "warmup_seconds": 0.0, "block_seconds": 0.004}
-
-
-class FakeClock:
-    """A clock that moves only when told: functions made by `taking` advance it by their duration."""
-
-    def __init__(self) -> None:
-        self.now = 1_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def taking(self, durations: Callable[[], float]) -> Callable[[], None]:
-        """A function that takes as many seconds of this clock as ``durations()`` says."""
-
-        def work() -> None:
-            self.now += max(1, round(durations() * 1e9))
-
-        return work
-
-    def returning(self, value: object, seconds: float = 0.010) -> Callable[[], object]:
-        """A function that takes so many seconds of this clock and returns the value."""
-        work = self.taking(lambda: seconds)
-        return lambda: (work(), value)[1]
 
 
 def measured(clock: FakeClock, durations: Callable[[], float], **options) -> timing.Measurement:
@@ -300,26 +279,10 @@ def test_variants_of_many_seconds_do_not_get_them() -> None:
     assert seconds < 150, "minutes for a comparison"
 
 
-def describe_samples(samples: Iterable[float]) -> timing.Measurement:
-    """Return a measurement with these samples."""
-    return timing.Measurement(
-        name="x",
-        question="latency",
-        samples=tuple(samples),
-        first_call=1.0,
-        block=1,
-        warmup_calls=3,
-        stop_reason="quiet",
-        mode="full",
-        device="x",
-        simulated=False,
-    )
-
-
 def test_samples_are_described_by_their_median_and_quartiles() -> None:
     """Against NumPy; a mean follows a single slow sample."""
     samples = np.random.default_rng(0).lognormal(size=101)
-    got = describe_samples(samples)
+    got = make_measurement(samples=samples)
     assert got.median == np.median(samples)
     assert got.quartiles == (np.percentile(samples, 25), np.percentile(samples, 75))
 
@@ -334,11 +297,11 @@ def test_samples_are_described_by_their_median_and_quartiles() -> None:
 )
 def test_the_interquartile_range_by_the_median_is_the_noise(spread, flags) -> None:
     samples = [1 + spread * (i / 10 - 0.5) * 2 for i in range(11)]
-    assert describe_samples(samples).flags == flags
+    assert make_measurement(samples=samples).flags == flags
 
 
 def test_two_samples_are_few() -> None:
-    assert "few samples" in describe_samples([1.0, 1.0]).flags
+    assert "few samples" in make_measurement(samples=[1.0, 1.0]).flags
 
 
 GPU = timing.Host("a GPU", kind="xpu")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from test_timing_rules import FakeClock
+from fake_clock import FakeClock
 
 from metallab import device, timing
 from metallab.timing import load, rounds, sentinels

@@ -66,19 +66,10 @@ from metallab.pytorch.model import as_model, assert_loss, load_model  # noqa: E4
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(ROOT / "utils"), "METALLAB_DEVICE": "sim", "METALLAB_MODE": "fast",
-    "PYTORCH_ENABLE_MPS_FALLBACK": "0",
-}  # fmt: skip
 LIMITS = Limits(1800)
-
-
-@functools.cache
-def outcomes():
-    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
-
-
-on_simulated = children.Session(outcomes)
+on_simulated = children.open_session(
+    __file__, METALLAB_MODE="fast", PYTORCH_ENABLE_MPS_FALLBACK="0"
+)
 
 # ---------------------------------------------------------------- models
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from matplotlib import text as matplotlib_text
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from measurements import make_measurement
 
-from metallab import drawings, timing
+from metallab import drawings
 from metallab.drawings.chip import ChipParts, GridParts
 from metallab.drawings.moves import Moves
 from metallab.drawings.roofs import Roof
@@ -27,9 +28,7 @@ TIMES = CallTimes(prepare=2e-6, work=10e-6, wake=80e-6)
 
 def measurement(name="product", seconds=1e-3):
     samples = tuple(seconds * factor for factor in (1.0, 1.02, 0.98, 1.1, 0.99))
-    return timing.Measurement(
-        name, "latency", samples, 2 * seconds, 1, 3, "enough", "full", "a device", False
-    )
+    return make_measurement(name, samples, first_call=2 * seconds)
 
 
 def reading(name, flops, moved, factor=1.0):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from measurements import make_measurement
 
-from metallab import machine, paths, records, timing
+from metallab import machine, paths, records
 from metallab.headless import bench
 from metallab.headless.runner import Job, NotebookResult
 
@@ -52,9 +53,7 @@ class Pages:
     def passes(self, job: Job, **changes) -> NotebookResult:
         self.passed += 1
         at = f"2026-11-20T10:00:{self.passed:02}+00:00"
-        made = timing.Measurement(
-            "m", "latency", (1.0, 1.1), 2.0, 1, 3, "quiet", job.mode, CPU["label"], False
-        )
+        made = make_measurement("m", (1.0, 1.1), mode=job.mode, device=CPU["label"])
         record = records.Record(job.name, f"{job.name}/m", at, made, None, None, machine.describe())
         records.write(
             Path(job.out, "results", f"{job.name}.json"), [dataclasses.replace(record, **changes)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import warnings
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).resolve().parents[2]
 CHILD = __name__ == "__main__"
 
 import children  # noqa: E402
@@ -41,18 +39,8 @@ if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
 
-@functools.cache
-def outcomes():
-    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
-
-
-on_simulated = children.Session(outcomes)
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT / "utils"),
-    "METALLAB_DEVICE": "sim",
-    "OMP_NUM_THREADS": "1",
-}
+# one thread: more wait for each other in work so small
+on_simulated = children.open_session(__file__, OMP_NUM_THREADS="1")
 FAULT = "call aborted by the system"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import subprocess
 import sys
 import warnings
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
 CHILD = __name__ == "__main__"
 
 import children  # noqa: E402
@@ -58,19 +56,8 @@ if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
 
-@functools.cache
-def outcomes():
-    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
-
-
-on_simulated = children.Session(outcomes)
 # one thread: more wait for each other in work so small
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT / "utils"),
-    "METALLAB_DEVICE": "sim",
-    "OMP_NUM_THREADS": "1",
-}
+on_simulated = children.open_session(__file__, OMP_NUM_THREADS="1")
 
 
 # ---- models and faults -----------------------------------------------------------------------------------------------

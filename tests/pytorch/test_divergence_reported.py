@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 CHILD = __name__ == "__main__"
 
 import children  # noqa: E402
@@ -62,19 +60,8 @@ if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
 
 
-@functools.cache
-def outcomes():
-    return children.run(__file__, "simulated", on_simulated.checks, ENVIRONMENT)
-
-
-on_simulated = children.Session(outcomes)
 # one thread: more wait for each other in work so small
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": f"{ROOT / 'utils'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-    "METALLAB_DEVICE": "sim",
-    "OMP_NUM_THREADS": "1",
-}
+on_simulated = children.open_session(__file__, OMP_NUM_THREADS="1")
 LIMITS = Limits(600)
 
 

@@ -8,15 +8,14 @@ from operator import truediv
 
 import numpy as np
 import pytest
+from measurements import make_measurement
 
-from metallab import reported, timing
+from metallab import reported
 from metallab.reported import Check, Reported, Sure, figures
 
 ENTRIES = reported.measurements()
 NO_LICENCE = ("issue thread", "none found")
-OURS = timing.Measurement(
-    "ours", "latency", (1e-3, 2e-3), 0.1, 1, 3, "quiet", "full", "a Mac", False
-)
+OURS = make_measurement("ours", (1e-3, 2e-3), device="a Mac")
 THEIRS = ENTRIES[0].quantity
 
 

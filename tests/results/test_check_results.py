@@ -11,6 +11,7 @@ import shutil
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from measurements import make_measurement
 from results_files import claim, texts
 from test_records import pages
 
@@ -34,20 +35,7 @@ def contribution(processes: int = 3, **changes) -> list[records.Record]:
     ``changes`` are fields of each `timing.Measurement`.
     """
     chance, made = random.Random(0), []
-    plain = timing.Measurement(
-        "CPU",
-        question="latency",
-        samples=(),
-        first_call=9.0,
-        block=1,
-        warmup_calls=3,
-        stop_reason="quiet",
-        mode="full",
-        device=CPU,
-        simulated=False,
-        kind="cpu",
-        threads=12,
-    )
+    plain = make_measurement("CPU", (), first_call=9.0, device=CPU, kind="cpu", threads=12)
     gpu = dataclasses.replace(plain, name="mps", device=GPU, kind="mps", threads=None)
 
     for number in range(processes):

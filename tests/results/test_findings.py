@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from measurements import make_measurement
 from results_files import claim, honest
 
 from metallab import machine, paths, records, timing
@@ -36,17 +37,10 @@ def record(
     is_baseline = speed_up is None
     lesson = changes.pop("lesson", "02b_compare")
 
-    measured = Measurement(
+    measured = make_measurement(
         variant,
-        question="latency",
-        samples=(0.012345,) * 10,
-        first_call=3.0,
-        block=1,
-        warmup_calls=3,
-        stop_reason="quiet",
-        mode="full",
+        (0.012345,) * 10,
         device=CPU if is_baseline else GPU,
-        simulated=False,
         kind="cpu" if is_baseline else "cuda",
         threads=16 if is_baseline else None,
     )

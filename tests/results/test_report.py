@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
+from measurements import make_measurement
 from nbformat import v4
 from results_files import claim, honest
 from run_folder import Run, code, entry, error, picture_output, png, record
@@ -19,7 +20,7 @@ from metallab import machine, paths, records
 from metallab.__main__ import main as command
 from metallab.device import Device
 from metallab.results import findings, report
-from metallab.timing import Measurement, Ratio
+from metallab.timing import Ratio
 
 HOSTILE = (
     "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
@@ -319,7 +320,7 @@ def card_with_headline(run):
     headline = records.Headline(["It is <b>right</b>.", "Nothing is lost."], file, "a grey picture")
 
     run.summary(entry("01_a"))
-    made = Measurement("m", "latency", (1.0,) * 10, 1.0, 1, 3, "quiet", "full", "Some CPU", False)
+    made = make_measurement("m", (1.0,) * 10)
     on = Device("cpu", "Some CPU")
     records.save("01_a", made, on=on, folder=run.folder / "results", headline=headline)
     return run.page().select_one("#notebooks article")

@@ -7,6 +7,7 @@ at what came of each.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -15,7 +16,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,7 +55,7 @@ class Session:
 
         def decorate(check: Callable[[Any], None]) -> Callable[[str], None]:
             for case_id, case in cases.items():
-                self.checks[f"{check.__name__}[{case_id}]"] = partial(check, case)
+                self.checks[f"{check.__name__}[{case_id}]"] = functools.partial(check, case)
 
             @pytest.mark.parametrize("case_id", cases)
             def test(case_id: str) -> None:
@@ -66,6 +66,19 @@ class Session:
             return test
 
         return decorate
+
+
+def open_session(file: str, **variables: str) -> Session:
+    """Return a session whose child has the simulated GPU, and these variables in its environment."""
+    folders = [str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, folders))
+    environment = os.environ | {"PYTHONPATH": path, "METALLAB_DEVICE": "sim"} | variables
+
+    def run_child() -> dict[str, str]:
+        return run(file, "simulated", session.checks, environment)
+
+    session = Session(functools.cache(run_child))
+    return session
 
 
 def run(

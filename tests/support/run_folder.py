@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import io
 import json
 
 import nbformat
 from bs4 import BeautifulSoup
+from measurements import make_measurement
 from nbformat import v4
 from PIL import Image
 from results_files import honest
 
 from metallab import machine, records
 from metallab.results import report
-from metallab.timing import Measurement
 
 
 def png(width: int = 3, height: int = 2) -> bytes:
@@ -66,7 +65,15 @@ def entry(name: str, **changes) -> dict:
 
 
 def record(
-    name: str, ratio=None, *, outcome="faster", reason=None, detail="", **changes
+    name: str,
+    ratio=None,
+    *,
+    samples=(0.001, 0.00101, 0.00102) * 8,
+    first_call=0.5,
+    outcome="faster",
+    reason=None,
+    detail="",
+    **changes,
 ) -> records.Record:
     """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given.
 
@@ -79,20 +86,7 @@ def record(
             "matmul", name, "eager", outcome, median, low, high, reason, detail, "outputs agree"
         )
 
-    measured = Measurement(
-        name=name,
-        question="latency",
-        samples=(0.001, 0.00101, 0.00102) * 8,
-        first_call=0.5,
-        block=1,
-        warmup_calls=3,
-        stop_reason="quiet",
-        mode="full",
-        device="Some CPU",
-        simulated=False,
-    )
-    measured = dataclasses.replace(measured, **changes)
-
+    measured = make_measurement(name, samples, first_call=first_call, **changes)
     full = f"01_a/matmul/{name}" if compared else f"01_a/{name}"
     taken = "2026-11-20T10:00:00+00:00"
     return records.Record("01_a", full, taken, measured, compared, None, machine.describe())
