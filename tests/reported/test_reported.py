@@ -202,7 +202,26 @@ def test_a_clock_says_whether_it_was_measured(chip):
     assert bool(chip.clock) == (chip.clock_basis in ("measured", "listed", "assumed"))
 
 
+@pytest.mark.parametrize("name", ["M2", "M3"])
+def test_the_bandwidth_of_a_chip_is_the_one_on_its_label(name):
+    """Apple sells them with 100 GB/s; 102.4 is what a program calculates from the kind of memory."""
+    assert reported.chip(name).bandwidth == 100e9
+
+
 # ---------------------------------------------------------------- impossible figures
+
+
+BLIND_COUNTERS = [figure for figure in reported.impossible() if figure.unit == "MHz"]
+
+
+@pytest.mark.parametrize("figure", BLIND_COUNTERS, ids=lambda figure: figure.name)
+def test_a_clock_that_a_blind_counter_showed_is_not_called_measured(figure):
+    shown = [mhz * 1e6 for mhz in figure.published]
+    called = {each: reported.chip(each).clock_basis for each in figure.chips}
+    clocks = [reported.chip(each).clock for each in figure.chips]
+
+    assert clocks == shown
+    assert "measured" not in called.values()
 
 
 EVERY_FIGURE = pytest.mark.parametrize(

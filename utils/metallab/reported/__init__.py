@@ -141,7 +141,7 @@ class Chip:
     clock: float | None
     """The highest of the GPU, in Hz, as one source has it; others may say more (`published`)."""
     clock_basis: Basis
-    """Whether the source shows how it measured the clock, lists it without a method, or took it from another chip."""
+    """Whether the clock was read while the GPU computed, is named in a list, or was taken from another chip."""
     published: float | None
     """Float32 in FLOP/s with the most cores, as one table gives it without saying how."""
     family: str
