@@ -32,24 +32,39 @@ def test_a_kernel_that_does_not_end_in_time_is_open(monkeypatch):
     assert check("23.1", "kernel void hardshrink() {}").outcome == "open"
 
 
-def bytes_in_lines(stride, line):
-    return min(4 * stride, line) + 8
+def bytes_in_lines(stride, line, rest):
+    return min(4 * stride, line) + rest
+
+
+def slower_by(of_8, of_16, of_32, of_64):
+    """Return times of strided copies over that of stride 2, where all but the read costs as much as reading 8 bytes."""
+    return {1: 0.2, 2: 1.0, 4: 1.5, 8: of_8, 16: of_16, 32: of_32, 64: of_64}
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("slower", "said"),
     [
-        pytest.param(5.0, "Lines of 64 bytes alone", id="one"),
-        pytest.param(10.0, "Lines of 128 bytes alone", id="the other"),
-        pytest.param(5.8, "Both", id="both"),
-        pytest.param(30.0, "Neither", id="neither"),
+        pytest.param(slower_by(2.5, 4.5, 4.6, 4.7), "Lines of 64 bytes alone", id="one"),
+        pytest.param(slower_by(2.5, 4.5, 8.5, 8.9), "Lines of 128 bytes alone", id="the other"),
+        pytest.param(slower_by(2.5, 4.5, 6.0, 6.0), "Both", id="both"),
+        pytest.param(slower_by(2.5, 4.5, 8.5, 17.0), "Neither", id="it goes on rising"),
+        pytest.param(slower_by(4.4, 4.5, 8.5, 8.5), "do not follow", id="no straight line"),
+        pytest.param(slower_by(1.0, 1.0, 1.0, 1.0), "no longer", id="nothing waits for memory"),
     ],
 )
-def test_page_02_says_which_length_of_a_line_comes_close_to_what_was_measured(times, said):
+def test_page_02_says_which_length_of_a_line_comes_close_to_what_was_measured(slower, said):
     """Whatever stride 1 takes: the others are compared with stride 2."""
-    judged = check("02.2", bytes_in_lines, {1: 1.0, 2: 3.0, 32: 3.0 * times})
+    judged = check("02.2", bytes_in_lines, slower)
     assert judged.outcome == "right"
     assert said in judged
+
+
+def test_page_02_finds_what_a_number_costs_besides_its_read_from_two_strides():
+    """Whether a write costs 4 bytes, 8, or none because the result stays in a cache, the verdict is the same."""
+    free_writes = {stride: min(4 * stride, 128) / 8 for stride in (1, 2, 4, 8, 16, 32, 64)}
+    judged = check("02.2", bytes_in_lines, free_writes)
+    assert "reading 0 bytes" in judged
+    assert "Lines of 128 bytes alone" in judged
 
 
 SIMD_SUM = """kernel void row_sums(device float* out, device const float* a, constant long& n,

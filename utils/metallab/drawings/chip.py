@@ -50,8 +50,8 @@ def draw_chip(chips: Sequence[ChipParts]) -> Figure:
         )
 
     told = [
-        f"{each.name}: CPU cores with a unit for matrix products, {each.gpu_cores} GPU cores, a Neural Engine, a "
-        f"cache for the whole chip, and memory at {units.rate(each.bandwidth, 'B/s')}"
+        f"{each.name}: CPU cores with a unit for matrix products in each cluster, {each.gpu_cores} GPU cores, a Neural "
+        f"Engine, a cache for the whole chip, and memory at {units.rate(each.bandwidth, 'B/s')}"
         for each in chips
     ]
 
@@ -60,7 +60,7 @@ def draw_chip(chips: Sequence[ChipParts]) -> Figure:
 
 def _draw_one_chip(axes: Axes, left: float, chip: ChipParts, width: float) -> None:
     write(axes, (left, 0.4), chip.name, fontsize=10)
-    box(axes, (left, 0.9), (2.7, 3.0), "CPU cores\nwith a matrix\nunit", colour=plots.BLUE)
+    box(axes, (left, 0.9), (2.7, 3.0), "CPU cores,\na matrix unit\na cluster", colour=plots.BLUE)
     box(axes, (left + 3.0, 0.9), (3.6, 3.0), colour=plots.ORANGE)
     write(axes, (left + 4.8, 1.35), f"GPU, {chip.gpu_cores} cores", align="center")
     box(axes, (left + 6.9, 0.9), (2.1, 3.0), "Neural\nEngine", colour=plots.GREEN)

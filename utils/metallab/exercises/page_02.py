@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,9 @@ LINES = 64, 128
 
 BASE = 2
 """The stride that others are compared with: a copy of neighbours is often a program of its own."""
+
+FULL = 16
+"""The stride from which on each number has a line of 64 bytes for itself."""
 
 ROW_SUMS = puzzles.Puzzle(
     "row_sums",
@@ -49,48 +52,81 @@ def judge_row_sums(row_sums: Callable[[], Any]) -> Right | isolated.Skipped:
 
 
 @exercise(
-    "02.2", hint="never more than a line to read, and 8 bytes to write: fetched, and written back"
+    "02.2", hint="never more than a line to read, and behind it the rest, whatever the stride is"
 )
 def judge_bytes(
-    bytes_a_number: Callable[[int, int], Any], slower: Mapping[int, float]
+    bytes_a_number: Callable[[int, int, float], Any], slower: Mapping[int, float]
 ) -> bool | Right:
     """Ask for strides on both sides of a line, then put in what was measured on the page."""
     for line in (64, 128, 32):
         for stride in (2, 8, 16, 24, 32, 100):
-            got = bytes_a_number(stride, line)
-            wanted = _count_bytes(stride, line)
-            expect(f"bytes_a_number({stride}, {line})", got, wanted, holds=is_near(got, wanted))
+            for rest in (8, 2.5):
+                got = bytes_a_number(stride, line, rest)
+                wanted = _count_bytes(stride, line, rest)
+                asked = f"bytes_a_number({stride}, {line}, {rest})"
+                expect(asked, got, wanted, holds=is_near(got, wanted))
     return Right(compare_lines(slower))
 
 
 def compare_lines(slower: Mapping[int, float]) -> str:
-    """Say which length of a line explains the last point of a strided copy, if either does.
+    """Say which length of a line explains the last points of a strided copy, if any does.
+
+    What a number costs besides its read is not known beforehand: a write may cost its bytes, twice these, or nearly
+    nothing where the result stays in a cache. It is found from `BASE` and `FULL`, the points between test it, and those
+    behind `FULL` tell lines apart.
 
     Parameters
     ----------
     slower
-        How many times as long as one of them the copies took, by the stride; `BASE` and a larger one are among them.
+        How many times as long as one of them the copies took, by the stride; `BASE`, `FULL` and others between and
+        behind them are among them.
 
     Returns
     -------
     str
         An explanation to think about, and no proof.
     """
-    stride = max(slower)
-    measured = slower[stride] / slower[BASE]
-    expected = {line: _count_bytes(stride, line) / _count_bytes(BASE, line) for line in LINES}
-    told = f"Stride {stride} should take {expected[64]:.3g} times as long as stride {BASE} with lines of 64 bytes, "
-    told += f"and {expected[128]:.3g} times with 128; measured {measured:.3g} times."
+    measured = {stride: times / slower[BASE] for stride, times in slower.items() if stride >= BASE}
+    if measured[FULL] <= 1:
+        return f"Stride {FULL} took no longer than stride {BASE}: here nothing waited for memory, so lines do not show."
 
-    close = [line for line, times in expected.items() if abs(measured / times - 1) <= CLOSE]
+    rest = _find_rest(measured[FULL])
+    told = f"Besides its read a number costs as much as reading {rest:.3g} bytes."
     limit = f"{100 * CLOSE:.0f} %"
+    before = [stride for stride in measured if stride <= FULL]
+    if not _explains(LINES[0], rest, measured, before):
+        return (
+            f"{told} With that the times up to stride {FULL} do not follow the bytes within {limit}: something else "
+            "counts for more here, and what comes behind says nothing of lines."
+        )
+
+    behind = [stride for stride in measured if stride > FULL]
+    strides = " and ".join(str(stride) for stride in behind)
+    close = [line for line in LINES if _explains(line, rest, measured, behind)]
     if not close:
-        return f"{told} Neither comes within {limit}: something else counts for more here."
+        return (
+            f"{told} Neither lines of 64 bytes nor of 128 come within {limit} at strides {strides}."
+        )
     if len(close) == len(LINES):
-        return f"{told} Both come within {limit}, so this point does not tell which it is."
-    return f"{told} Lines of {close[0]} bytes alone come within {limit}."
+        return f"{told} Both lengths come within {limit} at strides {strides}, so these points do not tell which it is."
+    return f"{told} Lines of {close[0]} bytes alone come within {limit} at strides {strides}."
 
 
-def _count_bytes(stride: int, line: int) -> int:
-    """Return what a strided copy moves for each number of 4 bytes: its line is fetched before it is written back."""
-    return min(4 * stride, line) + 8
+def _find_rest(slower_at_full: float) -> float:
+    """Return what a number costs besides its read, in bytes read meanwhile, from the time at `FULL` over `BASE`'s."""
+    rest = (4 * FULL - slower_at_full * 4 * BASE) / (slower_at_full - 1)
+    # below 0 it would be nonsense: `FULL` takes longer than its bytes explain, and the caller says so
+    return max(rest, 0.0)
+
+
+def _explains(
+    line: int, rest: float, measured: Mapping[int, float], strides: Sequence[int]
+) -> bool:
+    base = _count_bytes(BASE, line, rest)
+    expected = {stride: _count_bytes(stride, line, rest) / base for stride in strides}
+    return all(abs(measured[stride] / expected[stride] - 1) <= CLOSE for stride in strides)
+
+
+def _count_bytes(stride: int, line: int, rest: float) -> float:
+    """Return what a strided copy pays for each number of 4 bytes: what it reads of lines, and the rest."""
+    return min(4 * stride, line) + rest
