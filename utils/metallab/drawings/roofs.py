@@ -170,7 +170,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
 
         plots.title(
             figure,
-            "What the GPUs of Apple's chips can reach, by arithmetic intensity",
+            "Rooflines of the GPUs of Apple's chips, by arithmetic intensity",
             ["reported by others, on a label or calculated from cores and clock"],
         )
 
