@@ -72,7 +72,7 @@ def test_a_row_is_added_and_none_renamed(changed, file):
 def test_a_pin_s_reason_is_named(checkout, capsys):
     reason = "    torch==1.2.3,  # the first one that waits\n"
     (found,) = new_torch.find_reasons({"a.toml": reason}, new_torch.Release("1.2.3", "0.1.0"))
-    assert (found.file, found.number) == ("a.toml", 1)
+    assert str(found).startswith("a.toml:1: ")
 
     assert new_torch.main(ASKED, checkout) == 0
     assert f'"torch=={NEW.torch}", ' in capsys.readouterr().out

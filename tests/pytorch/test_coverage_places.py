@@ -119,8 +119,11 @@ def test_a_no_says_that_a_tensor_left_on_the_cpu_was_not_looked_for():
 
 
 def test_places_do_not_say_that_there_is_none_where_none_was_looked_for(monkeypatch, capsys):
+    def one():
+        return Draws(), torch.randn(2, 4)
+
     factories = types.ModuleType("draws")
-    factories.one = lambda: (Draws(), torch.randn(2, 4))
+    factories.one = one
     monkeypatch.setitem(sys.modules, "draws", factories)
 
     assert command(["coverage", "draws:one", "--places"]) == 2
