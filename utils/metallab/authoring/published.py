@@ -134,6 +134,7 @@ def describe_entrances(addresses: Addresses | None, pages: int) -> str:
         "(Page 42 wants `make setup COREAI=1` before.)",
     ]
     table = ["| Read it now | Try it | Run it |", "|---|---|---|", f"| {' | '.join(cells)} |"]
+
     lines = describe_lines_to_paste(addresses)
     if addresses is None:
         lines = [
