@@ -77,7 +77,7 @@ def test_the_number_of_puzzles_is_that_of_the_pages():
 
 def test_the_first_screen_says_that_no_mac_has_run_it():
     first_screen, _, _ = README.partition("## Pages")
-    assert "**No Mac has run it yet**" in first_screen
+    assert "**no Mac has run it yet**" in first_screen
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def render_readme(text: str, pages: Sequence[Page]) -> str:
     """
     copies = dict(_COPY.findall(text))
     hours = round(sum(page.minutes for page in pages) / 60)
-    parts = [f"All {len(pages)} pages with their exercises take about {hours} hours."]
+    parts = []
 
     for part, members in course.group(pages):
         rows = [_render_row(page, copies.get(page.file)) for page in members]
@@ -59,6 +59,7 @@ def render_readme(text: str, pages: Sequence[Page]) -> str:
         parts.append("\n".join([heading, "", part.about, "", *table]))
 
     counted = re.sub(r"\b\d+ notebooks", f"{len(pages)} notebooks", text, count=1)
+    counted = re.sub(r"\b\d+ hours", f"{hours} hours", counted, count=1)
     entrances = published.describe_entrances(published.find_addresses(), len(pages))
     counted = replace_between(counted, "the entrances", entrances)
     return replace_between(counted, "the pages", "\n\n".join(parts))
