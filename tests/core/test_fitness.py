@@ -99,6 +99,13 @@ def test_every_obstacle_is_told(monkeypatch):
     assert "plug it in" in told
 
 
+@pytest.mark.parametrize("reason", list(timing.Reason))
+def test_whatever_withholds_a_speed_up_is_told(monkeypatch, reason):
+    withheld = timing.Withheld(reason, "the moon is full")
+    monkeypatch.setattr(fitness, "why_withheld", lambda *measured, drift: withheld)
+    assert "the moon is full" in str(judge())
+
+
 def test_power_that_nobody_told_is_called_unknown():
     known = str(judge())
     unknown = str(judge(here=dataclasses.replace(QUIET, power_source=None)))

@@ -718,6 +718,8 @@ DOUBTS = [
     pytest.param({"mode": "fast"}, timing.Reason.FAST_MODE, id="fast"),
     pytest.param({"simulated": True}, timing.Reason.SIMULATED, id="simulated"),
 ]
+TRANSIENT = {timing.Reason.BUSY_MACHINE, timing.Reason.DRIFTED}
+"""Another run may be without it."""
 
 
 OF_VERSUS = {timing.Reason.ONLY_A, timing.Reason.ONLY_B, timing.Reason.NEITHER}
@@ -774,9 +776,8 @@ def test_a_drift_withholds_above_the_threshold_alone(quiet, drift, direction, is
 
 
 @pytest.mark.parametrize(("fields", "reason"), DOUBTS)
-def test_a_busy_machine_alone_is_a_doubt_that_may_pass(doubt, fields, reason) -> None:
-    is_busy = reason is timing.Reason.BUSY_MACHINE
-    assert doubt(**fields).withheld["b"].is_transient == is_busy
+def test_some_doubts_may_pass_and_the_others_stay(doubt, fields, reason) -> None:
+    assert doubt(**fields).withheld["b"].is_transient == (reason in TRANSIENT)
 
 
 def compare_while_drifting(factor: float) -> tuple[timing.Comparison, timing.Sentinel]:

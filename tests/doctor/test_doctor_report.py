@@ -473,7 +473,9 @@ def test_a_phrase_is_shown_somewhere(phrase, monkeypatch):
     shown += [line for audit in make_audits() for line in wording.audit_lines(audit)]
     doctor.examine("mine:example", progress=shown.append)
 
-    assert "REWORDED" in "\n".join(shown)
+    assert "REWORDED" in "\n".join(shown), (
+        f"no result says it: add one that does to RESULTS of tests/support/doctor_results.py: {phrase!r}"
+    )
 
 
 WITHOUT_SENTENCES = (

@@ -8,7 +8,7 @@ from metallab import paths
 from metallab.classroom import class_pages
 
 LIGHT, DARK = [
-    dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
+    dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
     for block in paths.PALETTE.read_text(encoding="utf-8").split("@media")
 ]
 LEGIBLE = 4.5
@@ -16,7 +16,7 @@ LEGIBLE = 4.5
 STYLES = sorted(paths.PALETTE.parent.rglob("*.css"))
 """The book has a theme of its own, with names of its own."""
 ALL_STYLES = "".join(path.read_text(encoding="utf-8") for path in STYLES)
-OF_TEXT = sorted(set(re.findall(r"(?<![-\w])color: var\(--(\w+)\)", ALL_STYLES)))
+OF_TEXT = sorted(set(re.findall(r"(?<![-\w])color: var\(--([\w-]+)\)", ALL_STYLES)))
 """The colours that a style gives to text."""
 
 
@@ -51,8 +51,15 @@ def test_light_and_dark_have_the_same_names():
 
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)
 def test_each_colour_that_a_style_uses_is_in_the_palette(path):
-    used = re.findall(r"var\(--(\w+)\)", path.read_text(encoding="utf-8"))
+    used = re.findall(r"var\(--([\w-]+)\)", path.read_text(encoding="utf-8"))
     assert set(used) <= LIGHT.keys()
+
+
+@pytest.mark.parametrize("path", [*{*STYLES} - {paths.PALETTE}], ids=lambda path: path.name)
+def test_a_style_takes_the_colour_of_text_from_the_palette(path):
+    """Black on yellow, which says *simulated*, is the same in light and dark."""
+    raw = re.findall(r"(?<![-\w])color: (#[0-9a-f]+|[a-z]+);", path.read_text(encoding="utf-8"))
+    assert set(raw) <= {"inherit", "#000"}
 
 
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)

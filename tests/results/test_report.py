@@ -714,4 +714,4 @@ def test_the_command_ends_with_how_many_pages_are_incomplete(run, capsys):
     assert command(["report"]) == 0
 
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("2 pages are incomplete, see above; a strict run")
+    assert last.startswith("2 pages are incomplete, the report says why; a strict run")

@@ -27,10 +27,17 @@ class Obstacle(StrEnum):
     """Other programs compute."""
     DRIFTED = "drifted"
     """It did not keep its speed."""
+    WITHHELD = "withheld"
+    """Another reason why a speed-up measured now would be withheld."""
     RESTLESS = "restless"
     """The times of one computation are far apart."""
     BATTERY = "battery"
     LOW_POWER = "low-power mode"
+
+    @property
+    def is_of_measurements(self) -> bool:
+        """Whether it is why a speed-up would be withheld, so that `Withheld.detail` has its words."""
+        return self in (Obstacle.BUSY, Obstacle.DRIFTED, Obstacle.WITHHELD)
 
 
 _OF_REASON = {Reason.BUSY_MACHINE: Obstacle.BUSY, Reason.DRIFTED: Obstacle.DRIFTED}
@@ -78,7 +85,7 @@ class Fitness:
         found = []
         withheld = self.withheld
         if withheld is not None:
-            found.append(_OF_REASON[withheld.reason])
+            found.append(_OF_REASON.get(withheld.reason, Obstacle.WITHHELD))
         if self.noise > UNRELIABLE:
             found.append(Obstacle.RESTLESS)
         if self.machine.power_source == "battery":

@@ -221,13 +221,15 @@ def count_whole_cells(executed: int, gaps: Iterable[Mapping[str, Any]]) -> int:
     return max(executed - len(left_out), 0)
 
 
-def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
+def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]], *, where: str = "see above") -> str:
     """Return the last line of a run: how many of its pages are incomplete. Empty if none is.
 
     Parameters
     ----------
     gaps_of_pages
         What each incomplete page did not run (`not_run`).
+    where
+        Where it is said what is missing.
     """
     pages = list(gaps_of_pages)
     if not pages:
@@ -236,7 +238,7 @@ def closing_line(gaps_of_pages: Iterable[Sequence[Mapping]]) -> str:
     count = "1 page is" if len(pages) == 1 else f"{len(pages)} pages are"
     fails_if_strict = any(not gap.get("optional") for gaps in pages for gap in gaps)
     strict = "; a strict run (make run STRICT=1) fails then" if fails_if_strict else ""
-    return f"{count} incomplete, see above{strict}"
+    return f"{count} incomplete, {where}{strict}"
 
 
 def judgements(notebook: NotebookNode) -> list[dict[str, str]]:

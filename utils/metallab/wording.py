@@ -119,7 +119,7 @@ def fitness_sentence(fitness: Fitness) -> str:
 
     told = []
     for obstacle in fitness.obstacles:
-        if withheld is not None and obstacle.value == withheld.reason.value:
+        if withheld is not None and obstacle.is_of_measurements:
             told.append(withheld.detail)
         else:
             told.append(PHRASES[obstacle.value].format(noise=fitness.noise))

@@ -484,6 +484,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     print(f"report: {path}")
     for each in unreadable:
         print(f"report: left out: {each.what}: {each.reason}", file=sys.stderr)
-    if closing := closing_line(page.not_run for page in notebooks if page.status == "incomplete"):
+    gaps = [page.not_run for page in notebooks if page.status == "incomplete"]
+    if closing := closing_line(gaps, where="the report says why"):
         print(closing)
     return 2 if unreadable else 0
