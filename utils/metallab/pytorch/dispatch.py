@@ -235,9 +235,15 @@ def _list_calling_lines(until: str) -> Iterator[tuple[str, int]]:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != until:
         name = frame.f_code.co_filename
-        if not name.startswith((*INSIDE, "<frozen")):
+        if not _is_inside(name):
             yield name, frame.f_lineno
         frame = frame.f_back
+
+
+@functools.cache  # asked of each frame of each operator that is traced
+def _is_inside(file: str) -> bool:
+    """Return True for a file whose lines nobody is told of."""
+    return file.startswith((*INSIDE, "<frozen"))
 
 
 def calling_line(until: str = "") -> str:

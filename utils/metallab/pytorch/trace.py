@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_leaves
 
 from metallab import simulation, units
 from metallab.device import PyTorchDevice
-from metallab.pytorch.dispatch import CallingModules, below_root, watching
+from metallab.pytorch.dispatch import CallingLine, CallingModules, below_root, watching
 from metalsim import operators, refusals
 
 if TYPE_CHECKING:
@@ -598,9 +598,7 @@ class _Recorder:
         is_crossing = kind in ("copy", "fallback")
         tensors = call.given or call.made
 
-        # looked for at each operator, because the gradient of one that stays on the GPU may cross
-        calling = self.modules.find_line(has_node=call.has_node)
-        line = calling if is_crossing else None
+        line = self._find_line(call, is_crossing)
         own_line = line.own if line else None
         return Event(
             kind=kind,
@@ -620,6 +618,16 @@ class _Recorder:
             own_line=str(own_line or ""),
             is_backward=is_crossing and self.modules.is_in_backward(),
         )
+
+    def _find_line(self, call: _Call, is_crossing: bool) -> CallingLine | None:
+        """Return the line of a copy or a fallback; None of another operator, and if it is not known.
+
+        The line of another operator is kept if it has a gradient, because that may cross where the operator does not.
+        """
+        if not is_crossing and not call.has_node:
+            return None
+        line = self.modules.find_line(has_node=call.has_node)
+        return line if is_crossing else None
 
 
 class _Call:
