@@ -572,6 +572,24 @@ def test_where_a_tensor_is_on_the_cpu_the_other_answers_send_to_the_first(adds):
     assert "see answer 1" in traced.sentence
 
 
+def loss_that_raises_on_mps(output):
+    if output.device.type == "mps":
+        raise KeyError("of the loss")
+    return output.sum()
+
+
+@on_simulated
+def test_a_loss_that_raises_there_is_named_with_its_line_and_not_the_model():
+    each = subject_of(nn.Linear(4, 3), torch.ones(2, 4), loss=loss_that_raises_on_mps)
+    tried, compared = support.answer(each, LIMITS), correctness.answer(each, LIMITS)
+    line = row_of('raise KeyError("of the loss")')
+
+    assert tried.result.trial.is_raised_by_loss
+    assert compared.result.is_raised_by_loss
+    assert f"(in the loss, at {line})" in tried.sentence
+    assert f"(in the loss, at {line})" in compared.sentence
+
+
 def cut(x):
     for row in x:
         x = x * row.max().item()

@@ -104,6 +104,7 @@ NO_PROGRAM = replace(WRONG, wrong=replace(OPERATOR, program=""))
 THEN_RAISED = replace(WRONG, raised="RuntimeError: shapes")
 RAISED = CorrectnessResult((replace(COMPARED, outcome="raised"),), raised="KeyError: 'words'")
 MISSING = replace(RAISED, is_predicted=True)
+RAISED_BY_LOSS = replace(RAISED, is_raised_by_loss=True)
 
 # ---- is it fast ------------------------------------------------------------------------------------------------------
 
@@ -185,6 +186,7 @@ RESULTS: dict[str, list[Any]] = {
             NO_PROGRAM,
             THEN_RAISED,
             RAISED,
+            RAISED_BY_LOSS,
             MISSING,
         ),
     ],

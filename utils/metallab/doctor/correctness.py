@@ -78,15 +78,17 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
         compared, not_tried = _compare_in_ways(narrowed, on, limits.seconds)
 
     last = compared[-1].report  # after a wrong operator no other way is tried
-    raised = compared[0].report.raised if last.agreement != "differs" else last.raised
+    # what it raises as it was given, unless a wrong operator ended the comparison
+    raising = compared[0].report if last.agreement != "differs" else last
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
         not_compared=_collect_not_compared(compared),
         wrong=_to_wrong_operator(last),
         nan=_find_first_nan(compared),
-        raised=raised,
-        is_predicted=raised is not None and is_refused_by_tables(subject),
+        raised=raising.raised,
+        is_raised_by_loss=raising.is_raised_by_loss,
+        is_predicted=raising.raised is not None and is_refused_by_tables(subject),
         without_gradient=find_weights_without_gradient(subject),
         is_narrowed=narrowed is not subject,
         # PyTorch warns of it, and there is no other sign

@@ -135,6 +135,8 @@ class Trial:
     is_simulated: bool
     raised: str | None = None
     """The exception with its module and line; None if it ran."""
+    is_raised_by_loss: bool = False
+    """Whether it is the loss that raised, and not the model."""
     is_surprising: bool = False
     """The tables had predicted otherwise."""
 
@@ -306,6 +308,8 @@ class CorrectnessResult:
     """Where a NaN appears that the CPU has as well; what follows it was not compared."""
     raised: str | None = None
     """What it raises on the Apple GPU as it was given, and not on the CPU; a wrong operator may be the cause."""
+    is_raised_by_loss: bool = False
+    """Whether it is the loss that raises, and not the model."""
     is_predicted: bool = False
     """Whether the tables of operators say that it raises."""
     without_gradient: tuple[str, ...] = ()

@@ -152,6 +152,7 @@ def _try_model(
     return Trial(
         is_simulated=on.simulated,
         raised=None if raised is None else str(raised),
+        is_raised_by_loss=raised is not None and raised.is_of_loss,
         is_surprising=bool(predicted) and has_run != was_predicted_to_run,
     )
 

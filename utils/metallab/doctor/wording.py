@@ -107,8 +107,10 @@ PHRASES = {
     "simulated GPU": "the simulated Apple GPU",
     "real GPU": "this Apple GPU",
     "surprise": ", which was not predicted",
+    "it": "it",
+    "its loss": "its loss",
     "ran": "On {where} it ran{surprise}.",
-    "raised": "On {where} it raised{surprise}: {error}.",
+    "raised": "On {where} {who} raised{surprise}: {error}.",
     "obstacle: on the CPU": "raises: a tensor is on the CPU",
     "obstacle: on the GPU": "raises: a tensor is on the GPU that has to be on the CPU",
     "obstacle: makes": "raises: makes {kind}",
@@ -130,9 +132,9 @@ PHRASES = {
     "({ways}), up to rounding ({largest:.1e} of the root mean square).",
     "agree so far": "Yes, as far as there was time: {compared:,} of {calls:,} calls of operators were compared, and "
     "agree with the CPU in float64 ({ways}), up to rounding ({largest:.1e} of the root mean square); {more_time}.",
-    "raised early": "No answer: on the Apple GPU it raises {error}, on the CPU it does not. Before that "
+    "raised early": "No answer: on the Apple GPU {who} raises {error}, on the CPU it does not. Before that "
     "{compared:,} of {calls:,} calls of operators agree with the CPU in float64",
-    "raises later": "What follows it raises {error}.",
+    "raises later": "What follows: {who} raises {error}.",
     "not compared": "Not compared: {names}.",
     "nan": "{headline} What follows it was not compared.",
     "narrowed": "Float64 was replaced by float32: no Apple GPU has it.",
@@ -328,7 +330,8 @@ def trial(trial: Trial) -> str:
     where = PHRASES["simulated GPU" if trial.is_simulated else "real GPU"]
     surprise = PHRASES["surprise"] if trial.is_surprising else ""
     if trial.raised is not None:
-        return PHRASES["raised"].format(where=where, surprise=surprise, error=trial.raised)
+        who = PHRASES["its loss" if trial.is_raised_by_loss else "it"]
+        return PHRASES["raised"].format(where=where, who=who, surprise=surprise, error=trial.raised)
     return PHRASES["ran"].format(where=where, surprise=surprise)
 
 
@@ -379,10 +382,18 @@ def wrong_operator(where: Way, wrong: WrongOperator) -> str:
     )
 
 
+def name_raising(result: CorrectnessResult) -> str:
+    """Return who raises: the model, or its loss."""
+    return PHRASES["its loss" if result.is_raised_by_loss else "it"]
+
+
 def exception_on_gpu(result: CorrectnessResult) -> str:
     """Return what the model raises on the Apple GPU, and how many calls before that agree with the CPU."""
     phrase = PHRASES["raised early"].format(
-        compared=result.compared, calls=result.calls, error=result.raised
+        who=name_raising(result),
+        compared=result.compared,
+        calls=result.calls,
+        error=result.raised,
     )
     if not result.is_predicted:
         return f"{phrase}."
@@ -423,7 +434,8 @@ def limits_of_comparison(result: CorrectnessResult) -> list[str]:
     """
     lines = []
     if result.wrong is not None and result.raised is not None:
-        lines.append(PHRASES["raises later"].format(error=result.raised))
+        phrase = PHRASES["raises later"]
+        lines.append(phrase.format(who=name_raising(result), error=result.raised))
     if result.is_narrowed:
         lines.append(PHRASES["narrowed"])
     if result.without_gradient:
