@@ -10,6 +10,7 @@ several each is deleted after its tests, so that the disk need not hold them all
 from __future__ import annotations
 
 import argparse
+import enum
 import shutil
 import subprocess
 import sys
@@ -87,17 +88,27 @@ def test(folder: Path, arguments: list[str]) -> bool:
     return done.returncode == 0
 
 
-def chosen(names: list[str]) -> list[str]:
+def choose_versions(names: list[str]) -> list[str]:
     """Return versions by their names, ``oldest`` and ``all`` among them."""
     named = {"oldest": TESTED_TORCH[:1], "all": TESTED_TORCH}
     return [version for name in names for version in named.get(name, (name,))]
 
 
-def main(given: list[str] | None = None) -> int:
-    """Return 0 if all tests passed, 1 if one did not, `NOT_INSTALLED` if there is no environment to test in."""
+class Ended(enum.Enum):
+    """What became of a version of PyTorch."""
+
+    INSTALLED = "installed"
+    PASSED = "passed"
+    FAILED = "FAILED"
+    NOT_TESTED = "not tested"
+
+
+def read_arguments(given: list[str] | None) -> argparse.Namespace:
+    """Return what the command asks for."""
     parser = argparse.ArgumentParser(
         prog="python tools/other_torch.py", description=__doc__.partition("\n")[0]
     )
+
     known = f"a version, oldest or all; known are {', '.join(TESTED_TORCH)}"
     parser.add_argument("torch", nargs="+", help=known)
     parser.add_argument(
@@ -109,28 +120,38 @@ def main(given: list[str] | None = None) -> int:
         "--install", action="store_true", help="make the environments, test nothing"
     )
     parser.add_argument("--jobs", default="2", help="tests at a time (default: %(default)s)")
-    wish = parser.parse_args(given)
 
-    versions, outcomes = chosen(wish.torch), {}
+    return parser.parse_args(given)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Return 0 if all tests passed, 1 if one did not, `NOT_INSTALLED` if there is no environment to test in."""
+    wish = read_arguments(given)
+    versions = choose_versions(wish.torch)
+
+    ended: dict[str, Ended] = {}
+    lines: dict[str, str] = {}
     for torch in versions:
         print(f"PyTorch {torch}, Python {wish.python}", flush=True)
         try:
             folder = environment(torch, wish.python)
         except NotInstalled as why:
-            outcomes[torch] = f"not tested: {why}"
+            ended[torch] = Ended.NOT_TESTED
+            lines[torch] = f"PyTorch {torch}: {Ended.NOT_TESTED.value}: {why}"
             continue
-        if wish.install:
-            outcomes[torch] = "installed"
-        else:
+
+        ended[torch] = Ended.INSTALLED
+        if not wish.install:
             passed = test(folder, ["-n", wish.jobs, "--dist", "worksteal"])
-            outcomes[torch] = "passed" if passed else "FAILED"
+            ended[torch] = Ended.PASSED if passed else Ended.FAILED
             if len(versions) > 1:
                 shutil.rmtree(folder)
+        lines[torch] = f"PyTorch {torch}: {ended[torch].value}"
 
-    print(*(f"PyTorch {torch}: {outcome}" for torch, outcome in outcomes.items()), sep="\n")
-    if "FAILED" in outcomes.values():
+    print(*lines.values(), sep="\n")
+    if Ended.FAILED in ended.values():
         return 1
-    return NOT_INSTALLED if any("not tested" in each for each in outcomes.values()) else 0
+    return NOT_INSTALLED if Ended.NOT_TESTED in ended.values() else 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
@@ -48,6 +49,10 @@ REPOSITORIES = {
 
 class NotAnswered(Exception):
     """The registry cannot be asked, or does not know a package."""
+
+
+class NotWritten(Exception):
+    """The table cannot be made; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +253,8 @@ def current_rows() -> list[Row]:
     return rows(project, locks)
 
 
-def main(given: list[str] | None = None) -> int:
-    """Return 0 if the table was written, 2 if it cannot be done."""
+def read_arguments(given: list[str] | None) -> argparse.Namespace:
+    """Return what the command asks for."""
     parser = argparse.ArgumentParser(
         prog="python tools/versions.py", description=__doc__.partition("\n")[0]
     )
@@ -259,7 +264,59 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument(
         "--offline", action="store_true", help="ask about none: write the table with what is known"
     )
-    wish = parser.parse_args(given)
+    return parser.parse_args(given)
+
+
+def find_newest(listed: Sequence[Row], named: Sequence[str], is_offline: bool) -> dict[str, Newest]:
+    """Return the newest version of each package of the table, as far as the registry is asked, and as was known.
+
+    Parameters
+    ----------
+    listed
+        The rows of the table.
+    named
+        Packages to ask about; empty for all of the table.
+    is_offline
+        Ask about none.
+
+    Raises
+    ------
+    NotWritten
+        For a package without a row, where the registry does not answer, and for a package that nobody has asked about.
+    """
+    newest = load_newest()
+    packages = list(dict.fromkeys(each.package for each in listed))
+    asked: list[str] = [canonicalize_name(name) for name in named] or packages
+    if is_offline:
+        asked = []
+
+    unknown = set(asked) - set(packages)
+    if unknown:
+        raise NotWritten(f"The table has no row of {', '.join(sorted(unknown))}.")
+
+    if asked:
+        today = datetime.date.today().isoformat()
+        try:
+            answers = ask(asked)
+        except NotAnswered as why:
+            raise NotWritten(
+                f"The package registry did not answer; nothing was changed.\n{why}"
+            ) from why
+        newest |= {package: Newest(version, today) for package, version in answers.items()}
+        # a package that left the table is forgotten
+        newest = {package: newest[package] for package in newest if package in packages}
+
+    missing = [package for package in packages if package not in newest]
+    if missing:
+        raise NotWritten(
+            f"Nobody has asked yet about {', '.join(missing)}: run it without --offline."
+        )
+    return newest
+
+
+def main(given: list[str] | None = None) -> int:
+    """Return 0 if the table was written, 2 if it cannot be done."""
+    wish = read_arguments(given)
 
     try:
         listed = current_rows()
@@ -267,30 +324,10 @@ def main(given: list[str] | None = None) -> int:
         print(f"The table was not written: {why}", file=sys.stderr)
         return 2
 
-    newest = load_newest()
-    known = list(dict.fromkeys(each.package for each in listed))
-    named: list[str] = [canonicalize_name(name) for name in wish.package]
-    wanted = [] if wish.offline else named or known
-    if unknown := set(wanted) - set(known):
-        print(f"The table has no row of {', '.join(sorted(unknown))}.", file=sys.stderr)
-        return 2
-
-    if wanted:
-        today = datetime.date.today().isoformat()
-        try:
-            answers = ask(wanted)
-        except NotAnswered as why:
-            print(
-                f"The package registry did not answer; nothing was changed.\n{why}", file=sys.stderr
-            )
-            return 2
-        newest |= {package: Newest(version, today) for package, version in answers.items()}
-        newest = {package: newest[package] for package in newest if package in known}
-    if missing := [package for package in known if package not in newest]:
-        print(
-            f"Nobody has asked yet about {', '.join(missing)}: run it without --offline.",
-            file=sys.stderr,
-        )
+    try:
+        newest = find_newest(listed, wish.package, wish.offline)
+    except NotWritten as why:
+        print(why, file=sys.stderr)
         return 2
 
     save_newest(newest)

@@ -17,17 +17,21 @@ def honest(made: Iterable[records.Record]) -> list[records.Record]:
     it is there, the variant's samples are made to fit.
     """
     made = list(made)
-    bases = {
-        _page(one): one for one in made if one.comparison and one.comparison.outcome == "baseline"
-    }
-    for one in [one for one in made if one.comparison]:
-        if _page(one) not in bases:
-            bases[_page(one)] = _baseline(one)
-            made.append(bases[_page(one)])
-    return [
-        _following(one, bases[_page(one)]) if one.comparison and one.comparison.median else one
-        for one in made
-    ]
+    compared = [one for one in made if one.comparison]
+    baselines = {_key(one): one for one in compared if one.comparison.outcome == "baseline"}
+
+    for one in compared:
+        if _key(one) not in baselines:
+            baselines[_key(one)] = _make_baseline(one)
+            made.append(baselines[_key(one)])
+
+    fitting = []
+    for one in made:
+        if one.comparison and one.comparison.median:
+            fitting.append(_fit_samples(one, baselines[_key(one)]))
+        else:
+            fitting.append(one)
+    return fitting
 
 
 def claim(path: Path, variant: str, /, **claims) -> Path:
@@ -55,11 +59,13 @@ def texts(data: dict) -> Iterator[tuple[dict, str]]:
                 yield level["metadata"], kind
 
 
-def _page(one: records.Record) -> tuple[str, str, str, str]:
+def _key(one: records.Record) -> tuple[str, str, str, str]:
+    """What a variant has in common with its baseline: page, comparison, the baseline's name, process."""
     return one.lesson, one.comparison.name, one.comparison.baseline, one.taken
 
 
-def _baseline(of: records.Record) -> records.Record:
+def _make_baseline(of: records.Record) -> records.Record:
+    """The baseline of a variant, with samples that fit the variant's."""
     name = of.comparison.baseline
     compared = records.Compared(
         of.comparison.name, name, name, "baseline", parity=of.comparison.parity
@@ -72,7 +78,8 @@ def _baseline(of: records.Record) -> records.Record:
     return dataclasses.replace(of, name=full, measurement=measured, comparison=compared)
 
 
-def _following(one: records.Record, base: records.Record) -> records.Record:
+def _fit_samples(one: records.Record, base: records.Record) -> records.Record:
+    """The variant with samples that fit its baseline's."""
     samples = tuple(
         time / ratio for time, ratio in zip(base.measurement.samples, _pairs(one), strict=True)
     )
@@ -83,7 +90,10 @@ def _following(one: records.Record, base: records.Record) -> records.Record:
 
 def _pairs(one: records.Record) -> list[float]:
     """Ratios whose median and interval are those that a record tells; all 1 where it tells none."""
-    compared, count = one.comparison, one.measurement.n
-    middle, few = compared.median or 1.0, count // 3
+    compared = one.comparison
+    middle = compared.median or 1.0
     low, high = (compared.low, compared.high) if compared.high else (middle, middle)
-    return [low] * few + [middle] * (count - 2 * few) + [high] * few
+
+    count = one.measurement.n
+    third = count // 3
+    return [low] * third + [middle] * (count - 2 * third) + [high] * third

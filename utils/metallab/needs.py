@@ -26,7 +26,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,27 +159,39 @@ def close_page(page: str, say: Callable[[str], object] | None = None) -> None:
     NotRun
         With ``METALLAB_STRICT=1``, if a tool is missing that is not `OPTIONAL`. It names every cell that did not run.
     """
-    # Each gap has its cell's number, by which `cells` has the source; outside of a notebook there are no cells, and the
-    # number is -1. A later cell of the same source is the same one run again, which has told again what it left out.
-    cells = _cells_run()
-    gaps = [
-        (f"cell {number}" if number > 0 else "here", told)
-        for number, told in _not_run
-        if not cells or cells[number] not in cells[number + 1 :]
-    ]
+    gaps = _list_gaps()
     if not gaps:
         return
 
-    lines = [f"{where}: {told['what']}" for where, told in gaps]
-    fixes = dict.fromkeys(str(told["fix"]) for _, told in gaps)
-    text = "\n  ".join(
-        [f"{page} is incomplete. Not run:", *lines, *(f"to fix it: {f}" for f in fixes)]
-    )
+    text = _describe_gaps(page, gaps)
     if mode.is_strict() and not all(told.get("optional") for _, told in gaps):
         raise NotRun(text)
     if say is not None:
         say(text)
     _warn_on_console(text)
+
+
+def _list_gaps() -> list[tuple[int, Mapping[str, Any]]]:
+    """Return what was left out, with the number of its cell; outside of notebooks the number is -1.
+
+    A cell that was run again has told again what it left out, so what its earlier runs have told does not count.
+    """
+    cells = _cells_run()
+    if not cells:
+        return list(_not_run)
+    return [(number, told) for number, told in _not_run if cells[number] not in cells[number + 1 :]]
+
+
+def _describe_gaps(page: str, gaps: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return what a page has not run, a line for each cell, and how to fix it, each command once."""
+    lines = [f"{page} is incomplete. Not run:"]
+    for number, told in gaps:
+        where = f"cell {number}" if number > 0 else "here"
+        lines.append(f"{where}: {told['what']}")
+
+    fixes = dict.fromkeys(str(told["fix"]) for _, told in gaps)
+    lines += [f"to fix it: {fix}" for fix in fixes]
+    return "\n  ".join(lines)
 
 
 def _warn_on_console(text: str) -> None:

@@ -364,18 +364,21 @@ def find_page(folder: Path, namespace: Mapping[str, Any], run: Mapping[str, None
         The file that the server or the editor names; or else, of the folder's notebooks, the one that holds most of
         the cells; of equal copies that with the shortest name. None if there is none, or if others hold as many.
     """
-    named = os.environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__")
-    told = read_page(Path(named)) if isinstance(named, str) else None
-    if told is not None and told.sources.intersection(run):
-        return told  # else it may be the notebook that started this one, and left the variable
+    file = os.environ.get("JPY_SESSION_NAME") or namespace.get("__vsc_ipynb_file__")
+    named = read_page(Path(file)) if isinstance(file, str) else None
+    # without such a cell it may be the notebook that started this one, and left the variable
+    if named is not None and named.sources.intersection(run):
+        return named
 
-    pages = filter(None, map(read_page, sorted(folder.glob("*.ipynb"))))
-    scored = [(len(page.sources.intersection(run)), page) for page in pages]
-    most = max((score for score, _ in scored), default=0)
-    best = [page for score, page in scored if score == most]
+    pages = [read_page(path) for path in sorted(folder.glob("*.ipynb"))]
+    scores = [(len(page.sources.intersection(run)), page) for page in pages if page is not None]
+    most = max((score for score, _ in scores), default=0)
     if most == 0:
-        return told  # its cells are not saved yet
-    if len({page.sources for page in best}) > 1:
+        return named  # whose cells are not saved yet
+
+    best = [page for score, page in scores if score == most]
+    are_copies = len({page.sources for page in best}) == 1
+    if not are_copies:
         return None
     return min(best, key=lambda page: (len(page.path.name), page.path.name))
 

@@ -57,32 +57,46 @@ def draw_lines(counted: Strides) -> Figure:
 
 
 def _draw_stride(axes: Axes, top: float, stride: int, lines: float, counted: Strides) -> None:
+    """Draw one stride: a row of lines of memory, and an arrow from each drawn thread to the byte that it reads.
+
+    Parameters
+    ----------
+    axes
+        Whose vertical axis points down.
+    top
+        Where the row begins.
+    stride
+        Numbers from the one of a thread to that of the next.
+    lines
+        How many lines all threads touch together.
+    counted
+        The threads, and the bytes of a number and of a line.
+    """
+    left, width = 3.4, 2.1  # of the first line's box
     write(axes, (0.1, top + 0.9), f"stride {stride}", fontsize=9)
     noun = "line" if lines == 1 else "lines"
     write(axes, (20.4, top + 1.8), f"{lines:g} {noun}\nfor all {counted.lanes}", fontsize=9)
-    left, width = 3.4, 2.1
+
     drawn = range(0, counted.lanes, EVERY)
+    read = {
+        lane: divmod(lane * stride * counted.number_bytes, counted.line_bytes) for lane in drawn
+    }
+    touched = sorted({line for line, _byte in read.values()})
 
     # behind the lines that are touched come the next ones, empty, so that each row has as many boxes
-    lines_of_drawn = [_line_of(lane, stride, counted) for lane in drawn]
-    touched = sorted(set(lines_of_drawn))
-    shown = touched + [touched[-1] + 1 + k for k in range(len(drawn) - len(touched))]
+    missing = len(drawn) - len(touched)
+    shown = [*touched, *range(touched[-1] + 1, touched[-1] + 1 + missing)]
     for place, line in enumerate(shown):
         colour = plots.SKY if line in touched else plots.GREY
         words = f"line {line}" if line in touched else ""
         box(axes, (left + place * width, top + 2.2), (width - 0.15, 0.9), words, colour=colour)
 
-    for place, lane in enumerate(drawn):
-        byte = lane * stride * counted.number_bytes % counted.line_bytes
+    for place, (lane, (line, byte)) in enumerate(read.items()):
         start = (left + (place + 0.5) * width, top + 0.9)
-        left_of_line = left + shown.index(lines_of_drawn[place]) * width
+        left_of_line = left + shown.index(line) * width
         end = (left_of_line + (width - 0.3) * (byte / counted.line_bytes) + 0.1, top + 2.1)
         write(axes, (start[0], top + 0.5), str(lane), align="center")
         arrow(axes, start, end, colour=plots.BLUE, width=0.8)
-
-
-def _line_of(lane: int, stride: int, counted: Strides) -> int:
-    return lane * stride * counted.number_bytes // counted.line_bytes
 
 
 @dataclass(frozen=True)

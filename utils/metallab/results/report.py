@@ -190,25 +190,42 @@ class Card:
 
 
 def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]]:
-    """Write the report on a run; return the page, and the files of results that cannot be read.
+    """Write the report on a run.
 
-    ReportError if the run's summary, or a failed notebook, cannot be read.
+    Parameters
+    ----------
+    run
+        The folder of the run.
+    folder
+        Where the report is written, with the executed pages beside it.
+
+    Returns
+    -------
+    Path and list of Unreadable
+        The page, and the files of results that cannot be read, which the page names as well.
+
+    Raises
+    ------
+    ReportError
+        If the run's summary, or a failed notebook, cannot be read.
     """
+    # what the run and the other machines have measured
     summary = read_summary(run)
     measurements, problems = _read_results(run)
     usable = [record for records in measurements.values() for record in records]
     machines, unreadable = findings.beside(findings.column(usable, "this run") if usable else None)
     problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
+    # how its notebooks ended
     cards = [_card(each, run, measurements.get(each.name, ())) for each in summary.notebooks]
     _write_pages(cards, run, folder)
+    statuses = [notebook.status for notebook in summary.notebooks]
 
-    of_each = {name: _tables(records) for name, records in measurements.items()}
-    lessons = {name: tables for name, tables in of_each.items() if tables}
+    # what was compared
+    lessons = _find_tables(measurements)
     conclusions = [
         each for tables in lessons.values() for table in tables.values() for each in table
     ]
-    statuses = [notebook.status for notebook in summary.notebooks]
 
     text = _template().render(
         summary=summary,
@@ -266,9 +283,19 @@ def _read_results(run: Path) -> tuple[dict[str, Sequence[Record]], list[Unreadab
     return measurements, problems
 
 
-def _tables(records: Sequence[Record]) -> dict[tuple[str, str, str], list[Conclusion]]:
-    """Return the comparisons of a notebook by question, baseline and parity check: a table each."""
-    tables: dict[tuple[str, str, str], list[Conclusion]] = {}
+Tables = dict[tuple[str, str, str], list[Conclusion]]
+"""The comparisons of a notebook by question, baseline and parity check."""
+
+
+def _find_tables(measurements: Mapping[str, Sequence[Record]]) -> dict[str, Tables]:
+    """Return the tables of each notebook that compares something, by its name."""
+    of_each = {name: _tables(records) for name, records in measurements.items()}
+    return {name: tables for name, tables in of_each.items() if tables}
+
+
+def _tables(records: Sequence[Record]) -> Tables:
+    """Return the comparisons of a notebook, a table for each question, baseline and parity check."""
+    tables: Tables = {}
     for each in findings.conclusions(records):
         question = each.measured.question_in_words if each.measured else ""
         tables.setdefault((question, each.baseline, each.parity), []).append(each)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from metallab import mode, results_made
+from metallab.fields import Dtype
 from metallab.timing import budget as budgets
 from metallab.timing.budget import Budget, Clock, assert_time, shorten
 from metallab.timing.comparison import Comparison, pair_samples
@@ -156,9 +157,8 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
             "a size is one of a series: name what its comparisons have in common, series='product, n'"
         )
     size = read_size(size)
-    dtypes = dtype if isinstance(dtype, Mapping) else dict.fromkeys(variants, dtype)
-    known_dtypes = {key: read_dtype(dtypes.get(key)) for key in variants}
-    name = name or (f"{series} = {size.number:g}" if size else "comparison")
+    dtypes = _read_dtypes(variants, dtype)
+    name = name or _name_comparison(series, size)
     budget = _choose_budget(budget, seconds, len(variants))
 
     samplers = {key: Sampler(fn, devices[key], question, clock) for key, fn in variants.items()}
@@ -166,23 +166,20 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
         give_clearers(samplers.values())
     rounds, refused = _measure_and_check(samplers, baseline, checks, budget, random.Random(seed))
 
-    times = dict(zip(samplers, zip(*rounds.rows, strict=True), strict=True))
+    times = _sort_by_variant(rounds, samplers)
     measurements = {
         key: sampler.measurement(
-            key,
-            times[key],
-            rounds.stop_reason,
-            rounds.others,
-            dtype=known_dtypes[key],
-            size=size,
+            key, times[key], rounds.stop_reason, rounds.others, dtype=dtypes[key], size=size
         )
         for key, sampler in samplers.items()
     }
+    sampling = choose_sampling(cold)
     ratios = {
-        key: Ratio.of(key, baseline, times[key], times[baseline], choose_sampling(cold))
+        key: Ratio.of(key, baseline, times[key], times[baseline], sampling)
         for key in checks
         if key not in refused
     }
+
     compared = Comparison(
         name=name,
         question=question,
@@ -231,6 +228,19 @@ def compare_samples(
 
 
 # ---- what is given -----------------------------------------------------------------------------------------------
+
+
+def _read_dtypes(variants: Iterable[str], given: Any) -> dict[str, Dtype | None]:
+    """Return the dtype of each variant by its name, from a mapping, which may lack some, or from one for all."""
+    dtypes = given if isinstance(given, Mapping) else dict.fromkeys(variants, given)
+    return {variant: read_dtype(dtypes.get(variant)) for variant in variants}
+
+
+def _name_comparison(series: str, size: Size | None) -> str:
+    """Return the name of a comparison that is given none: in a series that of its size, ``product, n = 64``."""
+    if size is None:
+        return "comparison"
+    return f"{series} = {size.number:g}"
 
 
 def _choose_budget(given: Budget | None, seconds: float | None, variants: int) -> Budget:
@@ -308,6 +318,11 @@ def _measure_and_check(
 
     differing = at_first | inspections.refused | at_last
     return rounds, _find_simulated(samplers, baseline) | differing
+
+
+def _sort_by_variant(rounds: Rounds, variants: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Return the seconds of each variant, in the order of the rounds, of which each has one sample of each."""
+    return dict(zip(variants, zip(*rounds.rows, strict=True), strict=True))
 
 
 def _without(

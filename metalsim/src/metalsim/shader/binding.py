@@ -229,33 +229,39 @@ class _Casts:
         self.by_index = asked if isinstance(asked, dict) else {}
 
     def number(self, index: int, value: object) -> Buffer:
-        """Return the buffer for a number, or a list of them. float is float, int is int64, unless cast."""
-        is_listed = isinstance(value, list | tuple)
+        """Return the buffer for a number, or a list of them.
+
+        The first number decides: with a float all are float, else int64, unless ``arg_casts`` names another type.
+        RuntimeError, in PyTorch's words where it has some, for what is no number.
+        """
         values: list[Any] = [*value] if isinstance(value, list | tuple) else [value]
-        if not values:
-            raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+        _check_numbers(index, values, is_list=isinstance(value, list | tuple))
+
+        cast = self.by_index.get(index, self.default)
+        if cast and cast not in CASTS:
+            raise RuntimeError(f"Unsupported cast instruction {cast}; known are {', '.join(CASTS)}")
 
         first = values[0]
-        if isinstance(first, torch.Tensor):
-            raise RuntimeError(
-                f"argument {index} is a list of tensors: argument buffers are not simulated"
-            )
-        if not isinstance(first, int | float):
-            raise RuntimeError(
-                "Unexpected argument types" if is_listed else "Unsupported argument type"
-            )
+        is_float = isinstance(first, float)
+        usual = torch.float32 if is_float else torch.int64
+        numbers = [float(each) if is_float else int(each) for each in values]
+        data = torch.tensor(numbers, dtype=CASTS[cast] if cast else usual, device="cpu")
 
-        name = self.by_index.get(index, self.default)
-        if name and name not in CASTS:
-            raise RuntimeError(f"Unsupported cast instruction {name}; known are {', '.join(CASTS)}")
+        memory = _of_tensor(index, data, strided=False)
+        number = first if len(values) == 1 and not cast else None
+        return Buffer(memory.address, memory.bytes, memory.kind, memory.scalar_bytes, data, number)
 
-        convert = float if isinstance(first, float) else int
-        usual = torch.float32 if isinstance(first, float) else torch.int64
-        dtype = CASTS[name] if name else usual
-        data = torch.tensor([convert(each) for each in values], dtype=dtype, device="cpu")
-        made = _of_tensor(index, data, strided=False)
-        number = first if len(values) == 1 and not name else None
-        return Buffer(made.address, made.bytes, made.kind, made.scalar_bytes, data, number)
+
+def _check_numbers(index: int, values: list[Any], is_list: bool) -> None:
+    """Raise RuntimeError for an argument of a kernel that is neither a number nor a list of numbers."""
+    if not values:
+        raise RuntimeError("Empty list/tuple can not be an argument to metal kernel")
+    if isinstance(values[0], torch.Tensor):
+        raise RuntimeError(
+            f"argument {index} is a list of tensors: argument buffers are not simulated"
+        )
+    if not isinstance(values[0], int | float):
+        raise RuntimeError("Unexpected argument types" if is_list else "Unsupported argument type")
 
 
 # ---- what Metal would take, and what it would make of it -------------------------------------------------------------

@@ -254,30 +254,57 @@ _CONSTANT = re.compile(
 
 
 def set_constants(text: str, constants: Mapping[str | int, object]) -> str:
-    """Make function constants, which are given by name or by index, constants of the program.
+    """Make function constants constants of the program: Metal sets them later, when it makes a kernel of it.
 
-    One without a value is 0 if the source asks whether it is defined, and else a SyntaxError: Metal makes no kernel
-    that uses one. ValueError for a name or an index that the source does not have.
+    ``constant int n [[function_constant(0)]];`` becomes ``static constexpr constant int n = int(3);``.
+
+    Parameters
+    ----------
+    text
+        Metal.
+    constants
+        Values by the name of a constant, or by its index.
+
+    Raises
+    ------
+    SyntaxError
+        For a constant without a value, unless the source asks whether it is defined: then it is 0. Metal makes no
+        kernel that uses one either.
+    ValueError
+        For a name or an index that the source does not have, and for a value that is no constant.
     """
-    declared = {match[2]: match for match in _CONSTANT.finditer(text)}
-    known = set(declared) | {int(match[3]) for match in declared.values()}
-    if unknown := [key for key in constants if key not in known]:
-        there = ", ".join(f"{name} ({match[3]})" for name, match in declared.items()) or "none"
-        raise ValueError(f"the source has no function constant {unknown[0]!r}; it has {there}")
+    declarations = {match[2]: match for match in _CONSTANT.finditer(text)}
+    _check_constants_exist(constants, declarations)
 
-    for name, match in declared.items():
-        value = constants.get(name, constants.get(int(match[3])))
-        asked = rf"\bis_function_constant_defined\s*\(\s*{name}\s*\)"
-        if value is None and not re.search(asked, text):
+    for name, declaration in declarations.items():
+        kind, index = declaration[1], declaration[3]
+        value = constants.get(name, constants.get(int(index)))
+        has_value = value is not None
+
+        question = rf"\bis_function_constant_defined\s*\(\s*{name}\s*\)"
+        if not has_value and not re.search(question, text):
             message = (
                 f"function constant {name} has no value: constants={{{name!r}: ...}} gives one"
             )
-            raise make_error(text, text.index(match[0]), message)
+            raise make_error(text, text.index(declaration[0]), message)
+        text = re.sub(question, "true" if has_value else "false", text)
 
-        text = re.sub(asked, "true" if value is not None else "false", text)
-        set_to = f"static constexpr constant {match[1]} {name} = {match[1]}({_literal(value)});"
-        text = text.replace(match[0], set_to + "\n" * match[0].count("\n"), 1)
+        definition = f"static constexpr constant {kind} {name} = {kind}({_literal(value)});"
+        line_ends = "\n" * declaration[0].count("\n")  # messages go on to name the right lines
+        text = text.replace(declaration[0], definition + line_ends, 1)
     return text
+
+
+def _check_constants_exist(
+    constants: Mapping[str | int, object], declarations: Mapping[str, re.Match[str]]
+) -> None:
+    """Raise ValueError for the first constant whose name or index no declaration has."""
+    indices = {name: int(match[3]) for name, match in declarations.items()}
+
+    for key in constants:
+        if key not in indices and key not in indices.values():
+            there = ", ".join(f"{name} ({index})" for name, index in indices.items()) or "none"
+            raise ValueError(f"the source has no function constant {key!r}; it has {there}")
 
 
 def _literal(value: object) -> str:
@@ -306,35 +333,39 @@ def make_literals_single(text: str) -> str:
 def drop_address_space_twins(text: str) -> str:
     """Drop all but one of member functions that differ only in the address space of *this: keep the thread's if any.
 
-    The words expand to nothing here, and the twins would be one function defined twice.
+    ``int get() const { ... }`` and ``int get() const device { ... }`` are two functions in Metal. Address spaces expand
+    to nothing here, so that the twins would be one function defined twice. Of the one that stays the word is dropped.
     """
     kept: list[str] = []
-    position = 0
+    position = 0  # up to which the text is kept or dropped
     seen: set[tuple[int, str, str]] = set()
-    ends: dict[int, int] = {}
+    ends_of_blocks: dict[int, int] = {}
 
     for match in _TWIN.finditer(text):
-        if match.start() < position:
+        if match.start() < position:  # in the body of a function that was dropped
             continue
 
         begin = _declaration(text, match.start())
         block = _block_around(text, begin)
-        if block not in ends:
-            ends[block] = _closing(text, block, "{", "}") if block >= 0 else len(text)
+        if block not in ends_of_blocks:
+            end_of_block = _closing(text, block, "{", "}") if block >= 0 else len(text)
+            ends_of_blocks[block] = end_of_block
 
+        # the same head, however it is spaced
         words = re.findall(r"\w+|[^\w\s]", text[begin : match.start() + 1])
         head = r"\s*".join(map(re.escape, words))
         const = r"\s*const" if re.search(r"\bconst\b", match[0]) else ""
         of_thread = re.compile(rf"{head}(?:\s*thread)?{const}(?:\s*thread)?\s*[:{{=]")
+        has_twin_of_thread = of_thread.search(text, max(block, 0), ends_of_blocks[block])
 
-        if (block, head, const) in seen or of_thread.search(text, max(block, 0), ends[block]):
-            end = _end_of_function(text, match.end())
-            kept += [text[position:begin], _lines_only(text[begin:end])]
+        if has_twin_of_thread or (block, head, const) in seen:
+            end_of_function = _end_of_function(text, match.end())
+            kept += [text[position:begin], _lines_only(text[begin:end_of_function])]
+            position = end_of_function
         else:
             seen.add((block, head, const))
             kept.append(text[position : match.start(1)])
-            end = match.end(1)
-        position = end
+            position = match.end(1)
 
     return "".join(kept) + text[position:]
 

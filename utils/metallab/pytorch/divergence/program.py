@@ -117,31 +117,44 @@ def _write_arguments(layouts: Sequence[Layout]) -> list[str]:
 def _write_results(call: Call) -> str:
     """Return an expression for a list of all tensors that a call computes: what it returns, or what it writes to.
 
-    The call has names in place of tensors. An operator that writes to arguments returns those arguments, or nothing, so
-    they are listed by their names, and ``[1:]`` drops what it returns.
+    The call has names in place of tensors.
     """
-    positional, by_name = _split_arguments(call)
-    settings = ", ".join(f"{name}={_write_value(value)}" for name, value in by_name.items())
-    lines = [", ".join(map(_write_value, positional)), settings]
-    is_short = len("".join(lines)) <= SHORT  # else there is a line for settings
-    arguments = (", " if is_short else ",\n        ").join(filter(None, lines))
+    calling = f"operator({_write_settings(call)})"
 
+    # it returns the arguments that it writes to, or nothing: they are listed by their names
     written = [leaf for name, leaf in call.named_tensors if name in call.written_arguments]
     if written:
-        return f"(operator({arguments}), {', '.join(written)})[1:]"
+        return f"({calling}, {', '.join(written)})[1:]"
 
     types = [str(part.type) for part in call.operator._schema.returns]
     if types == ["Tensor"]:
-        return f"[operator({arguments})]"
+        return f"[{calling}]"
     if types == ["number"]:
-        return f"[torch.tensor(operator({arguments}))]"
+        return f"[torch.tensor({calling})]"
+
+    # behind them lies memory as it was, other numbers in each run
     whole = count_written_whole(call)
-    if whole is not None:  # behind them lies memory as it was, other numbers in each run
-        return f"list(operator({arguments})[:{whole}])"
-    if call.name not in REFERENCES and (comparable := count_comparable(call)) is not None:
-        return f"list(operator({arguments})[:{comparable}])"  # each device keeps the others in a form of its own
+    if whole is not None:
+        return f"list({calling}[:{whole}])"
+
+    # the results behind them each device keeps in a form of its own
+    comparable = None if call.name in REFERENCES else count_comparable(call)
+    if comparable is not None:
+        return f"list({calling}[:{comparable}])"
+
     # a gradient that nothing asked for is None
-    return f"[x for x in operator({arguments}) if x is not None]"
+    return f"[x for x in {calling} if x is not None]"
+
+
+def _write_settings(call: Call) -> str:
+    """Return all arguments of a call; those by name have a line of their own where one line would be long."""
+    positional, by_name = _split_arguments(call)
+    by_position = ", ".join(map(_write_value, positional))
+    settings = ", ".join(f"{name}={_write_value(value)}" for name, value in by_name.items())
+
+    is_short = len(by_position + settings) <= SHORT
+    separator = ", " if is_short else ",\n        "
+    return separator.join(filter(None, [by_position, settings]))
 
 
 def _split_arguments(call: Call) -> tuple[tuple, dict[str, Any]]:
