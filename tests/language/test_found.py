@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+
 import pytest
 import torch
 
@@ -127,3 +129,13 @@ def test_coverage_tells_the_two_writers_apart(module, runs):
 @TELLS_APART
 def test_coverage_tells_their_votes_apart(module, runs):
     assert coverage.mps_coverage(module.Writer(layers=0).vote, torch.zeros(5).long()).runs is runs
+
+
+def test_coverage_names_the_line_of_the_script_that_meets_a_tensor_on_the_cpu():
+    """The script lies in this package, and is read on pages like a script of the reader's."""
+    answer = coverage.mps_coverage(found.load(), corpus.encode(PROMPT)[None])
+
+    [problem] = [each for each in answer.problems if each.kind == "on the CPU"]
+    file, _, number = problem.line.rpartition(":")
+    assert file.endswith("found.py")
+    assert "turns = " in linecache.getline(file, int(number))

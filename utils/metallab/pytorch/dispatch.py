@@ -75,6 +75,14 @@ INSIDE = (
 A wrong kernel that is planted is the simulated GPU's code: what it calls is called by the line that met it.
 """
 
+MODELS_OF_PAGES = str(Path(__file__).parents[1] / "language") + os.sep
+"""Models that pages read like a script of the reader's, such as ``found.py``: their lines are told as well."""
+
+
+def _is_inside(file: str) -> bool:
+    """Return True for code of PyTorch, of this package and of the simulated GPU, which no reader has to change."""
+    return file.startswith(INSIDE) and not file.startswith(MODELS_OF_PAGES)
+
 
 class CallingModules:
     """Which module and line an operator belongs to: entered with ``with``, ask `innermost` and `find_line` of each.
@@ -235,7 +243,7 @@ def _list_calling_lines(until: str) -> Iterator[tuple[str, int]]:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != until:
         name = frame.f_code.co_filename
-        if not _is_inside(name):
+        if not _is_inside(name) and not name.startswith("<frozen"):
             yield name, frame.f_lineno
         frame = frame.f_back
 
@@ -330,7 +338,7 @@ def raising_line(error: BaseException) -> str:
 
     frames = [*traceback.walk_tb(error.__traceback__)]
     lines = [(frame.f_code.co_filename, number) for frame, number in reversed(frames)]
-    lines = [line for line in lines if not line[0].startswith((*INSIDE, "<"))]
+    lines = [line for line in lines if not _is_inside(line[0]) and not line[0].startswith("<")]
     own = [line for line in lines if not find_package(line[0])]
     for file, number in (*own, *lines):
         return _line(file, number)
