@@ -79,9 +79,12 @@ MODELS_OF_PAGES = str(Path(__file__).parents[1] / "language") + os.sep
 """Models that pages read like a script of the reader's, such as ``found.py``: their lines are told as well."""
 
 
+@functools.cache  # asked of each frame of each operator that is traced
 def _is_inside(file: str) -> bool:
     """Return True for code of PyTorch, of this package and of the simulated GPU, which no reader has to change."""
-    return file.startswith(INSIDE) and not file.startswith(MODELS_OF_PAGES)
+    if file.startswith(MODELS_OF_PAGES):
+        return False
+    return file.startswith((*INSIDE, "<frozen"))
 
 
 class CallingModules:
@@ -243,15 +246,9 @@ def _list_calling_lines(until: str) -> Iterator[tuple[str, int]]:
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != until:
         name = frame.f_code.co_filename
-        if not _is_inside(name) and not name.startswith("<frozen"):
+        if not _is_inside(name):
             yield name, frame.f_lineno
         frame = frame.f_back
-
-
-@functools.cache  # asked of each frame of each operator that is traced
-def _is_inside(file: str) -> bool:
-    """Return True for a file whose lines nobody is told of."""
-    return file.startswith((*INSIDE, "<frozen"))
 
 
 def calling_line(until: str = "") -> str:
