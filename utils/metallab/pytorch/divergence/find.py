@@ -67,7 +67,8 @@ def find(
         the model (`copies.open_function`): targets and criterions of its closure, of its module and of its object. On
         an Apple GPU, which has no float64, that is float32 there.
     optimizer
-        Such as ``torch.optim.AdamW``: is given the copy's parameters and takes one step, which is compared as well.
+        A class such as ``torch.optim.AdamW``, or with settings ``functools.partial(torch.optim.AdamW, lr=1e-2)``: is
+        given the copy's parameters and takes one step, which is compared as well.
     on
         The device.
     seconds
@@ -84,7 +85,8 @@ def find(
     Raises
     ------
     TypeError
-        If ``inputs`` is neither a tuple, a list nor a dict.
+        If ``inputs`` is neither a tuple, a list nor a dict, or ``optimizer`` is an optimizer or a name in place of a
+        class.
     ValueError
         If the model has no floating parameter and no floating input, or float64 where the device has none.
     Exception
@@ -111,6 +113,7 @@ def find(
         )
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
+    _check_optimizer(optimizer)
     opened = open_function(loss or mean_square)
     is_narrowed = on.kind == "mps" and has_float64(opened)
     if is_narrowed:
@@ -280,7 +283,7 @@ class Search:
             on_device = run.compare(self.on.torch_device, comparer, record=record)
         except Exception as error:
             is_known = comparer.report.agreement == "differs"
-            if not is_known and _raises_on_cpu(run, mode):
+            if not is_known and not self._is_of_device(error, run, mode):
                 raise
             raised = explain(error)
 
@@ -298,11 +301,22 @@ class Search:
             report = dataclasses.replace(report, conditions=conditions, program=program)
         return report, on_device
 
+    def _is_of_device(self, error: Exception, run: TrainingRun, mode: RunMode) -> bool:
+        """Return True if the device raises an error and the CPU does not; False if the CPU raises as well.
 
-def _raises_on_cpu(run: TrainingRun, mode: RunMode) -> bool:
-    """Return True if a model raises on the CPU, too: then the device is not the cause."""
+        RuntimeError if the device raises nothing where its operators are not looked at: the error comes from looking.
+        """
+        if _raises(run, "cpu", mode):
+            return False
+        if not _raises(run, self.on.torch_device, mode):
+            raise RuntimeError(wording.fault_of_find(self.on.label, str(explain(error)))) from error
+        return True
+
+
+def _raises(run: TrainingRun, device: Any, mode: RunMode) -> bool:
+    """Return True if a model raises on a device where nothing looks at its operators."""
     try:
-        run.compute_on_cpu(mode)
+        run.compute(device, mode)
     except Exception:  # noqa: BLE001 - whatever a model raises
         return True
     return False
@@ -324,6 +338,27 @@ def _add_run(report: Report, search: Search, run: TrainingRun, mode: RunMode) ->
     left_out = NotRun(mode, other.raised)
     report = report.merge(dataclasses.replace(other, raised=None, agreement="agrees"))
     return dataclasses.replace(report, not_run=(*report.not_run, left_out))
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    """Raise TypeError if an optimizer cannot be given the parameters of a copy, with what to give instead."""
+    if optimizer is None or callable(optimizer):
+        return
+    name = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
+    settings = getattr(optimizer, "defaults", {})
+    example = f"torch.optim.{name}" if hasattr(torch.optim, name) else "torch.optim.Adam"
+    rate = f", lr={settings['lr']:g}" if isinstance(settings.get("lr"), float) else ", lr=1e-3"
+    raise TypeError(
+        f"optimizer is {_describe_optimizer(optimizer)}: give a class, optimizer={example}, or with settings "
+        f"functools.partial({example}{rate}), since each run makes an optimizer of its own for a copy of the model"
+    )
+
+
+def _describe_optimizer(optimizer: Any) -> str:
+    """Return what stands where a class is wanted."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return f"an {type(optimizer).__name__} object with the weights of your model"
+    return f"{optimizer!r}"
 
 
 def _check_dtypes(model: nn.Module, inputs: Any, on: PyTorchDevice) -> None:

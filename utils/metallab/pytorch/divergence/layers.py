@@ -84,7 +84,7 @@ class TrainingRun:
                 copied.compute_output()
             return layers
 
-        optimizer = self.optimizer(copied.model.parameters()) if self.optimizer else None
+        optimizer = self._make_optimizer(copied)
         with comparer.watching():
             loss = copied.compute_loss()
             comparer.direction = "backward"
@@ -95,14 +95,19 @@ class TrainingRun:
                 copied.step(optimizer)
         return layers
 
-    def compute_on_cpu(self, mode: RunMode) -> None:
-        """Compute the same on a copy on the CPU, but for the step; raise what the model raises."""
-        copied = self._copy_to("cpu")
+    def compute(self, device: Any, mode: RunMode) -> None:
+        """Compute the same on a copy on a device, without looking at it; raise what model, loss or optimizer raise."""
+        copied = self._copy_to(device)
         copied.enter(mode)
-        with enter_gradients(mode.gradients):
-            output = copied.compute_output()
-        if mode.has_gradients:
-            backward(call_loss(copied.loss, output))
+        if not mode.has_gradients:
+            with enter_gradients(mode.gradients):
+                copied.compute_output()
+            return
+
+        optimizer = self._make_optimizer(copied)
+        backward(copied.compute_loss())
+        if optimizer is not None:
+            copied.step(optimizer)
 
     def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
         """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
@@ -110,6 +115,10 @@ class TrainingRun:
         layers = _record_layers(copied.model)
         backward(copied.compute_loss())
         return layers
+
+    def _make_optimizer(self, copied: _CopiedRun) -> torch.optim.Optimizer | None:
+        """Return the optimizer of a copy's parameters; None without one."""
+        return self.optimizer(copied.model.parameters()) if self.optimizer is not None else None
 
     def _copy_to(self, device: Any, change: Callable[[Tensor], Tensor] | None = None) -> _CopiedRun:
         """Return copies of the model, its inputs and its loss on a device, each tensor changed.
@@ -327,8 +336,11 @@ def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., N
         if tensor is None:
             return
 
-        def record_gradient(gradient: Tensor) -> None:
-            layer.gradient = gradient.detach().cpu()
+        def record_gradient(gradient: Tensor | None) -> None:
+            # None where the way back goes through this layer without its gradient being asked for, as where a force is
+            # the gradient of an energy
+            if gradient is not None:
+                layer.gradient = gradient.detach().cpu()
 
         layer.output = tensor.detach().cpu()
         if tensor.requires_grad:  # else PyTorch refuses the hook

@@ -143,6 +143,8 @@ PHRASES = {
     "not run": "{mode}: {error}",
     "raised": "On {device} this raises {error}, on the CPU it does not. Before that {compared:,} of {calls:,} calls "
     "of operators agree with the CPU in float64.",
+    "fault of find": "find raises {error} while it looks at each operator on {device}, where the model runs when "
+    "nothing looks: this is a fault of find, and says nothing about the device; report it with the traceback above",
     "raises later": "then this raises {error}",
     "narrowed": "the loss has float64 around it, which no Apple GPU has: float32 stood in its place; in a program of "
     "yours write .float()",
@@ -333,6 +335,11 @@ def repeat_progress(calls: int, seconds: float) -> str:
 def layers_progress(seconds: float) -> str:
     """Return that the errors of layers are computed."""
     return PHRASES["layers"].format(seconds=seconds)
+
+
+def fault_of_find(device: str, error: str) -> str:
+    """Return that an error comes from looking at a model, and not from the device."""
+    return PHRASES["fault of find"].format(device=device, error=error)
 
 
 def search_time(seconds: float) -> str:
