@@ -26,4 +26,12 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll("nav.bd-links summary").forEach((summary) => {
     summary.setAttribute("aria-label", "Show what is below");
   });
+  // its words are on it, with the keys: a name beside them would be another one than what is read
+  document.querySelectorAll(".search-button-field").forEach((button) => {
+    button.removeAttribute("aria-label");
+  });
+  // a drawing that scrolls on a narrow screen is scrolled by keys as well
+  document.querySelectorAll(".bd-article p > img[src$='.svg']").forEach((drawing) => {
+    drawing.parentElement.tabIndex = 0;
+  });
 });
