@@ -156,6 +156,8 @@ class Obstacle(StrEnum):
     """It makes that."""
     COMPLEX128 = "complex128"
     ARRAY = "array"
+    SECOND_DERIVATIVE = "second derivative"
+    """A gradient of its gradient is wanted, for which there is no formula."""
 
 
 @dataclass(frozen=True)

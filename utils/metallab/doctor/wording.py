@@ -114,6 +114,7 @@ PHRASES = {
     "obstacle: on the CPU": "raises: a tensor is on the CPU",
     "obstacle: on the GPU": "raises: a tensor is on the GPU that has to be on the CPU",
     "obstacle: makes": "raises: makes {kind}",
+    "obstacle: second derivative": "raises: has no derivative",
     "own code": "in PyTorch's own code",
     # is it right
     "as given": "as given, in {mode} mode",
@@ -342,6 +343,8 @@ def obstacle(operator: UnsupportedOperator) -> str:
         return PHRASES["obstacle: on the CPU"]
     if kind is Obstacle.ON_GPU:
         return PHRASES["obstacle: on the GPU"]
+    if kind is Obstacle.SECOND_DERIVATIVE:
+        return PHRASES["obstacle: second derivative"]
     if kind in (Obstacle.FLOAT64, Obstacle.COMPLEX128, Obstacle.ARRAY):
         return PHRASES["obstacle: makes"].format(kind=kind)
     return kind

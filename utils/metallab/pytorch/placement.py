@@ -28,16 +28,24 @@ class Placement:
 
     def set(self, tensors: Iterable[Tensor], place: Place) -> None:
         """Note where the memory of tensors would lie."""
-        for tensor in filter(_has_memory, tensors):
+        for tensor in filter(_has_memory, map(_unwrap, tensors)):
             reference = StorageWeakRef(tensor.untyped_storage())
             self._places[reference.cdata] = (place, reference)
 
     def get(self, tensor: Tensor) -> Place | None:
         """Return where a tensor would lie; None if that is not known."""
+        tensor = _unwrap(tensor)
         if not _has_memory(tensor):
             return None
         place, _ = self._places.get(StorageWeakRef(tensor.untyped_storage()).cdata, (None, None))
         return place
+
+
+def _unwrap(tensor: Tensor) -> Tensor:
+    """Return the tensor that has the memory, where `torch.func.vmap`, `grad` or the like have put it into others."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ import collections
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import _StopRecomputationError
 
 from metallab import units
 from metallab.pytorch.coverage.report import How, Problem, Use
@@ -28,6 +29,9 @@ WHOLE_ON_MPS = {
     "lstm": ("aten::_lstm_mps", "aten::lstm_mps_backward"),
     "linear": ("aten::linear", "aten::linear_backward"),
 }
+WITHOUT_DERIVATIVE = ("aten::lstm_mps_backward",)
+"""Operators of a backward pass that themselves have no derivative (tools/autograd/derivatives.yaml): a gradient of a
+gradient, for which ``create_graph=True`` asks, raises there on MPS."""
 # Attention is one operator where nothing needs a gradient (transformers/attention.cpp).
 ATTENTION = "scaled_dot_product_attention"
 ATTENTION_TAKES = ("query", "key", "value", "attn_mask", "dropout_p")
@@ -59,6 +63,7 @@ DRAW_FIRST = (
     "draw on the CPU, then .to(x.device), or make the generator with torch.Generator(x.device)"
 )
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
+NO_SECOND_DERIVATIVE = "compute this layer on the CPU, where it falls into operators that have one, or without create_graph=True"
 
 WAYS_OUT = {
     "aten::_nested_tensor_from_mask_left_aligned": (
@@ -66,6 +71,10 @@ WAYS_OUT = {
     ),
 }
 """What to write in place of an operator without a kernel, where its name does not tell where it comes from."""
+
+NO_FAILURES = (AttributeError, _StopRecomputationError)
+"""Exceptions that are caught on any device: by the first one code asks what a tensor has, and with the second one a
+checkpoint ends what it computes again, as soon as it has all tensors that the backward pass needs."""
 
 ENTRY = "trace_on"
 """The function that calls the model; lines further out are not the model's."""
@@ -85,6 +94,13 @@ class Ended(BaseException):
     def __init__(self, message: str, problem: Problem | None = None) -> None:
         super().__init__(message)
         self.problem = problem
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A call of a function that is one operator on MPS, and one in its backward pass; each call is equal to itself."""
+
+    backward_operator: str
 
 
 class Recorder:
@@ -117,6 +133,14 @@ class Recorder:
 
         self._is_inside_a_whole = False
         """True while a function runs that is one operator on MPS."""
+        self._wholes: dict[int, Whole] = {}
+        """By the number of a node of autograd, the call of which it is a part."""
+        self._counted: set[tuple[Whole, int]] = set()
+        """Calls that were counted in a backward pass, with the number of that pass."""
+        self._without_derivative: dict[int, str] = {}
+        """By the number of a node that differentiates a gradient a second time, the operator that cannot be."""
+        self._is_called_by_python = True
+        """False while autograd itself calls operators, True again in what it calls of Python's, such as a hook."""
         self._is_of_other_dtypes = False
         """True while a function runs that computes in other dtypes on MPS than here."""
         self._has_zeros = False
@@ -182,7 +206,14 @@ class Recorder:
 
         dispatcher = watching(see)
         functions = _FunctionMode(self._see_function)
-        with self._seeing_attention(), self.modules, functions, dispatcher:
+        with (
+            self._seeing_attention(),
+            self._seeing_backward(functions),
+            self._seeing_saved_tensors(functions),
+            self.modules,
+            functions,
+            dispatcher,
+        ):
             yield
 
     @contextlib.contextmanager
@@ -192,20 +223,67 @@ class Recorder:
         Once the mode for functions has seen such a function it is off inside of it.
         """
         attention = nn.functional.scaled_dot_product_attention
-        nn.functional.scaled_dot_product_attention = functools.partial(self._call, attention)
-        try:
+        see = functools.partial(self._call, attention)
+        with _replacing(nn.functional, "scaled_dot_product_attention", see):
             yield
-        finally:
-            nn.functional.scaled_dot_product_attention = attention
+
+    @contextlib.contextmanager
+    def _seeing_backward(self, functions: _FunctionMode) -> Iterator[None]:
+        """See functions in a backward pass, too: of a custom autograd function, a hook, what is computed again.
+
+        The mode for functions has seen the call of ``backward`` or ``grad``, so it is off inside of it.
+        """
+        run_backward = torch.autograd._engine_run_backward
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before = self._is_called_by_python
+            self._is_called_by_python = False
+            try:
+                with functions.enter_again():
+                    return run_backward(*args, **kwargs)
+            finally:
+                self._is_called_by_python = before
+
+        with _replacing(torch.autograd, "_engine_run_backward", run):
+            yield
+
+    @contextlib.contextmanager
+    def _seeing_saved_tensors(self, functions: _FunctionMode) -> Iterator[None]:
+        """See what a model does with tensors that autograd saves, such as `torch.autograd.graph.save_on_cpu`.
+
+        The hook is called inside of the function that saves them, where the mode for functions is off, while what takes
+        them back is called in the backward pass: one would be told another device than the other.
+        """
+        push = torch._C._autograd._push_saved_tensors_default_hooks
+
+        def push_seeing(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+            def pack_seeing(tensor: Tensor) -> Any:
+                before = self._is_inside_a_whole
+                self._is_inside_a_whole = False
+                try:
+                    with functions.enter_again():
+                        return pack(tensor)
+                finally:
+                    self._is_inside_a_whole = before
+
+            push(pack_seeing, unpack)
+
+        with _replacing(torch._C._autograd, "_push_saved_tensors_default_hooks", push_seeing):
+            yield
 
     def _see_function(self, function: Callable, args: Any, kwargs: Any) -> Any:
         """Call a function, or read a tensor's attribute, so that the model finds its tensors where a Mac has them."""
-        with self._watching():
-            if function in AS_ON_A_MAC:
-                is_there = self.whereabouts.find(*args) is Place.GPU
-                return AS_ON_A_MAC[function] if is_there else function(*args)
-            # `whereabouts` follows where the results lie, and `_call` counts what is one operator on MPS
-            return self.whereabouts.call(self._call, function, args, kwargs)
+        before = self._is_called_by_python
+        self._is_called_by_python = True
+        try:
+            with self._watching():
+                if function in AS_ON_A_MAC:
+                    is_there = self.whereabouts.find(*args) is Place.GPU
+                    return AS_ON_A_MAC[function] if is_there else function(*args)
+                # `whereabouts` follows where the results lie, and `_call` counts what is one operator on MPS
+                return self.whereabouts.call(self._call, function, args, kwargs)
+        finally:
+            self._is_called_by_python = before
 
     def _see_operator(
         self, dispatcher: TorchDispatchMode, operator: Any, args: Any, kwargs: Any
@@ -224,12 +302,12 @@ class Recorder:
     def _watching(self) -> Iterator[None]:
         """Note errors around operators and functions: one of the meta device must not change the model's way.
 
-        Except AttributeError, by which code asks what a tensor has.
+        Except those by which PyTorch or a model finds its way on any device (`NO_FAILURES`).
         """
         try:
             yield
         except Exception as error:
-            if self.device != "meta" or isinstance(error, AttributeError):
+            if self.device != "meta" or isinstance(error, NO_FAILURES):
                 raise
             self.ended_by = Ended(units.first_line(error))
             raise self.ended_by from error
@@ -325,24 +403,18 @@ class Recorder:
     def _run_whole_with_gradient(
         self, backward_operator: str, function: Callable, args: Any, kwargs: Any
     ) -> Any:
-        """Call a function whose backward pass is one operator, too; its gradients have the right shapes only."""
-        recorder = self
-        leaves, structure = pytree.tree_flatten((args, kwargs))
+        """Call a function whose backward pass is one operator, too.
 
-        class Whole(torch.autograd.Function):
-            @staticmethod
-            def forward(context: Any, *tensors: Tensor) -> Any:
-                context.save_for_backward(*tensors)
-                given = iter(tensors)
-                filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-                return recorder._run_whole(function, *pytree.tree_unflatten(filled, structure))
-
-            @staticmethod
-            def backward(context: Any, *_gradients: Tensor) -> Any:
-                recorder._note(backward_operator)
-                return recorder._run_whole(_make_zeros, (context.saved_tensors,), {})
-
-        return Whole.apply(*list_tensors(leaves))
+        The function runs as it is, with PyTorch's own gradients of its pieces: what a model does with those, such as
+        checkpoints, vmap and gradients of gradients, then works as it does anywhere. The nodes of the pieces are noted,
+        by which `_note` knows in the backward pass that they are one.
+        """
+        first = torch.autograd._get_sequence_nr()
+        try:
+            return self._run_whole(function, args, kwargs)
+        finally:
+            nodes = range(first, torch.autograd._get_sequence_nr())
+            self._wholes |= dict.fromkeys(nodes, Whole(backward_operator))
 
     # ---- operators, at the dispatcher
 
@@ -353,6 +425,7 @@ class Recorder:
         given = (args, kwargs)
         require_dense(given, f"meet {name}{where}")
 
+        self._judge_second_derivative()
         self._judge_lengths(operator, args)
         args, kwargs = self._gather(operator, args, kwargs)
         result = self._call_operator(operator, args, kwargs)
@@ -371,6 +444,10 @@ class Recorder:
         """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac."""
         if self._is_inside_a_whole:
             return
+        if whole := self._find_whole_of_gradient():
+            if self._is_counted(whole):
+                return
+            operator, args, kwargs = whole.backward_operator, (), {}
 
         self.calls.setdefault(operator, collections.Counter())[self._module] += 1
         if line := _find_calling_line():
@@ -379,6 +456,37 @@ class Recorder:
         outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
         if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self._outcomes):
             self._outcomes[operator] = outcome
+
+    def _find_whole_of_gradient(self) -> Whole | None:
+        """Return the call that is one operator on MPS, and of which autograd computes a gradient; None if of none."""
+        node = torch._C._current_autograd_node()
+        if node is None or self._is_called_by_python:
+            return None
+        return self._wholes.get(node._sequence_nr())
+
+    def _is_counted(self, whole: Whole) -> bool:
+        """Return True if a call was counted in this backward pass before; from now on it is."""
+        key = whole, torch._C._current_graph_task_id()
+        was_counted = key in self._counted
+        self._counted.add(key)
+        return was_counted
+
+    def _judge_second_derivative(self) -> None:
+        """Report a gradient of a gradient for which MPS has no formula."""
+        node = torch._C._current_autograd_node()
+        if node is None or self._is_called_by_python:
+            return
+
+        if operator := self._without_derivative.get(node._sequence_nr()):
+            text = f"{operator} has no derivative, so a gradient of its gradient raises"
+            line = _find_calling_line()
+            self.report(Problem("second derivative", text, NO_SECOND_DERIVATIVE, operator, line))
+
+        whole = self._find_whole_of_gradient()
+        is_kept = torch.is_grad_enabled()  # by create_graph=True
+        if whole and is_kept and whole.backward_operator in WITHOUT_DERIVATIVE:
+            made = torch.autograd._get_sequence_nr() - 1  # before its operator is seen
+            self._without_derivative[made] = whole.backward_operator
 
     def _call_operator(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
@@ -469,10 +577,30 @@ class _FunctionMode(TorchFunctionMode):
         super().__init__()
         self._see = see
 
+    @contextlib.contextmanager
+    def enter_again(self) -> Iterator[None]:
+        """Enter it where it is off, because it has seen the function that calls this; nothing is seen twice."""
+        if self in torch.overrides._get_current_function_mode_stack():
+            yield
+            return
+        with self:
+            yield
+
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return self._see(function, args, kwargs or {})
+
+
+@contextlib.contextmanager
+def _replacing(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    """Have an attribute, such as a function of a module, another value in the block."""
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def require_dense(values: Any, where: str) -> None:
@@ -498,11 +626,6 @@ def _is_packed_lstm(name: str, args: Sequence[Any]) -> bool:
     Its second argument are the sizes of the batches, a tensor; of any other LSTM it is the state, a pair of tensors.
     """
     return name == "lstm" and len(args) > 1 and isinstance(args[1], Tensor)
-
-
-def _make_zeros(tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Return zeros in the shape of each tensor, None for those that have no gradient."""
-    return tuple(torch.zeros_like(t) if t.is_floating_point() else None for t in tensors)
 
 
 def _find_calling_line() -> str:

@@ -17,7 +17,9 @@ How = Literal["native", "composite", "falls back", "missing", "refused", "unknow
 
 WORST_FIRST = ("missing", "refused", "falls back", "unknown", "composite", "native")
 
-ProblemKind = Literal["on the CPU", "on the GPU", "float64", "complex128", "array"]
+ProblemKind = Literal[
+    "on the CPU", "on the GPU", "float64", "complex128", "array", "second derivative"
+]
 
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 

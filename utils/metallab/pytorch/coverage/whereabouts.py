@@ -214,9 +214,15 @@ class Whereabouts:
         copy_to = self._copy_to
 
         class Move(torch.autograd.Function):
+            generate_vmap_rule = True
+
             @staticmethod
-            def forward(_context: Any, tensor: Tensor) -> Tensor:
+            def forward(tensor: Tensor) -> Tensor:
                 return copy_to(target, tensor)
+
+            @staticmethod
+            def setup_context(_context: Any, inputs: Any, output: Any) -> None:
+                """Keep nothing; vmap and the like want this function."""
 
             @staticmethod
             def backward(_context: Any, gradient: Tensor) -> Tensor:
@@ -226,7 +232,8 @@ class Whereabouts:
 
     def _copy_to(self, place: Place, tensor: Tensor) -> Tensor:
         """Return a copy that would lie in a place."""
-        with self._noting(place, self._around):
+        # in a backward pass, too, this is no call of the model's, so it is not asked what it would be on a Mac
+        with self._noting(place, self._around), torch._C.DisableTorchFunction():
             return tensor.to(tensor.device, copy=True)
 
 
