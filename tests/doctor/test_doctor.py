@@ -1071,6 +1071,26 @@ def test_a_model_that_fails_on_the_cpu_is_refused_with_module_and_line(failing, 
         worker.inspect_model("tests:example", 2**40)
 
 
+class Force(nn.Module):
+    """Computes a gradient itself, as a model of forces does."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Linear(3, 1)
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.energy(x).sum(), x)[0]
+
+
+def test_a_model_that_runs_with_gradients_alone_is_told_how_to_keep_them(monkeypatch):
+    monkeypatch.setattr(worker, "load_model", lambda factory: subject_of(Force(), torch.ones(2, 3)))
+    monkeypatch.setattr(worker, "exit_above_memory_limit", lambda most: None)
+    with pytest.raises(doctor.NotAModel, match="enable_grad") as refusal:
+        worker.inspect_model("tests:example", 2**40)
+    assert worker.DOES_NOT_RUN not in str(refusal.value)
+
+
 def test_an_answer_about_what_fails_on_the_cpu_has_module_and_line(failing):
     assert FAILURE in worker.answer(SPEED, failing, LIMITS).sentence
 

@@ -93,6 +93,32 @@ def test_an_lstm_s_gradient_that_is_used_as_a_number_raises_nothing():
     assert covered.runs, covered.answer
 
 
+# ---- gradients in inference ------------------------------------------------------------------------------------------
+
+
+@NUMBERS
+def test_a_model_that_computes_gradients_itself_runs_in_inference(needs_numbers):
+    def force(m: Layers, x: Tensor) -> Tensor:
+        return differentiate(m.linear, x, create_graph=False)
+
+    covered = mps_coverage(Layers(force, needs_numbers), torch.randn(6, 4))
+    assert covered.runs
+    assert "aten::linear_backward" in count_calls(covered)
+    assert "does not require grad" in covered.needs_gradients
+    assert covered.needs_gradients in covered.answer
+
+
+def test_a_model_that_allows_gradients_itself_is_traced_without_them():
+    def force(m: Layers, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return differentiate(m.linear, x, create_graph=False)
+
+    covered = mps_coverage(Layers(force), torch.randn(6, 4))
+    assert covered.answer.startswith("Yes: ")
+    assert "aten::linear_backward" in count_calls(covered)
+    assert covered.needs_gradients == ""
+
+
 # ---- backward passes and hooks of the model's own --------------------------------------------------------------------
 
 

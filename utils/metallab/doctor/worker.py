@@ -23,6 +23,7 @@ from metallab.doctor.results import CallTime, Caveat, ModelSummary, NoAnswer, Wh
 from metallab.pytorch import crossover
 from metallab.pytorch.copies import tensors_in
 from metallab.pytorch.dispatch import explain
+from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import (
     DOES_NOT_RUN,
     ModelUnderTest,
@@ -37,6 +38,10 @@ TIME_SHARE = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
 SHORTEST = 0.1
 """Seconds that a question plans for at least, also where loading the model has taken all: it cannot plan for none."""
+NEEDS_GRADIENTS = (
+    "the model runs with gradients alone, and inference is asked about under torch.no_grad(), where it raises {error}: "
+    "write `with torch.enable_grad():` around what computes gradients in its forward"
+)
 
 # ---- what the child process is told to do ----------------------------------------------------------------------------
 
@@ -166,8 +171,7 @@ def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
     """
     exit_above_memory_limit(max_bytes)
     subject = load_model(factory)
-    with raising_not_a_model(DOES_NOT_RUN):
-        subject.inference()()
+    _assert_inference(subject)
     assert_loss(subject)
 
     inputs = tensors_in((subject.inputs, subject.named))
@@ -177,6 +181,24 @@ def inspect_model(factory: str, max_bytes: int) -> tuple[ModelSummary, str]:
         tuple(tuple(tensor.shape) for tensor in inputs),
     )
     return summary, best_device().kind
+
+
+def _assert_inference(subject: ModelUnderTest) -> None:
+    """Raise NotAModel if the model does not run without gradients, as the doctor's questions about inference call it.
+
+    A model that computes gradients itself, such as forces, may run with them alone: nothing is wrong with its inputs.
+    """
+    try:
+        subject.inference()()
+        return
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a model may raise anything; it is reported
+        failure = error
+
+    copy = subject.copy()
+    copy.model.eval()
+    with raising_not_a_model(DOES_NOT_RUN):
+        copy.outputs()
+    raise NotAModel(NEEDS_GRADIENTS.format(error=explain(failure))) from failure
 
 
 _memory_limit: int | None = None

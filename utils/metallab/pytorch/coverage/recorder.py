@@ -63,7 +63,10 @@ DRAW_FIRST = (
     "draw on the CPU, then .to(x.device), or make the generator with torch.Generator(x.device)"
 )
 NO_ARRAY = ("a tensor on the GPU is no NumPy array", "write .cpu().numpy()")
-NO_SECOND_DERIVATIVE = "compute this layer on the CPU, where it falls into operators that have one, or without create_graph=True"
+NO_SECOND_DERIVATIVE = (
+    "compute this layer on the CPU, where it falls into operators that have one, or ask for the gradient without "
+    "create_graph=True"
+)
 
 WAYS_OUT = {
     "aten::_nested_tensor_from_mask_left_aligned": (
@@ -110,15 +113,12 @@ class Recorder:
     ----------
     device
         Where the trace computes: ``meta`` or ``cpu``.
-    training
-        Whether there will be a backward pass.
     is_followed
         Whether it is noted, on the CPU, where each tensor would lie.
     """
 
-    def __init__(self, device: str, training: bool, is_followed: bool = True) -> None:
+    def __init__(self, device: str, is_followed: bool = True) -> None:
         self.device = device
-        self.training = training
         self.whereabouts = Whereabouts(device, is_followed)
         self.modules = CallingModules()
 
@@ -388,7 +388,7 @@ class Recorder:
     def _call_whole_on_mps(self, name: str, function: Callable, args: Any, kwargs: Any) -> Any:
         forward, backward = WHOLE_ON_MPS[name]
         self._note(forward, args, kwargs)
-        if self.training:
+        if torch.is_grad_enabled():
             return self._run_whole_with_gradient(backward, function, args, kwargs)
         return self._run_whole(function, args, kwargs)
 

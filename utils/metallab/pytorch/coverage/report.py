@@ -29,6 +29,9 @@ MANY_CALLS = 1000
 WITH_THESE_NUMBERS = "Traced on the CPU with these numbers: what it does with others is not seen."
 """Limits an answer for a model that reads values: a branch that it did not take may do anything."""
 
+WITH_GRADIENTS = "Traced with gradients, as it does not run without them, such as under torch.no_grad(): {error}."
+"""Limits an answer for a model that computes gradients itself, of which inference without them was asked."""
+
 
 @dataclass(frozen=True)
 class Use:
@@ -105,6 +108,8 @@ class Coverage:
     not_followed: str = ""
     """Why it is not known where tensors would lie, so that one on the wrong device was not looked for; empty if it
     is."""
+    needs_gradients: str = ""
+    """What it raises without gradients, as inference is traced; empty if it does not, or was asked about training."""
 
     def having(self, *statuses: How) -> tuple[Use, ...]:
         """Return the uses with one of these statuses."""
@@ -123,7 +128,7 @@ class Coverage:
     @property
     def answer(self) -> str:
         """One line."""
-        caveat = f" ({WITH_THESE_NUMBERS})" if self.traced_on == "cpu" else ""
+        caveat = self._describe_caveats()
         wrong = [*self._describe_problems(), *self._describe_operators()]
         if wrong:
             if not self.is_sure:
@@ -136,6 +141,15 @@ class Coverage:
         if leaving:
             return f"Yes, with care: {leaving} may leave the GPU.{caveat}"
         return f"Yes: {self._count_operators()} on MPS in PyTorch {torch.__version__}.{caveat}"
+
+    def _describe_caveats(self) -> str:
+        """Return what limits the answer in any case, in parentheses; empty if nothing does."""
+        caveats = []
+        if self.traced_on == "cpu":
+            caveats.append(WITH_THESE_NUMBERS)
+        if self.needs_gradients:
+            caveats.append(WITH_GRADIENTS.format(error=self.needs_gradients))
+        return f" ({' '.join(caveats)})" if caveats else ""
 
     def _describe_problems(self) -> list[str]:
         """Return the first problem of each kind, and how many more there are; what it holds is a kind of its own."""

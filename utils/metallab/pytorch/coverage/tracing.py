@@ -72,12 +72,19 @@ def predict_coverage(
     """
     held = _find_held_wide_dtypes(model, inputs, named)
     repaired = _trace_repaired(model, inputs, named, training) if held else None
-    recorder, not_followed = repaired or _trace(model, inputs, named, training)
+    recorder, limits = repaired or _trace(model, inputs, named, training)
 
     uses = [recorder.summarize(operator) for operator in recorder.calls]
     uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
     problems = [*held, *recorder.list_problems(not held or repaired is not None)]
-    return Coverage(_name(model), tuple(uses), recorder.device, tuple(problems), not_followed)
+    return Coverage(
+        _name(model),
+        tuple(uses),
+        recorder.device,
+        tuple(problems),
+        not_followed=limits.not_followed,
+        needs_gradients=limits.needs_gradients,
+    )
 
 
 def _name(model: Callable[..., Any]) -> str:
@@ -88,7 +95,7 @@ def _name(model: Callable[..., Any]) -> str:
 
 def _trace_repaired(
     model: Callable, inputs: Any, named: Any, training: bool
-) -> tuple[Recorder, str] | None:
+) -> tuple[Recorder, Limits] | None:
     """Trace a model that holds dtypes which MPS lacks with the narrower ones in their place.
 
     So what it makes in such a dtype by itself is told apart from what follows from the dtypes that it holds, and all of
@@ -100,31 +107,48 @@ def _trace_repaired(
         return None
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a trace did not do that others do; each text is empty where it did."""
+
+    not_followed: str = ""
+    """Why it is not known where tensors would lie."""
+    needs_gradients: str = ""
+    """What the model raises without gradients, so that they were kept where nothing is trained."""
+
+
 def _trace(
     model: Callable, inputs: Any, named: Any, training: bool, is_narrowed: bool = False
-) -> tuple[Recorder, str]:
-    """Return the first trace that succeeds, and why tensors could not be followed in it; empty if they were.
+) -> tuple[Recorder, Limits]:
+    """Return the first trace that succeeds, and what limits it.
 
     On the meta device nothing is computed, so it is tried first. On the CPU the model is told that its device is mps,
     which some code cannot bear: ``torch.Generator(x.device)`` raises without such a device. So at last it runs as it
     is, when nobody can tell which tensors would be left on the CPU.
+
+    Inference keeps no gradients. A model that computes some by itself, such as forces, may want them in inference, too:
+    what fails without them is tried with them.
     """
-    not_followed = ""
+    needs_gradients = not_followed = ""
     problem: Problem | None = None
-    for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
+    for way in _list_ways(training, is_narrowed):
         try:
-            way = Way(device, is_followed, is_narrowed)
             recorder = trace_on(way, model, inputs, named, training)
         except (Exception, Ended) as error:  # noqa: BLE001 - a model may raise anything; it is reported below
             failure = error
             not_followed = str(explain(error))
+            if not way.has_gradients:
+                needs_gradients = not_followed
             # the first way that ended knows it from a trace of the whole; a later one may end before it
             problem = problem or getattr(error, "problem", None)
             continue
 
         if problem is not None:
             recorder.report(problem)
-        return recorder, "" if is_followed else not_followed
+        return recorder, Limits(
+            not_followed="" if way.is_followed else not_followed,
+            needs_gradients=needs_gradients if way.has_gradients else "",
+        )
 
     # the last failure is that of the CPU, which the model raises anywhere
     if isinstance(failure, Ended):
@@ -145,8 +169,19 @@ class Way:
     """``meta`` or ``cpu``."""
     is_followed: bool
     """Whether it is noted, on the CPU, where each tensor would lie."""
+    has_gradients: bool
+    """Whether gradients are kept, which a backward pass needs."""
     is_narrowed: bool = False
     """Whether the copies have the narrower dtype where they would have one that MPS lacks."""
+
+
+def _list_ways(training: bool, is_narrowed: bool) -> list[Way]:
+    """Return the ways to trace a model, in the order in which they are tried."""
+    ways = []
+    for has_gradients in (True,) if training else (False, True):
+        for device, is_followed in (("meta", True), ("cpu", True), ("cpu", False)):
+            ways.append(Way(device, is_followed, has_gradients, is_narrowed))
+    return ways
 
 
 def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool) -> Recorder:
@@ -159,12 +194,12 @@ def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool)
     model, inputs, named, training
         See `mps_coverage`.
     """
-    with _as_on_mps(training):
+    with _as_on_mps(way.has_gradients):
         values = (model, inputs, named)
         subject, arguments, keywords = (
             _move(value, way.device, way.is_narrowed) for value in values
         )
-        recorder = Recorder(way.device, training, way.is_followed)
+        recorder = Recorder(way.device, way.is_followed)
         recorder.whereabouts.place_parts(subject, arguments, keywords)
 
         with recorder.recording():
@@ -178,7 +213,7 @@ def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool)
 
 
 @contextlib.contextmanager
-def _as_on_mps(training: bool) -> Iterator[None]:
+def _as_on_mps(has_gradients: bool) -> Iterator[None]:
     """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were."""
     # PyTorch's fused encoder stays on, because a Mac asks for it, too, and on the way calls an operator that MPS lacks.
     # It is not taken: any tensor counts as one with functions of its own while `Recorder.recording` watches
@@ -191,7 +226,7 @@ def _as_on_mps(training: bool) -> Iterator[None]:
         with (
             torch.random.fork_rng(devices=[]),
             torch.inference_mode(False),
-            torch.set_grad_enabled(training),
+            torch.set_grad_enabled(has_gradients),
             torch.nn.attention.sdpa_kernel(
                 torch.nn.attention.SDPBackend.MATH
             ),  # no fused attention
