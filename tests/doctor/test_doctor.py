@@ -37,6 +37,7 @@ from metallab import (  # noqa: E402
     device,
     doctor,
     isolated,
+    timing,
 )
 from metallab.doctor import (  # noqa: E402
     correctness,
@@ -61,6 +62,7 @@ from metallab.doctor.questions import (  # noqa: E402
 )
 from metallab.doctor.results import Layer, Trouble  # noqa: E402
 from metallab.pytorch import copies, coverage  # noqa: E402
+from metallab.pytorch.dispatch import Raised  # noqa: E402
 from metallab.pytorch.model import as_model, assert_loss, load_model  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
@@ -446,6 +448,40 @@ def test_what_ran_is_not_said_to_fail():
     assert answer.trouble == Trouble.CONTRADICTED
 
 
+FALLBACK = coverage.FALLBACK_VARIABLE
+
+
+def ask_about_a_missing_operator(monkeypatch, *, fallback, raised, more=None):
+    """Answer whether a model runs that lacks an operator, and does ``more``, on a GPU that need not be here."""
+    monkeypatch.setenv(FALLBACK, fallback)
+    monkeypatch.setattr(support, "apple_gpu", device.cpu)
+    monkeypatch.setattr(support, "try_on", lambda on, subject: raised)
+    model = layers(pool=nn.AdaptiveAvgPool3d(2), more=more or nn.Identity())
+    return support.answer(subject_of(model, torch.ones(1, 1, 4, 4, 4)), LIMITS)
+
+
+def test_what_runs_by_the_fallback_that_is_set_was_predicted(monkeypatch):
+    answer = ask_about_a_missing_operator(monkeypatch, fallback="1", raised=None)
+    assert answer.status == "incomplete"
+    assert answer.trouble is None
+    assert answer.problem == SUPPORT.problem("incomplete")
+    assert FALLBACK in answer.lines[0]
+
+
+def test_what_runs_without_the_fallback_was_not_predicted(monkeypatch):
+    answer = ask_about_a_missing_operator(monkeypatch, fallback="0", raised=None)
+    assert answer.trouble is Trouble.CONTRADICTED
+
+
+def test_the_fallback_helps_no_float64(monkeypatch):
+    raised = Raised("TypeError: float64", "", "")
+    answer = ask_about_a_missing_operator(
+        monkeypatch, fallback="1", raised=raised, more=Unforeseen()
+    )
+    assert answer.status == "failed"
+    assert answer.trouble is None
+
+
 class Drawing(nn.Module):
     """Asks for a generator on its device: where there is no Mac, nobody can tell it that it is on one."""
 
@@ -588,6 +624,19 @@ def test_a_loss_that_raises_there_is_named_with_its_line_and_not_the_model():
     assert compared.result.is_raised_by_loss
     assert f"(in the loss, at {line})" in tried.sentence
     assert f"(in the loss, at {line})" in compared.sentence
+
+
+@pytest.mark.parametrize(
+    ("cores", "flags"), [(0.0, ()), (1.5, ("busy machine",))], ids=["quiet", "busy"]
+)
+def test_times_of_operators_are_marked_where_other_programs_were_busy(cores, flags, monkeypatch):
+    monkeypatch.setattr(timing.BackgroundLoad, "cores", lambda self: cores)
+    monkeypatch.setattr(profile, "apple_gpu", lambda: None)
+    answer = profile.answer(subject_of(nn.Linear(4, 4), torch.randn(3, 4)), LIMITS)
+
+    assert answer.result.flags == flags
+    assert ("busy machine" in answer.lines[0]) == bool(flags)
+    assert ("busy machine" in answer.evidence[0].title) == bool(flags)
 
 
 def cut(x):

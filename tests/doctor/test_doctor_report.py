@@ -130,6 +130,15 @@ def test_operators_fall_back_where_the_question_allows_it(question, monkeypatch)
     assert ("PYTORCH_ENABLE_MPS_FALLBACK" in environment) == question.allows_fallback
 
 
+def test_progress_names_a_question_by_the_number_of_its_answer(monkeypatch):
+    """By which the headline leads to it."""
+    pretend(monkeypatch)
+    told = []
+    doctor.examine("mine:example", progress=told.append)
+    numbers = re.findall(r"question (\d)", "\n".join(told))
+    assert numbers == [str(question.number) for question in in_asking_order()]
+
+
 def test_no_question_takes_the_time_of_later_ones(monkeypatch):
     now, limits = [1000.0], []
     monkeypatch.setattr(examination.time, "monotonic", lambda: now[0])

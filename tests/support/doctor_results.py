@@ -61,6 +61,9 @@ UNEXPLAINED = replace(
     RUNS, trial=Trial(is_simulated=False, raised="RuntimeError: shapes", is_surprising=True)
 )
 CONTRADICTED = replace(STOPS, trial=Trial(is_simulated=True, is_surprising=True))
+BY_FALLBACK = replace(
+    RUNS, tasks=(replace(STOPS.tasks[0], runs=True, may_leave_gpu=True, needs_fallback=True),)
+)
 NOT_PREDICTED = SupportResult((TaskSupport("inference", None, error="KeyError: 'words'"),))
 
 # ---- is it right -----------------------------------------------------------------------------------------------------
@@ -175,7 +178,7 @@ ONLY_FLOAT32 = FormatsResult("float64", (WHOLE, FormatRun("float16", "autocast",
 # ---- of each question ------------------------------------------------------------------------------------------------
 
 RESULTS: dict[str, list[Any]] = {
-    "support": [RUNS, STOPS, UNEXPLAINED, CONTRADICTED, NOT_PREDICTED],
+    "support": [RUNS, STOPS, UNEXPLAINED, CONTRADICTED, BY_FALLBACK, NOT_PREDICTED],
     "correctness": [
         *(
             AGREES,

@@ -158,6 +158,8 @@ def _collect_profile(result: ProfileResult) -> list[Evidence]:
     ]
     headings = ["operator", "kind", "called by", "calls", "total [ms]", "share"]
     title = f"The longest of {wording.name_traced_task(result.task)}"
+    if result.flags:
+        title += f" [{', '.join(result.flags)}]"
     evidence = [Evidence(title, Table(headings, rows))]
 
     if result.transfers:

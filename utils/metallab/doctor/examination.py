@@ -191,7 +191,10 @@ def _ask_apart(
 
 
 def _announce(question: Question[Any], position: int, total: int, seconds: float) -> str:
-    """Return the line that says which question is asked, as which of how many, and for how many seconds at most."""
+    """Return the line that says which question is asked, as which of how many, and for how many seconds at most.
+
+    It has the number of the answer, which the headline names, because the order of asking is another one.
+    """
     return wording.PHRASES["asking"].format(
         position=position, total=total, question=question, seconds=seconds
     )

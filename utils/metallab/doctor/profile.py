@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from metallab.device import PyTorchDevice
@@ -17,6 +17,7 @@ from metallab.outcomes import Status
 from metallab.pytorch import trace
 from metallab.pytorch.dispatch import find_package
 from metallab.pytorch.model import ModelUnderTest
+from metallab.timing import BUSY, BackgroundLoad, Reason
 
 
 def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
@@ -43,7 +44,10 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
     """
     del limits
     on = best_device()
+    load = BackgroundLoad()
     step_trace, task = record(subject, on)
+    load.wait()
+    flags = (Reason.BUSY_MACHINE.value,) if load.cores() > BUSY else ()
 
     # a CPU copies nothing to itself, so the copies are looked for on an Apple GPU, if there is one
     if on.kind == "cpu":
@@ -51,7 +55,7 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[ProfileResult]:
     else:
         copies = _CopiesTrace(step_trace)
 
-    result = _to_result(task, step_trace, copies, subject)
+    result = replace(_to_result(task, step_trace, copies, subject), flags=flags)
     # packages are named only where their code makes all of the copies and fallbacks
     is_own_code = bool(result.transfers) and not result.packages
     status: Status = "passed"

@@ -122,6 +122,8 @@ class TaskSupport:
     """None if nothing can be predicted."""
     may_leave_gpu: bool = False
     """Operators fall back, or are not PyTorch's own."""
+    needs_fallback: bool = False
+    """It runs because ``PYTORCH_ENABLE_MPS_FALLBACK`` is set, with operators on the CPU that are missing on the GPU."""
     summary: str = ""
     """What `metallab.pytorch.coverage` found; empty if it found nothing."""
     error: str = ""
@@ -507,6 +509,8 @@ class ProfileResult:
     """The installed packages whose code makes all these copies; empty if other code makes some."""
     raised_on: str | None = None
     """The Apple GPU on which the model raises, so that its copies are not known."""
+    flags: tuple[str, ...] = ()
+    """What `metallab.timing` says against the times, each of which is that of one step."""
 
     @property
     def seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -128,14 +129,22 @@ def _to_task_support(task: Task, found: coverage.Coverage | coverage.TraceFailed
         why = units.first_line(found) if cause is None else str(explain(cause))
         return TaskSupport(task, runs=None, error=why)
 
-    if found.runs and not found.is_sure:
+    needs_fallback = _needs_fallback(found)
+    if not found.is_sure and (found.runs or needs_fallback):
         return TaskSupport(task, runs=None, summary=found.answer)
     return TaskSupport(
         task,
-        found.runs,
-        may_leave_gpu=bool(found.having("falls back", "unknown")),
+        runs=found.runs or needs_fallback,
+        may_leave_gpu=needs_fallback or bool(found.having("falls back", "unknown")),
+        needs_fallback=needs_fallback,
         summary=found.answer,
     )
+
+
+def _needs_fallback(covered: coverage.Coverage) -> bool:
+    """Return True if a model lacks operators and nothing else, and the fallback is set, which runs those on the CPU."""
+    is_set = os.environ.get(coverage.FALLBACK_VARIABLE, "0") not in ("", "0")
+    return is_set and covered.runs_with_fallback and not covered.runs
 
 
 def _try_model(
@@ -144,10 +153,11 @@ def _try_model(
     """Run the model on an Apple GPU, and return whether it ran, and whether the tables had said so.
 
     Nothing is surprising where the tables said nothing: then ``covered`` is empty, or holds what they are not sure of.
+    Nor is it where operators are missing that run on the CPU, as the fallback is set.
     """
     raised = try_on(on, subject)
     predicted = [each for each in covered if each.is_sure or not each.runs]
-    was_predicted_to_run = all(each.runs for each in predicted)
+    was_predicted_to_run = all(each.runs or _needs_fallback(each) for each in predicted)
     has_run = raised is None
     return Trial(
         is_simulated=on.simulated,

@@ -91,7 +91,7 @@ PHRASES = {
     "headline": "{model}: {problem}; first, {advice}.",
     "others": "Then look at {numbers}.",
     "interrupted": "{model}, interrupted after {count} of {total} questions",
-    "asking": "{position} of {total}: {question} (at most {seconds:.0f} s)",
+    "asking": "{position} of {total}: question {question.number}, {question} (at most {seconds:.0f} s)",
     "answered": "   {status}, {seconds:.0f} s",
     "asked of": "(asked of {asked})",
     "looking": "looking at {factory}",
@@ -103,6 +103,7 @@ PHRASES = {
     "inference": "Inference",
     "training": "Training",
     "prediction": "{task}: {summary}",
+    "prediction with fallback": "{task}: {summary} PYTORCH_ENABLE_MPS_FALLBACK is set here, so it runs, with copies.",
     "no prediction": "{task}: nothing can be predicted ({error}).",
     "simulated GPU": "the simulated Apple GPU",
     "real GPU": "this Apple GPU",
@@ -157,7 +158,8 @@ PHRASES = {
     "a step": "a training step",
     "a call": "inference",
     "no operator": "It calls no operator ({task}, traced).",
-    "longest": "Of {seconds} in operators ({task}, traced), {operator} takes {share:.0%} of it, in {module}.",
+    "longest": "Of {seconds} in operators ({task}, traced once{flags}), {operator} takes {share:.0%} of it, "
+    "in {module}.",
     "no layer": "no layer",
     "layer": "layer {places} ({kind})",
     "layers": "layers {places} ({kind})",
@@ -323,7 +325,8 @@ def task_support(support: TaskSupport) -> str:
     task = PHRASES[support.task]
     if support.runs is None and not support.summary:
         return PHRASES["no prediction"].format(task=task, error=support.error)
-    return PHRASES["prediction"].format(task=task, summary=support.summary)
+    phrase = "prediction with fallback" if support.needs_fallback else "prediction"
+    return PHRASES[phrase].format(task=task, summary=support.summary)
 
 
 def trial(trial: Trial) -> str:
@@ -556,6 +559,7 @@ def longest(result: ProfileResult) -> str:
     return PHRASES["longest"].format(
         seconds=units.seconds(result.seconds),
         task=task,
+        flags="".join(f", {flag}" for flag in result.flags),
         operator=operator.name,
         share=operator.share,
         module=name_layers(operator.layers) or operator.modules or PHRASES["no layer"],

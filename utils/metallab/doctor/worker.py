@@ -26,6 +26,7 @@ from metallab.pytorch.dispatch import explain
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import (
     DOES_NOT_RUN,
+    NEEDS_GRADIENTS,
     ModelUnderTest,
     assert_loss,
     load_model,
@@ -38,11 +39,6 @@ TIME_SHARE = 0.7
 """The share of a question's time that it plans for; the rest is a reserve."""
 SHORTEST = 0.1
 """Seconds that a question plans for at least, also where loading the model has taken all: it cannot plan for none."""
-NEEDS_GRADIENTS = (
-    "the model runs with gradients alone, and inference is asked about under torch.no_grad(), where it raises {error}: "
-    "write `with torch.enable_grad():` around what computes gradients in its forward"
-)
-
 # ---- what the child process is told to do ----------------------------------------------------------------------------
 
 

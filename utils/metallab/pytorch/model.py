@@ -29,6 +29,10 @@ from metallab.pytorch.errors import NotAModel
 
 RETURNS = "(model, inputs) or (model, inputs, loss)"
 DOES_NOT_RUN = "the model does not run with its inputs on the CPU"
+NEEDS_GRADIENTS = (
+    "the model runs with gradients alone, and inference is asked about under torch.no_grad(), where it raises {error}: "
+    "write `with torch.enable_grad():` around what computes gradients in its forward"
+)
 Loss = Callable[[Any], Tensor]
 
 

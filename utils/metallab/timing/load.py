@@ -34,6 +34,10 @@ class BackgroundLoad:
         own = _count_own_seconds() - self.own
         return max(0.0, (busy - own) / wall)
 
+    def wait(self) -> None:
+        """Wait until `cores` knows something, where what is timed took less than that."""
+        time.sleep(max(0.0, _SHORTEST - (time.monotonic() - self.wall)))
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[BackgroundLoad]:

@@ -18,11 +18,12 @@ A prediction: a kernel may compute something else.
 ================  =================================================================
 """
 
-from metallab.pytorch.coverage.report import Coverage, Problem, Use
+from metallab.pytorch.coverage.report import FALLBACK_VARIABLE, Coverage, Problem, Use
 from metallab.pytorch.coverage.shell import command
 from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage, predict_coverage
 
 __all__ = [
+    "FALLBACK_VARIABLE",
     "Coverage",
     "Problem",
     "TraceFailed",

@@ -121,6 +121,11 @@ class Coverage:
         return not (self.having("missing", "refused") or self.problems)
 
     @property
+    def runs_with_fallback(self) -> bool:
+        """True if nothing raises with ``PYTORCH_ENABLE_MPS_FALLBACK=1``, which runs missing operators on the CPU."""
+        return not (self.having("refused") or self.problems)
+
+    @property
     def is_sure(self) -> bool:
         """True if all that may raise was looked for; what was found is found in any case."""
         return not self.not_followed
