@@ -1005,6 +1005,14 @@ def test_what_a_mask_hides_is_proposed_to_be_ignored(result, words):
     checks.assert_close(SCORES, result, "float32", ignore=MASKED)
 
 
+def test_nan_beside_what_memory_held_is_not_said_to_be_a_mask():
+    held = np.array([[1.0, 4e27], [0.5, 2.0]], np.float32)
+
+    with pytest.raises(checks.Mismatch, match="4 of 4 values are NaN") as mismatch:
+        checks.assert_close(held, np.full_like(held, np.nan), "float32")
+    assert "ignore" not in str(mismatch.value)
+
+
 def test_a_difference_of_usual_size_is_not_said_to_be_a_mask():
     with pytest.raises(checks.Mismatch) as mismatch:
         checks.assert_close(SCORES, SCORES + ~MASKED, "float32")

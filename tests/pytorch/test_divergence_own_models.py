@@ -24,6 +24,9 @@ from torch import nn  # noqa: E402
 from metallab import device  # noqa: E402
 from metallab.pytorch import divergence  # noqa: E402
 from metallab.pytorch.divergence import layers  # noqa: E402
+from metallab.pytorch.divergence.conditions import FixKind  # noqa: E402
+from metallab.pytorch.divergence.differences import Reason  # noqa: E402
+from metallab.pytorch.divergence.new_memory import filling_new_memory  # noqa: E402
 
 if sys.platform == "darwin" and not CHILD:
     pytest.skip("a Mac has no simulated GPU", allow_module_level=True)
@@ -94,6 +97,126 @@ def test_an_optimizer_that_is_no_class_is_refused_with_what_to_give(make_optimiz
         divergence.find(
             model, (torch.randn(6, 4),), optimizer=make_optimizer(model), on=device.cpu()
         )
+
+
+# ---- what differs though no operator does ---------------------------------------------------------------------------
+
+
+class OtherThere(nn.Module):
+    """Takes another way on an Apple GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.behind = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.before(x)
+        return self.behind(y.relu() if y.device.type == "mps" else y.sigmoid())
+
+
+class Unwritten(nn.Module):
+    """Adds to memory that nobody wrote to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, rows):
+        y = self.layer(x)
+        return torch.empty_like(y).index_add_(0, rows, y)
+
+
+class Written(Unwritten):
+    """Asks for memory, and writes all of it."""
+
+    def forward(self, x, rows):
+        y = self.layer(x)
+        sums = torch.empty_like(y)
+        sums[rows] = y
+        return sums
+
+
+@on_simulated
+def test_an_output_that_differs_is_told_though_each_operator_agrees():
+    report = divergence.find(OtherThere(), (torch.randn(5, 4),), on=device.pick())
+
+    assert report.kind == "output differs"
+    assert report.agreement == "differs"
+    assert report.unexplained.output.total == 10
+    assert report.fix.kind is FixKind.FIND_SOURCE
+
+
+@on_simulated
+def test_the_layer_at_which_an_unexplained_error_begins_is_named():
+    report = divergence.find(OtherThere(), (torch.randn(5, 4),), on=device.pick())
+
+    layer = report.unexplained.layer
+    assert layer.error.module == "behind"
+    assert layer.before == "before"
+    assert layer.error.forward > 0.01
+    assert "behind" in str(report)
+
+
+@on_simulated
+def test_memory_that_nobody_wrote_to_is_found_with_its_line():
+    report = divergence.find(Unwritten(), (torch.randn(16, 8), torch.arange(16)), on=device.pick())
+
+    assert report.kind == "output differs"
+    assert report.fix.kind is FixKind.FILL_MEMORY
+    (line,) = report.unexplained.unwritten_lines
+    assert Path(__file__).name in line
+
+
+def test_memory_that_nobody_wrote_to_is_found_where_it_agrees_by_chance():
+    with filling_new_memory(0):
+        report = divergence.find(
+            Unwritten(), (torch.randn(16, 8), torch.arange(16)), on=device.cpu()
+        )
+
+    assert report.unexplained.output is None
+    assert report.unexplained.unwritten_lines
+
+
+def test_memory_that_is_written_before_it_is_read_is_no_fault():
+    report = divergence.find(Written(), (torch.randn(16, 8), torch.arange(16)), on=device.cpu())
+
+    assert report.is_output_compared
+    assert report.kind == "agrees"
+
+
+def test_an_output_of_random_numbers_is_said_to_be_not_compared():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    report = divergence.find(model, (torch.randn(5, 4),), on=device.cpu())
+
+    assert report.kind == "agrees"
+    assert not report.is_output_compared
+    assert report.output_not_compared.reason is Reason.RANDOM
+
+
+def test_a_layer_inside_of_a_transform_has_no_error():
+    class Jacobian(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return torch.func.vmap(torch.func.jacrev(self.layer))(x)
+
+    report = divergence.find(Jacobian(), (torch.randn(5, 3),), on=device.cpu())
+
+    assert report.kind == "agrees"
+    assert report.layers
+
+
+# ---- time that runs out ----------------------------------------------------------------------------------------------
+
+
+def test_that_time_ran_out_is_said_before_all_else():
+    report = divergence.find(nn.Linear(4, 4), (torch.randn(6, 4),), on=device.cpu(), seconds=-1)
+
+    assert not report.is_complete
+    assert report.headline.startswith("TIME RAN OUT")
+    assert "seconds=" in str(report)
 
 
 if CHILD:

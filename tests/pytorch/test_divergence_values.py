@@ -67,6 +67,8 @@ from metallab.pytorch.divergence.report import (
     Place,
     RandomOperator,
     Report,
+    Unexplained,
+    UnexplainedLayer,
 )
 from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, Gradients, RunMode
 
@@ -326,6 +328,7 @@ REPORTS = {
     "agrees": Report("agrees", "GPU", compared=3, largest=1e-7, random=(RandomOperator("aten::rand", ""),)),
     "wrong kernel": report_on(KIND, conditions=(VIEW, MinElements(17))),
     "intermittent": report_on(KIND, right_calls=2),
+    "output differs": Report("differs", "GPU", unexplained=Unexplained(KIND)),
     "raised": Report("refused", "GPU", compared=3, raised="RuntimeError: shapes"),
     "NaN": dataclasses.replace(
         report_on(NewNaN(), infinity=CallSite("aten::exp", "0", "forward")), agreement="agrees"
@@ -340,6 +343,16 @@ def test_a_reworded_phrase_changes_no_decision(outcome, phrase, monkeypatch):
     monkeypatch.setitem(wording.PHRASES, phrase, "agrees or more contiguous float32 DIFFERS")
     assert REPORTS[outcome].kind == outcome
     assert REPORTS[outcome].fix == fix
+
+
+OFF = LayerError("1", 0.8, 0.7, 1e-7, 1e-7)
+
+
+def report_unexplained(
+    output=None, layer: UnexplainedLayer | None = None, lines: tuple[str, ...] = (), **fields
+) -> Report:
+    """Return a report in which no call is wrong, and something else is."""
+    return Report("differs", "GPU", unexplained=Unexplained(output, layer, lines), **fields)
 
 
 HERE = Place("blocks.0", "backward", RunMode(True))
@@ -360,6 +373,13 @@ SHOWN = [
     report_on(KIND, raised="RuntimeError: shapes"),
     Report("refused", "GPU", raised="RuntimeError: shapes", is_raised_by_loss=True),
     Report("agrees", "GPU", is_loss_narrowed=True),
+    Report("agrees", "GPU", is_output_compared=True),
+    Report("agrees", "GPU", skipped=3, is_output_compared=True),
+    Report("agrees", "GPU", output_not_compared=NotCompared(Reason.RANDOM)),
+    report_unexplained(KIND, skipped=3),
+    report_unexplained(layer=UnexplainedLayer(OFF, "forward", before="0")),
+    report_unexplained(layer=UnexplainedLayer(OFF, "backward")),
+    report_unexplained(lines=("model.py:7",)),
     report_on(WrongDraw(DrawFault.NAN, 1, 2)),
     dataclasses.replace(report_on(KIND), infinity=CallSite("aten::cos", "", "forward")),
 ]
@@ -372,6 +392,7 @@ def show_progress() -> list[str]:
         wording.run_progress(HERE, 3, 1, 5, 6.0),
         wording.repeat_progress(20, 7.0),
         wording.layers_progress(8.0),
+        wording.fault_of_find("GPU", "KeyError"),
         wording.search_time(9.0),
     ]
 

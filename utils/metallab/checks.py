@@ -563,13 +563,15 @@ def _assert_arrays_close(
 def _propose_ignore(reference: np.ndarray, result: np.ndarray, wrong: np.ndarray) -> str:
     """Return how to leave out what is wrong, where it looks like what a mask hides; else nothing.
 
-    That is what is infinite, or 1000 times larger than the values that carry information, in either array.
+    That is what is infinite, or 1000 times larger than the values that carry information, in either array. Where one
+    side is NaN, a mask has to be all of it: a few huge numbers among those are what unwritten memory held.
     """
     limit = 1000 * (typical_size(reference) or 1.0)
     with np.errstate(over="ignore"):
         larger = np.fmax(np.abs(reference), np.abs(result))  # which passes over NaN
     huge = np.count_nonzero(larger[wrong] > limit)
-    if not huge:
+    has_nan = bool(np.isnan(np.abs(reference[wrong]) + np.abs(result[wrong])).any())
+    if not huge or (has_nan and huge < np.count_nonzero(wrong)):
         return ""
     return (
         f". {huge} of them are larger than {limit:.2g}: if a mask put them there, as -1e9 in the scores of attention, "

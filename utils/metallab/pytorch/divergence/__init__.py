@@ -20,6 +20,11 @@ argument in its last bit. Infinities and NaN must be where the CPU has them.
 LSTM. So the model is run in each of these ways, too. A call of a kind that was compared in one run, the same operator
 with the same settings and arguments of the same shapes, dtypes and layouts, is passed over in the next.
 
+**The whole.** Where no call is wrong and none draws random numbers, what the model returns and what each layer computes
+are compared with the CPU as well, in the run with gradients. They may differ though each operator agrees, because an
+operator is compared by the numbers that the device gave it: memory that nobody wrote to, a branch on the device, random
+numbers of NumPy. The report then says *output differs*.
+
 **Again.** A wrong call is made again with the same numbers. If it is right then, it is *intermittent*, and there is
 nothing to minimize: macOS aborts GPU jobs that take long, and PyTorch does not notice.
 
@@ -37,6 +42,8 @@ The modules, in the order in which a search goes through them:
 =============== ======================================================================================
 `find`          the search: run the model, minimize the first wrong call, compute the errors of layers
 `layers`        the forward pass, the backward pass and a step on a copy; the error of each layer
+`new_memory`    writes 0 or NaN into memory that a model asks for
+`outputs`       what the model returns, which may differ though each operator agrees
 `comparer`      sees each operator, and stops at the first that is wrong
 `runs`          how a model is run: its mode, with gradients or without
 `compared`      the kinds of calls that earlier runs have compared

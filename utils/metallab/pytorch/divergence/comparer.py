@@ -31,6 +31,7 @@ from metallab.pytorch.divergence.compared import CallKind, ComparedCalls, kind_o
 from metallab.pytorch.divergence.differences import Difference, NewNaN, NotCompared
 from metallab.pytorch.divergence.draws import compare_draw
 from metallab.pytorch.divergence.layouts import Layout
+from metallab.pytorch.divergence.new_memory import EMPTY
 from metallab.pytorch.divergence.repeat import make_sample
 from metallab.pytorch.divergence.report import (
     CallSite,
@@ -47,8 +48,6 @@ RIGHT_REPEATS = 3
 """A wrong call is made again until it has been right so many times."""
 MAX_REPEATS = 20
 """It is made at most so many times; if it was never right then, its kernel is always wrong."""
-EMPTY = ("empty", "new_empty")
-"""How operators begin that return memory which nobody has written to."""
 UNWRITTEN = (*EMPTY, "resize", "set_", "detach", "_efficientzerotensor")
 """How operators begin whose results hold no numbers yet, or no others than before."""
 

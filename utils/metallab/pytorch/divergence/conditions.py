@@ -172,6 +172,10 @@ class FixKind(StrEnum):
     ONE_KEY = "one key"
     """Let a mask keep something in each row."""
     DRAW_ON_CPU = "CPU draw"
+    FILL_MEMORY = "fill memory"
+    """Write to memory before it is read."""
+    FIND_SOURCE = "find source"
+    """Look for the value that no compared operator made."""
     OTHER_OPERATORS = "other operators"
 
 

@@ -19,14 +19,16 @@ from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.calls import is_floating
 from metallab.pytorch.divergence.compared import ComparedCalls
 from metallab.pytorch.divergence.comparer import OperatorComparer
-from metallab.pytorch.divergence.differences import NotCompared
+from metallab.pytorch.divergence.differences import NotCompared, Reason
 from metallab.pytorch.divergence.layers import (
-    RecordedLayer,
+    RecordedRun,
     TrainingRun,
     compute_layer_errors,
     mean_square,
+    run_on_cpu,
 )
 from metallab.pytorch.divergence.minimize import minimize
+from metallab.pytorch.divergence.outputs import find_unexplained
 from metallab.pytorch.divergence.repeat import repeat_calls
 from metallab.pytorch.divergence.report import DivergentCall, NotRun, Outcome, Report
 from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, RunMode
@@ -128,16 +130,49 @@ def find(
             return report
 
         line.show(lambda: wording.layers_progress(line.seconds))
-        errors = compute_layer_errors(run, on_device)
+        report = _add_errors(report, run, on_device)
         line.ending = wording.search_time(line.seconds)
+    return report
+
+
+def _add_errors(report: Report, run: TrainingRun, on_device: RecordedRun) -> Report:
+    """Return a report with the errors of layers, and, where no call is wrong, with that of the output.
+
+    Parameters
+    ----------
+    report
+        What was found so far.
+    run
+        The model.
+    on_device
+        What the device computed.
+    """
+    on_cpu = run_on_cpu(run)
+    if isinstance(on_cpu, NotCompared):
+        return dataclasses.replace(report, layers_not_compared=on_cpu, output_not_compared=on_cpu)
+
+    errors = compute_layer_errors(on_device, on_cpu)
     if isinstance(errors, NotCompared):
-        return dataclasses.replace(report, layers_not_compared=errors)
-    return dataclasses.replace(report, layers=errors)
+        report = dataclasses.replace(report, layers_not_compared=errors)
+        errors = ()
+    report = dataclasses.replace(report, layers=errors)
+    if report.divergent_call is not None:
+        return report
+    if on_device.has_random_numbers:
+        return dataclasses.replace(report, output_not_compared=NotCompared(Reason.RANDOM))
+
+    unexplained = find_unexplained(run, on_device, on_cpu, errors)
+    return dataclasses.replace(
+        report,
+        unexplained=unexplained,
+        is_output_compared=True,
+        agreement="agrees" if unexplained is None else "differs",
+    )
 
 
 def _compare_all_runs(
     search: Search, run: TrainingRun, *, record: bool
-) -> tuple[Report, list[RecordedLayer]]:
+) -> tuple[Report, RecordedRun]:
     """Compare a model as it was given, then without gradients, and make calls again if nothing is wrong."""
     report, on_device = search.compare(run, RunMode(run.model.training), record=record)
     for mode in WITHOUT_GRADIENTS:
@@ -249,7 +284,7 @@ class Search:
 
     def compare(
         self, run: TrainingRun, mode: RunMode, *, seconds: float = math.inf, record: bool = False
-    ) -> tuple[Report, list[RecordedLayer]]:
+    ) -> tuple[Report, RecordedRun]:
         """Compare one run, and minimize its first wrong call.
 
         Parameters
@@ -261,7 +296,7 @@ class Search:
         seconds
             For this run, of those that the search has.
         record
-            Whether to return the layers.
+            Whether to keep what the layers and the model compute.
 
         Raises
         ------
@@ -277,7 +312,7 @@ class Search:
         self._known.begin_run()
         self._run += 1
         comparer = OperatorComparer(self.on, seconds, mode, self._known, self._show_progress)
-        on_device: list[RecordedLayer] = []
+        on_device = RecordedRun()
         raised: Raised | None = None
         try:
             on_device = run.compare(self.on.torch_device, comparer, record=record)
@@ -287,6 +322,7 @@ class Search:
                 raise
             raised = explain(error)
 
+        on_device.has_random_numbers = bool(comparer.report.random)
         report = dataclasses.replace(comparer.report, modes=(mode,))
         if raised is not None:
             report = dataclasses.replace(

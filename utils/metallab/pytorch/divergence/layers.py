@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from metallab.pytorch.dispatch import call_loss, explain
 from metallab.pytorch.divergence.calls import is_floating, to_float64
 from metallab.pytorch.divergence.compare import root_mean_square
 from metallab.pytorch.divergence.differences import NotCompared, Reason
+from metallab.pytorch.divergence.new_memory import filling_new_memory
 from metallab.pytorch.divergence.report import LayerError
 from metallab.pytorch.divergence.runs import RunMode, enter_gradients
 
@@ -40,6 +41,38 @@ class RecordedLayer:
     """That of the loss by ``output``."""
 
 
+@dataclass
+class RecordedRun:
+    """What one run of a model computed, on the CPU."""
+
+    layers: list[RecordedLayer] = field(default_factory=list)
+    """One for each call of a layer, in the order of the forward pass."""
+    outputs: list[Tensor] = field(default_factory=list)
+    """The tensors that the model returned, however deep they lie."""
+    has_random_numbers: bool = False
+    """Whether operators drew some, which differ on every device."""
+
+    def keep_outputs(self, output: Any) -> None:
+        """Keep copies of what the model returned."""
+        self.outputs = [
+            tensor.detach().cpu().clone()
+            for tensor in tensors_in(output)
+            if not tensor.is_nested and tensor.layout == torch.strided
+        ]
+
+
+@dataclass(frozen=True)
+class CPURuns:
+    """A model as the CPU computes it."""
+
+    exact: RecordedRun
+    """In float64."""
+    same_dtype: RecordedRun | None
+    """In the model's dtype; None if the CPU has no kernel for it."""
+    has_new_memory: bool = False
+    """Whether the model asks for memory, as `torch.empty` returns it; 0 was written into it."""
+
+
 @dataclass(frozen=True)
 class TrainingRun:
     """What is computed on each device: a forward pass, a backward pass and a step.
@@ -55,9 +88,7 @@ class TrainingRun:
     """A function, or an object that is called; what it holds is copied to the device of a run with it."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
 
-    def compare(
-        self, device: Any, comparer: OperatorComparer, record: bool = True
-    ) -> list[RecordedLayer]:
+    def compare(self, device: Any, comparer: OperatorComparer, record: bool = True) -> RecordedRun:
         """Compute all of it on a copy of the model, or the forward pass without gradients; compare each operator.
 
         Parameters
@@ -67,22 +98,22 @@ class TrainingRun:
         comparer
             Sees each operator, and says in which mode the model is run.
         record
-            Whether to return the layers.
+            Whether to keep what the layers and the model compute.
 
         Returns
         -------
-        list of RecordedLayer
-            One for each call of a layer, in the order of the forward pass; empty unless ``record``.
+        RecordedRun
+            Empty unless ``record``.
         """
         mode = comparer.mode
         copied = self._copy_to(device)
         copied.enter(mode)
-        layers = _record_layers(copied.model) if record else []
+        recorded = _record_run(copied.model) if record else RecordedRun()
 
         if not mode.has_gradients:
             with enter_gradients(mode.gradients), comparer.watching():
                 copied.compute_output()
-            return layers
+            return recorded
 
         optimizer = self._make_optimizer(copied)
         with comparer.watching():
@@ -93,7 +124,7 @@ class TrainingRun:
             if optimizer is not None:
                 comparer.direction = "step"
                 copied.step(optimizer)
-        return layers
+        return recorded
 
     def compute(self, device: Any, mode: RunMode) -> None:
         """Compute the same on a copy on a device, without looking at it; raise what model, loss or optimizer raise."""
@@ -109,12 +140,12 @@ class TrainingRun:
         if optimizer is not None:
             copied.step(optimizer)
 
-    def record_on_cpu(self, in_float64: bool = False) -> list[RecordedLayer]:
-        """Compute the forward and the backward pass on a copy on the CPU, and return its layers."""
+    def record_on_cpu(self, in_float64: bool = False) -> RecordedRun:
+        """Compute the forward and the backward pass on a copy on the CPU, and return what it computed."""
         copied = self._copy_to("cpu", to_float64 if in_float64 else None)
-        layers = _record_layers(copied.model)
+        recorded = _record_run(copied.model)
         backward(copied.compute_loss())
-        return layers
+        return recorded
 
     def _make_optimizer(self, copied: _CopiedRun) -> torch.optim.Optimizer | None:
         """Return the optimizer of a copy's parameters; None without one."""
@@ -236,40 +267,58 @@ def mean_square(output: Any) -> Tensor:
     return sum(tensor.square().mean() for tensor in real)
 
 
+def run_on_cpu(run: TrainingRun) -> CPURuns | NotCompared:
+    """Compute a model on the CPU twice: in float64, and in its own dtype, to know how large rounding is.
+
+    Returns
+    -------
+    CPURuns or NotCompared
+        Without a run in the model's dtype if the CPU has no kernel for it. `NotCompared` if it cannot compute in
+        float64.
+    """
+    try:
+        with filling_new_memory(0) as lines:
+            exact = run.record_on_cpu(in_float64=True)
+    except CPU_ERRORS as error:
+        reason = Reason.OWN_DTYPE if _is_of_dtypes(error) else Reason.CPU_RAISES
+        return NotCompared(reason, str(explain(error)))
+
+    try:
+        with filling_new_memory(0):
+            same_dtype = run.record_on_cpu()
+    except CPU_ERRORS:
+        same_dtype = None
+    return CPURuns(exact, same_dtype, has_new_memory=bool(lines))
+
+
 def compute_layer_errors(
-    run: TrainingRun, on_device: Sequence[RecordedLayer]
+    on_device: RecordedRun, on_cpu: CPURuns
 ) -> tuple[LayerError, ...] | NotCompared:
     """Return the error of each layer, or why it is not known.
 
     Parameters
     ----------
-    run
-        Is computed on the CPU twice: in float64, and in the model's dtype, to know how large rounding is.
     on_device
-        The layers as the device computed them.
+        What the device computed.
+    on_cpu
+        What is right, and how far rounding is off.
 
     Returns
     -------
     tuple of LayerError or NotCompared
-        Without errors of rounding if the CPU cannot compute in the model's dtype. `NotCompared` if it cannot in
-        float64, or goes through other layers, as a model may whose path depends on its numbers.
+        Without errors of rounding if the CPU cannot compute in the model's dtype. `NotCompared` if it goes through
+        other layers, as a model may whose path depends on its numbers.
     """
-    try:
-        exact = run.record_on_cpu(in_float64=True)
-    except CPU_ERRORS as error:
-        reason = Reason.OWN_DTYPE if _is_of_dtypes(error) else Reason.CPU_RAISES
-        return NotCompared(reason, str(explain(error)))
+    names = _list_names(on_device.layers)
+    # the CPU has no kernel in this dtype: layers without numbers, whose error is NaN
+    same_dtype = [RecordedLayer(name) for name in names]
+    if on_cpu.same_dtype is not None:
+        same_dtype = on_cpu.same_dtype.layers
 
-    names = _list_names(on_device)
-    try:
-        same_dtype = run.record_on_cpu()
-    except CPU_ERRORS:
-        # the CPU has no kernel in this dtype: layers without numbers, whose error is NaN
-        same_dtype = [RecordedLayer(name) for name in names]
-
+    exact = on_cpu.exact.layers
     if _list_names(exact) != names or _list_names(same_dtype) != names:
         return NotCompared(Reason.OTHER_LAYERS)
-    return tuple(map(_compute_layer_error, exact, on_device, same_dtype))
+    return tuple(map(_compute_layer_error, exact, on_device.layers, same_dtype))
 
 
 def _is_of_dtypes(error: Exception) -> bool:
@@ -313,12 +362,16 @@ def _list_names(layers: Sequence[RecordedLayer]) -> list[str]:
     return [layer.name for layer in layers]
 
 
-def _record_layers(model: nn.Module) -> list[RecordedLayer]:
-    """Return a list that each layer of a model, once it has run, adds what it computed to."""
-    recorded: list[RecordedLayer] = []
+def _record_run(model: nn.Module) -> RecordedRun:
+    """Return what each layer of a model, once it has run, and the model itself add to what they computed."""
+    recorded = RecordedRun()
     for name, module in model.named_modules():
         if not any(module.children()):
-            module.register_forward_hook(_recording_hook(name or type(module).__name__, recorded))
+            hook = _recording_hook(name or type(module).__name__, recorded.layers)
+            module.register_forward_hook(hook)
+
+    # behind the hook of a model that is a layer itself
+    model.register_forward_hook(lambda _module, _inputs, output: recorded.keep_outputs(output))
     return recorded
 
 
@@ -333,13 +386,13 @@ def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., N
         layer = RecordedLayer(name)
         recorded.append(layer)
         tensor = next(filter(is_floating, tensors_in(output)), None)
-        if tensor is None:
+        if tensor is None or _is_of_transform(tensor):
             return
 
         def record_gradient(gradient: Tensor | None) -> None:
             # None where the way back goes through this layer without its gradient being asked for, as where a force is
             # the gradient of an energy
-            if gradient is not None:
+            if gradient is not None and not _is_of_transform(gradient):
                 layer.gradient = gradient.detach().cpu()
 
         layer.output = tensor.detach().cpu()
@@ -347,6 +400,11 @@ def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., N
             tensor.register_hook(record_gradient)
 
     return hook
+
+
+def _is_of_transform(tensor: Tensor) -> bool:
+    """Return True for what `torch.func` gives to a function, as vmap and jacrev do: its numbers cannot be read."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _compute_layer_error(

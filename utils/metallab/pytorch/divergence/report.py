@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Literal
 from metallab.outcomes import Agreement
 from metallab.pytorch.divergence import wording
 from metallab.pytorch.divergence.conditions import Condition, Fix, FixKind, choose_fix
-from metallab.pytorch.divergence.differences import Difference, NotCompared, WrongDraw
+from metallab.pytorch.divergence.differences import (
+    Difference,
+    NotCompared,
+    WrongDraw,
+    WrongKind,
+    WrongValues,
+)
 from metallab.pytorch.divergence.runs import WITH_GRADIENTS, RunMode
 from metallab.pytorch.divergence.threads import PUBLIC_THREADS
 
@@ -37,6 +43,8 @@ class Outcome(StrEnum):
     """A call was wrong, and with the same numbers right later."""
     NAN = "NaN"
     """A NaN appears, in the same dtype on the CPU as well."""
+    OUTPUT_DIFFERS = "output differs"
+    """Each call that was compared agrees, and what the model returns or a layer computes does not."""
     RAISED = "raised"
     """The model raises on the device, not on the CPU, and no call before that was wrong."""
 
@@ -55,6 +63,33 @@ class LayerError:
     """As ``forward``, of the CPU in the model's dtype: rounding. NaN without such a kernel."""
     backward_cpu: float
     """As ``backward``, of the CPU in the model's dtype."""
+
+
+@dataclass(frozen=True)
+class UnexplainedLayer:
+    """The first layer whose error rounding does not explain."""
+
+    error: LayerError
+    direction: Literal["forward", "backward"]
+    """Whether its output is off, or the gradient by it."""
+    before: str | None = None
+    """The layer that ran before it, whose output agrees; None if there is none, and of a gradient."""
+
+    def __str__(self) -> str:
+        return wording.first_layer_off(self)
+
+
+@dataclass(frozen=True)
+class Unexplained:
+    """What differs from the CPU though each call that was compared agrees."""
+
+    output: WrongValues | WrongKind | None
+    """How the first output of the model differs that does; None if all agree."""
+    layer: UnexplainedLayer | None = None
+    """None if no layer differs, or their errors are not known."""
+    unwritten_lines: tuple[str, ...] = ()
+    """``file:number`` of the lines that ask for memory; empty unless an output depends on memory that nobody wrote to,
+    which may agree by chance."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +198,12 @@ class Report:
     """Operators that were not compared, with the reason."""
     layers_not_compared: NotCompared | None = None
     """Why the errors of layers are not known, though they were asked for."""
+    unexplained: Unexplained | None = None
+    """What the model or a layer computes otherwise than the CPU though each compared call agrees; None if nothing."""
+    is_output_compared: bool = False
+    """Whether what the model returns was compared with the CPU: not where a call is wrong, or without ``layers``."""
+    output_not_compared: NotCompared | None = None
+    """Why it was not, though it was to be."""
     skipped: int = 0
     """Calls that were not compared because the time was over."""
     known: int = 0
@@ -195,12 +236,23 @@ class Report:
     def kind(self) -> Outcome:
         """What the search ended with; prints as ``agrees``, ``wrong kernel`` or another of its values."""
         if self.divergent_call is None:
-            return Outcome.AGREES if self.raised is None else Outcome.RAISED
+            return self._kind_without_call()
         if self.agreement != "differs":
             return Outcome.NAN
         if self.divergent_call.is_intermittent:
             return Outcome.INTERMITTENT
         return Outcome.WRONG_KERNEL
+
+    def _kind_without_call(self) -> Outcome:
+        """Return what a search ended with that found no wrong call."""
+        if self.raised is not None:
+            return Outcome.RAISED
+        return Outcome.AGREES if self.unexplained is None else Outcome.OUTPUT_DIFFERS
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the time was enough to compare all calls."""
+        return self.skipped == 0
 
     def merge(self, other: Report) -> Report:
         """Return what this run and another one of the same model have found: the first wrong call, or else a NaN."""
@@ -228,6 +280,9 @@ class Report:
     def fix(self) -> Fix:
         """What to put in the wrong operator's place, or to do about one that is wrong at times."""
         first = self.divergent_call
+        if first is None and self.unexplained is not None:
+            is_unwritten = bool(self.unexplained.unwritten_lines)
+            return Fix(FixKind.FILL_MEMORY if is_unwritten else FixKind.FIND_SOURCE)
         if first is not None and isinstance(first.difference, WrongDraw):
             return Fix(FixKind.DRAW_ON_CPU)
         is_reported = first is not None and first.operator.rpartition("::")[2] in PUBLIC_THREADS
@@ -254,8 +309,13 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return a table for a notebook; its edge is green, or red if a call is wrong or makes a NaN."""
-        colour = "#009e73" if self.divergent_call is None else "#d55e00"
+        """Return a table for a notebook.
+
+        Its edge is green; red if a call is wrong or makes a NaN, or the output differs; orange if time ran out.
+        """
+        colour = "#009e73" if self.is_complete else "#e69f00"
+        if self.divergent_call is not None or self.unexplained is not None:
+            colour = "#d55e00"
         style = f"border-left:.4em solid {colour};padding:.5em 1em"
 
         cell = '<td style="text-align:left">'

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         Place,
         RandomOperator,
         Report,
+        Unexplained,
+        UnexplainedLayer,
     )
     from metallab.pytorch.divergence.runs import RunMode
 
@@ -65,7 +67,7 @@ PHRASES = {
     "size": "{sizes} of {size:,} or more",
     "on CPU": "{argument} lies on the CPU",
     "holds NaN": "{argument} holds NaN",
-    "unwritten": "{argument} is memory that nobody wrote to, and holds NaN",
+    "unwritten argument": "{argument} is memory that nobody wrote to, and holds NaN",
     "holds integer": "{argument} holds {value:,} or a larger integer",
     "hidden row": "a row of {argument} is False or -inf throughout, and hides everything",
     "setting": "{argument}={value!r}",
@@ -87,6 +89,12 @@ PHRASES = {
     "raising loss": "where the loss meets a tensor at another place or of another dtype than the output, write "
     "w.to(output) in it, which takes both from the output; what lies behind a function that the loss calls is not "
     "moved with the model",
+    "fix: fill memory": "write torch.zeros in place of torch.empty in that line, zeros_like in place of empty_like, "
+    "or write to all of it before it is read",
+    "fix: find source": "look in forward at each value that comes in before the layer or the output that is named; "
+    "call the model twice on the device with the same inputs: two outputs that differ point at memory or at random "
+    "numbers, two that are equal at a branch or at a decision",
+    "more time": "give more time, a larger seconds=, or leave seconds= out",
     "fix: other operators": "compute it on the CPU, or write it with other operators",
     # how a result is wrong
     "wrong values": "{count:,} of {total:,} values differ too much, {place}{value} for {right}; {cause}",
@@ -136,6 +144,30 @@ PHRASES = {
     # the report
     "agrees": "On {device} {compared:,} of {calls:,} calls of operators were compared, and agree with the CPU in "
     "float64.",
+    "agrees as a whole": "On {device} {compared:,} of {calls:,} calls of operators were compared, and agree with the "
+    "CPU in float64; so does what the model returns.",
+    "time ran out": "TIME RAN OUT, so this is no pass: on {device} {compared:,} of {calls:,} calls of operators were "
+    "compared, and agree with the CPU in float64; {skipped:,} were not compared.",
+    "output differs": "OUTPUT DIFFERS: on {device} {compared:,} of {calls:,} calls of operators were compared, and "
+    "agree with the CPU in float64, but {what} does not.",
+    "the output": "what the model returns",
+    "the layer's output": "what the layer {module} returns",
+    "the layer's gradient": "the gradient by what the layer {module} returns",
+    "one may be wrong": " {skipped:,} calls were not compared, because time ran out, and one of them may be wrong.",
+    "unexplained layer": "{module} in {direction} is the first that is off, by {error:.1e} of the root mean square; "
+    "the CPU in the model's dtype by {on_cpu:.1e}",
+    "layer before": "; {before}, which ran before it, agrees",
+    "unexplained": "a value comes in that no compared operator made: memory that nobody wrote to (torch.empty), a "
+    "branch on the device in your code (x.device, autocast of one device), random numbers of NumPy or of Python, a "
+    "decision that rounding turned (argmax, topk, a comparison of numbers that are nearly equal), or an operator that is "
+    "listed as not compared",
+    "unwritten": "memory is read that nobody wrote to: with NaN in all new memory the CPU's output is NaN as well. The "
+    "model asks for memory at {lines}",
+    "reads memory": "UNWRITTEN MEMORY: what the model returns depends on memory that nobody wrote to; on {device} it "
+    "agrees with the CPU this time.",
+    "the whole agrees": " What the model returns agrees.",
+    "output not compared": "what the model returns: {why}",
+    "random output": "; after model.eval() it is compared, if all of the random numbers are dropout's",
     "once": "each call was compared once; a fault that comes and goes may not show",
     "repeated": "{calls} of {kinds}, with other numbers; a fault that comes and goes may not show",
     "thread": " Others report this operator: {thread}.",
@@ -194,7 +226,7 @@ def on_cpu(condition: OnCPU) -> str:
 
 def holds_nan(condition: HoldsNaN) -> str:
     """Return that an argument holds NaN, and whether anybody wrote it."""
-    phrase = PHRASES["unwritten" if condition.is_unwritten else "holds NaN"]
+    phrase = PHRASES["unwritten argument" if condition.is_unwritten else "holds NaN"]
     return phrase.format(argument=condition.argument)
 
 
@@ -355,6 +387,20 @@ def call_site(site: CallSite) -> str:
     return f"{site.operator} in {site.module or 'the model itself'}, {PHRASES[site.direction]}"
 
 
+def first_layer_off(layer: UnexplainedLayer) -> str:
+    """Return where an error begins that rounding does not explain, and how large it is there."""
+    is_forward = layer.direction == "forward"
+    text = PHRASES["unexplained layer"].format(
+        module=layer.error.module,
+        direction=PHRASES[layer.direction],
+        error=layer.error.forward if is_forward else layer.error.backward,
+        on_cpu=layer.error.forward_cpu if is_forward else layer.error.backward_cpu,
+    )
+    if layer.before is not None:
+        text += PHRASES["layer before"].format(before=layer.before)
+    return text
+
+
 def random_operator(random: RandomOperator) -> str:
     """Return an operator with its module."""
     return f"{random.operator} in {random.module or 'the model'}"
@@ -368,13 +414,7 @@ def headline(report: Report) -> str:
     """
     first = report.divergent_call
     if first is None:
-        phrase = PHRASES["agrees" if report.raised is None else "raised"]
-        return phrase.format(
-            device=report.device,
-            compared=report.compared,
-            calls=report.calls,
-            error=report.raised,
-        )
+        return _headline_without_call(report)
 
     where = _where(first)
     if report.kind == "NaN":
@@ -401,6 +441,48 @@ def headline(report: Report) -> str:
     return sentence if thread is None else sentence + PHRASES["thread"].format(thread=thread)
 
 
+def _headline_without_call(report: Report) -> str:
+    """Return what was found where no call is wrong: what was not looked at for lack of time is said before all else."""
+    if report.raised is not None:
+        phrase = PHRASES["raised"]
+    elif report.unexplained is not None:
+        return _output_differs(report, report.unexplained)
+    elif not report.is_complete:
+        phrase = PHRASES["time ran out"]
+    else:
+        phrase = PHRASES["agrees as a whole" if report.is_output_compared else "agrees"]
+
+    sentence = phrase.format(
+        device=report.device,
+        compared=report.compared,
+        calls=report.calls,
+        skipped=report.skipped,
+        error=report.raised,
+    )
+    if report.is_output_compared and not report.is_complete:
+        sentence += PHRASES["the whole agrees"]
+    return sentence
+
+
+def _output_differs(report: Report, unexplained: Unexplained) -> str:
+    """Return that calls agree, and that what the model returns does not, or what a layer computes."""
+    if unexplained.output is None and unexplained.layer is None:
+        return PHRASES["reads memory"].format(device=report.device)
+
+    what = PHRASES["the output"]
+    if unexplained.output is None and unexplained.layer is not None:
+        is_gradient = unexplained.layer.direction == "backward"
+        phrase = PHRASES["the layer's gradient" if is_gradient else "the layer's output"]
+        what = phrase.format(module=unexplained.layer.error.module)
+
+    sentence = PHRASES["output differs"].format(
+        device=report.device, compared=report.compared, calls=report.calls, what=what
+    )
+    if not report.is_complete:
+        sentence += PHRASES["one may be wrong"].format(skipped=report.skipped)
+    return sentence
+
+
 def _wrong_kernel(report: Report, where: str) -> str:
     """Return where a kernel is wrong each time, and what the fault needs."""
     sentence = PHRASES["wrong kernel"].format(where=where, device=report.device)
@@ -413,21 +495,17 @@ def _wrong_kernel(report: Report, where: str) -> str:
 def rows(report: Report) -> list[tuple[str, str]]:
     """Return what stands below the headline, a name and a text each.
 
-    That is the first call that is wrong or makes a NaN, what to do or how large rounding was, where the first infinity
-    comes up, in which modes the model was run, what is random, and what is not compared.
+    That is the first call that is wrong or makes a NaN, or what differs though no call is wrong; what to do or how
+    large rounding was, where the first infinity comes up, in which modes the model was run, what is random, and what is
+    not compared.
     """
     rows = []
-    if first := report.divergent_call:
-        shapes = ", ".join(map(str, first.shapes))
-        rows.append(("given", f"{first.dtype}, {shapes}"))
-        rows.append(("result", str(first.difference)))
-        if report.raised is not None:
-            rows.append(("what follows", PHRASES["raises later"].format(error=report.raised)))
+    if report.divergent_call is not None:
+        rows += _rows_of_call(report, report.divergent_call)
+    if report.unexplained is not None:
+        rows += _rows_of_unexplained(report.unexplained)
 
-    if report.agreement == "differs":
-        rows.append(("what to do", report.advice))
-    elif report.is_raised_by_loss:
-        rows.append(("what to do", PHRASES["raising loss"]))
+    rows += [("what to do", advice) for advice in _list_advice(report)]
     if report.agreement != "differs":
         rows.append(("rounding", PHRASES["rounding"].format(largest=report.largest)))
     if report.infinity is not None and report.kind != "NaN":  # with a NaN the headline names it
@@ -435,10 +513,56 @@ def rows(report: Report) -> list[tuple[str, str]]:
 
     rows += _rows_of_runs(report)
     rows += [("random", PHRASES["random"].format(operator=each)) for each in report.random]
-    rows += [("not compared", f"{name}: {why}") for name, why in report.not_compared.items()]
+    return rows + _rows_of_not_compared(report)
+
+
+def _rows_of_call(report: Report, call: DivergentCall) -> list[tuple[str, str]]:
+    """Return what a call that is wrong was given, what it made of it, and what the model raises then."""
+    shapes = ", ".join(map(str, call.shapes))
+    rows = [("given", f"{call.dtype}, {shapes}"), ("result", str(call.difference))]
+    if report.raised is not None:
+        rows.append(("what follows", PHRASES["raises later"].format(error=report.raised)))
+    return rows
+
+
+def _list_advice(report: Report) -> list[str]:
+    """Return what to do: about what is wrong, about a loss that raises, or about time that ran out; or nothing."""
+    if report.agreement == "differs":
+        return [report.advice]
+    if report.is_raised_by_loss:
+        return [PHRASES["raising loss"]]
+    is_without_finding = report.raised is None and report.divergent_call is None
+    if is_without_finding and not report.is_complete:
+        return [PHRASES["more time"]]
+    return []
+
+
+def _rows_of_not_compared(report: Report) -> list[tuple[str, str]]:
+    """Return what was not compared, and why."""
+    rows = [("not compared", f"{name}: {why}") for name, why in report.not_compared.items()]
     if report.layers_not_compared is not None:
         rows.append(("not compared", f"layers: {report.layers_not_compared}"))
-    return rows
+    if report.output_not_compared is None:
+        return rows
+
+    text = PHRASES["output not compared"].format(why=report.output_not_compared)
+    if report.output_not_compared.reason == "random numbers":
+        text += PHRASES["random output"]
+    return [*rows, ("not compared", text)]
+
+
+def _rows_of_unexplained(unexplained: Unexplained) -> list[tuple[str, str]]:
+    """Return what differs though each compared call agrees, where it begins, and what that means."""
+    rows = []
+    if unexplained.output is not None:
+        rows.append(("result", str(unexplained.output)))
+    if unexplained.layer is not None:
+        rows.append(("layer", str(unexplained.layer)))
+
+    meaning = PHRASES["unexplained"]
+    if unexplained.unwritten_lines:
+        meaning = PHRASES["unwritten"].format(lines=", ".join(unexplained.unwritten_lines))
+    return [*rows, ("what it means", meaning)]
 
 
 def _rows_of_runs(report: Report) -> list[tuple[str, str]]:
