@@ -955,6 +955,64 @@ def test_a_function_may_differentiate(asked):
     checks.assert_matches_cpu(gradient, torch.ones(3, requires_grad=True), on=MPS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a data loader may return."""
+
+    x: torch.Tensor
+    names: tuple[str, ...] = ("first",)
+
+
+def test_tensors_in_objects_move_too(asked):
+    checks.assert_matches_cpu(lambda batch: batch.x * 2, Batch(torch.ones(3)), on=MPS)
+    assert asked.copies == [torch.float32]
+
+
+def test_a_packed_sequence_moves_too(asked):
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    checks.assert_matches_cpu(lambda packed: packed.data * 2, packed, on=MPS)
+    assert torch.float32 in asked.copies
+
+
+def test_an_object_without_tensors_stays_the_same(asked):
+    settings, seen = Batch(None), []
+    checks.assert_matches_cpu(
+        lambda x, batch: seen.append(batch) or x, torch.ones(3), settings, on=MPS
+    )
+    assert seen[0] is settings
+    assert seen[1] is settings
+
+
+def test_inputs_may_have_names(asked):
+    def scale(x, *, factor):
+        return x * factor
+
+    checks.assert_matches_cpu(scale, torch.ones(3), factor=torch.ones(3), on=MPS)
+    assert asked.copies == [torch.float32] * 2
+
+
+def test_a_name_is_no_device():
+    with pytest.raises(TypeError, match=r"device\.pick"):
+        checks.assert_matches_cpu(torch.sign, torch.ones(3), on="mps")
+
+
+def test_inputs_in_a_tuple_are_asked_for_one_by_one(asked):
+    with pytest.raises(TypeError, match="one by one"):
+        checks.assert_matches_cpu(torch.nn.Linear(4, 3), (torch.ones(2, 4),), on=MPS)
+
+
+@pytest.mark.parametrize(
+    ("training", "is_said"), [(True, True), (False, False)], ids=["training", "evaluation"]
+)
+def test_of_a_model_in_training_mode_it_is_said_how_to_leave_it(
+    monkeypatch, network, training, is_said
+):
+    pretend(monkeypatch, "mps", arrives=lambda tensor: tensor * 1.01)
+    with pytest.raises(checks.Mismatch) as mismatch:
+        checks.assert_matches_cpu(network.train(training), torch.randn(8, 4), on=MPS)
+    assert ("eval()" in str(mismatch.value)) == is_said
+
+
 # --- a third result ---
 
 RIGHT, WRONG = np.arange(5.0), np.arange(5.0) / 2

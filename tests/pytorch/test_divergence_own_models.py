@@ -99,6 +99,34 @@ def test_an_optimizer_that_is_no_class_is_refused_with_what_to_give(make_optimiz
         )
 
 
+def is_sum(output):
+    return output.sum().item()
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        pytest.param(nn.MSELoss(), "lambda output", id="without targets"),
+        pytest.param(lambda output: output, r"\(6, 4\)", id="several numbers"),
+        pytest.param(is_sum, r"float.*\.item", id="a float"),
+        pytest.param(0.5, "float", id="no function"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_with_what_to_give(loss, words):
+    with pytest.raises(TypeError, match=words):
+        divergence.find(nn.Linear(4, 4), (torch.randn(6, 4),), loss, on=device.cpu())
+
+
+def test_a_function_is_no_model():
+    with pytest.raises(TypeError, match=r"nn\.Module"):
+        divergence.find(torch.tanh, (torch.randn(6, 4),), on=device.cpu())
+
+
+def test_a_name_is_no_device():
+    with pytest.raises(TypeError, match=r"device\.pick"):
+        divergence.find(nn.Linear(4, 4), (torch.randn(6, 4),), on="mps")
+
+
 # ---- what differs though no operator does ---------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ except ImportError:  # NumPy 1
     from numpy import byte_bounds
 
 from metallab import isolated, judgement, units
-from metallab.device import PyTorchDevice
+from metallab.device import PyTorchDevice, require_picked
 
 
 class Mismatch(AssertionError):
@@ -260,9 +260,9 @@ def _list_masks(ignore: Any, parts: list[str]) -> dict[str, np.ndarray]:
 
 
 def assert_matches_cpu(
-    fn: Callable[..., Any], *inputs: Any, on: PyTorchDevice, dtype: Any = "float32"
+    fn: Callable[..., Any], *inputs: Any, on: PyTorchDevice, dtype: Any = "float32", **named: Any
 ) -> None:
-    """Raise `Mismatch` unless ``fn(*inputs)`` gives on a device, in a dtype, what the CPU gives in float32.
+    """Raise `Mismatch` unless ``fn(*inputs, **named)`` gives on a device, in a dtype, what the CPU gives in float32.
 
     float64 is compared in float64. On NVIDIA GPUs PyTorch convolves float32 in TensorFloat-32, which is refused here,
     unless ``torch.backends.cudnn.allow_tf32`` is False.
@@ -273,18 +273,25 @@ def assert_matches_cpu(
         A function of PyTorch tensors, or an `nn.Module`. A module and the inputs are copied, so that neither run sees
         what the other did to them.
     inputs
-        What it is called with. Floating tensors are cast to ``dtype`` for the device's run.
+        What it is called with: tensors, and containers and other objects that hold some, such as a batch. Floating
+        tensors are cast to ``dtype`` for the device's run.
     on
         The device.
     dtype
         One of `TOLERANCES`.
+    named
+        What it is called with by name.
 
     Raises
     ------
+    TypeError
+        If ``on`` is no device that was picked, and what ``fn`` raises.
     ValueError
         For a dtype that has no tolerance.
     """
     import torch
+
+    require_picked(on)
 
     name = units.dtype_name(dtype)
     if name not in TOLERANCES:
@@ -295,11 +302,41 @@ def assert_matches_cpu(
     on_device = getattr(torch, name)
     on_cpu = torch.float64 if name == "float64" else torch.float32
     with torch.no_grad():
-        reference = _move(fn, "cpu", on_cpu)(*_move(inputs, "cpu", on_cpu))
-        result = _move(fn, on.torch_device, on_device)(*_move(inputs, on.torch_device, on_device))
+        reference = _call_there(fn, inputs, named, "cpu", on_cpu)
+        result = _call_there(fn, inputs, named, on.torch_device, on_device)
     on.synchronize()
 
-    assert_close(reference, result, name)
+    try:
+        assert_close(reference, result, name)
+    except Mismatch as difference:
+        raise Mismatch(f"{difference}{_propose_evaluation(fn)}") from None
+
+
+def _call_there(fn: Any, inputs: tuple, named: dict[str, Any], device: Any, dtype: Any) -> Any:
+    """Call a copy of a function with copies of what it is given, on a device in a dtype.
+
+    TypeError, with what to give instead, where a function refuses a tuple or a list that is given alone.
+    """
+    function = _move(fn, device, dtype)
+    try:
+        return function(*_move(inputs, device, dtype), **_move(named, device, dtype))
+    except TypeError as error:
+        if len(inputs) != 1 or not isinstance(inputs[0], tuple | list):
+            raise
+        raise TypeError(
+            f"{error}: give the inputs one by one, assert_matches_cpu(fn, x, y, on=...), and without the brackets of a "
+            f"{type(inputs[0]).__name__}"
+        ) from error
+
+
+def _propose_evaluation(fn: Any) -> str:
+    """Return how to compare a module without random numbers; nothing for one in evaluation mode, or a function."""
+    if not getattr(fn, "training", False):
+        return ""
+    return (
+        ". The model is in training mode, in which dropout and the like draw other numbers on each device: call "
+        "model.eval() first"
+    )
 
 
 # ---- the parts of a result ---------------------------------------------------------------------------------------
@@ -647,21 +684,60 @@ def _without_masks(sizes: np.ndarray) -> np.ndarray:
 
 
 def _move(value: Any, device: Any, dtype: Any) -> Any:
-    """Return a copy of a tensor or a module, or of those in a list, tuple or dict, on a device in a dtype.
+    """Return a copy of a value on a device in a dtype; see `_Mover`."""
+    return _Mover(device, dtype).move(value)
 
-    Integers keep their dtype, and anything else stays as it is.
-    """
-    import torch
 
-    if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).to(device, dtype)
-    if isinstance(value, torch.Tensor):
-        cast = dtype if value.is_floating_point() else value.dtype
-        moved = value.detach().to(device, cast, copy=True)
-        return moved.requires_grad_(value.requires_grad)
+@dataclass
+class _Mover:
+    """Copies tensors and modules to a device in a dtype, however deep they lie. Integers keep their dtype."""
 
-    if type(value) in (list, tuple):
-        return type(value)(_move(item, device, dtype) for item in value)
-    if type(value) is dict:
-        return {key: _move(item, device, dtype) for key, item in value.items()}
-    return value
+    device: Any
+    dtype: Any
+    copies: dict[int, Any] = field(default_factory=dict)
+    """By the ``id`` of an object that holds others, what stands for it: it may hold itself."""
+
+    def move(self, value: Any) -> Any:
+        """Return a copy of a value; what holds no tensor stays as it is."""
+        import torch
+
+        if isinstance(value, torch.nn.Module):
+            return copy.deepcopy(value).to(self.device, self.dtype)
+        if isinstance(value, torch.Tensor):
+            cast = self.dtype if value.is_floating_point() else value.dtype
+            moved = value.detach().to(self.device, cast, copy=True)
+            return moved.requires_grad_(value.requires_grad)
+
+        if isinstance(value, tuple):
+            return self._move_tuple(value)
+        if type(value) is list:
+            return [self.move(item) for item in value]
+        if type(value) is dict:
+            return {key: self.move(item) for key, item in value.items()}
+        return self._move_object(value)
+
+    def _move_tuple(self, value: tuple) -> Any:
+        """Return a copy of a tuple, or of one with names, such as a packed sequence; itself if nothing in it moves."""
+        moved = [self.move(item) for item in value]
+        if all(one is other for one, other in zip(moved, value, strict=True)):
+            return value
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
+
+    def _move_object(self, original: Any) -> Any:
+        """Return a copy of an object with what it consists of moved; itself if nothing of that is."""
+        is_shared = type | types.ModuleType | types.FunctionType | types.MethodType
+        if isinstance(original, is_shared) or not _attributes(original):
+            return original
+        if id(original) in self.copies:
+            return self.copies[id(original)]
+        self.copies[id(original)] = original  # until it is known that something in it moves
+
+        held = _attributes(original)
+        moved = {name: self.move(item) for name, item in held.items()}
+        if all(moved[name] is held[name] for name in held):
+            return original
+
+        copied = self.copies[id(original)] = copy.copy(original)
+        for name, item in moved.items():
+            object.__setattr__(copied, name, item)  # a frozen dataclass refuses an assignment
+        return copied

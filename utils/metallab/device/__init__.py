@@ -23,6 +23,7 @@ from metallab.device.base import (
     DeviceUnavailable,
     Framework,
     choose_name,
+    require_picked,
 )
 from metallab.device.plugins import plugin
 from metallab.device.pytorch import PyTorchDevice
@@ -30,6 +31,7 @@ from metallab.device.pytorch import PyTorchDevice
 __all__ = [
     "DEVICE_NAMES", "NAMES", "TITLES", "Banner", "Device", "DeviceUnavailable", "PyTorchDevice", "cpu",
     "first_framework", "pick", "picked", "plugin", "probe",
+    "require_picked",
 ]  # fmt: skip
 _FRAMEWORKS: dict[Framework, ModuleType] = {
     "torch": pytorch,

@@ -112,6 +112,14 @@ def _join(sentence: str) -> str:
     return " ".join(filter(None, [sentence, plain_cells.describe_mps()]))
 
 
+def require_picked(on: Any) -> None:
+    """Raise TypeError for a device's name, or another thing that cannot be waited for, in place of a picked device."""
+    if not hasattr(on, "synchronize"):
+        raise TypeError(
+            f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})"
+        )
+
+
 def choose_name(name: str) -> str:
     """Return the name that counts: the one that is given or, for "auto", that of ``METALLAB_DEVICE``.
 

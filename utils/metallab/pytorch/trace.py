@@ -44,7 +44,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from metallab import simulation, units
-from metallab.device import PyTorchDevice
+from metallab.device import PyTorchDevice, require_picked
 from metallab.pytorch.dispatch import CallingLine, CallingModules, below_root, watching
 from metalsim import operators, refusals
 
@@ -506,10 +506,7 @@ def record(on: PyTorchDevice) -> Iterator[Trace]:
     ValueError
         For an operator that runs on another device than this one and the CPU.
     """
-    if not hasattr(on, "synchronize"):
-        raise TypeError(
-            f"on is {on!r}, which cannot be waited for: give metallab.device.pick({str(on)!r})"
-        )
+    require_picked(on)
     if not _alone.acquire(blocking=False):
         raise RuntimeError(
             "a trace is being recorded already: end its block first, two would count everything twice"

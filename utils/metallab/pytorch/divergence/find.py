@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from metallab import units
-from metallab.device import PyTorchDevice
+from metallab.device import PyTorchDevice, require_picked
 from metallab.pytorch.copies import has_float64, narrow_tensors, open_function, tensors_in
 from metallab.pytorch.dispatch import Raised, explain
 from metallab.pytorch.divergence import wording
@@ -87,8 +88,9 @@ def find(
     Raises
     ------
     TypeError
-        If ``inputs`` is neither a tuple, a list nor a dict, or ``optimizer`` is an optimizer or a name in place of a
-        class.
+        If ``on`` is no device that was picked, ``model`` no module, ``inputs`` neither a tuple, a list nor a dict,
+        ``optimizer`` an optimizer or a name in place of a class, or if ``loss`` takes more than the output or returns
+        other than one number.
     ValueError
         If the model has no floating parameter and no floating input, or float64 where the device has none.
     Exception
@@ -108,6 +110,12 @@ def find(
     >>> print(report.kind)
     agrees
     """
+    require_picked(on)
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}: give the nn.Module itself, or a class of nn.Module whose forward does "
+            "what your function does, since find copies the model and names its layers"
+        )
     if not isinstance(inputs, list | tuple | Mapping):
         raise TypeError(
             f"inputs is a {type(inputs).__name__}: give a tuple or a list of what the model is called with, (x,), or a "
@@ -116,6 +124,7 @@ def find(
     if isinstance(inputs, Mapping):
         inputs = dict(inputs)  # PyTorch goes through no other mapping
     _check_optimizer(optimizer)
+    _check_loss(loss)
     opened = open_function(loss or mean_square)
     is_narrowed = on.kind == "mps" and has_float64(opened)
     if is_narrowed:
@@ -388,6 +397,29 @@ def _check_optimizer(optimizer: Any) -> None:
         f"optimizer is {_describe_optimizer(optimizer)}: give a class, optimizer={example}, or with settings "
         f"functools.partial({example}{rate}), since each run makes an optimizer of its own for a copy of the model"
     )
+
+
+def _check_loss(loss: Callable[[Any], Tensor] | None) -> None:
+    """Raise TypeError if a loss cannot be called with the output alone, such as a criterion that wants targets."""
+    if loss is None:
+        return
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if not callable(loss):
+        raise TypeError(f"loss is a {name}: give a function of the model's output")
+
+    called = loss.forward if isinstance(loss, nn.Module) else loss
+    try:
+        signature = inspect.signature(called)
+    except ValueError:  # a function in C tells nothing of its arguments
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        example = f"nn.{name}()" if hasattr(nn, name) else name
+        raise TypeError(
+            f"the loss {name} cannot be called with the model's output alone ({error}): give a function that holds "
+            f"the rest, lambda output: {example}(output, y) with your targets y"
+        ) from error
 
 
 def _describe_optimizer(optimizer: Any) -> str:

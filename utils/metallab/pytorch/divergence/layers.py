@@ -201,6 +201,7 @@ class _CopiedRun:
     def compute_loss(self) -> Tensor:
         """Call the model, and the loss with what it returns."""
         loss: Tensor = call_loss(self.loss, self.compute_output())
+        _require_number(loss)
         return loss
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -238,6 +239,19 @@ def move_to(tensor: Tensor, device: Any) -> Tensor:
     last_position = sum((count - 1) * stride for count, stride in sizes)
     storage = there.new_zeros(offset + last_position + 1)
     return storage.as_strided(there.shape, there.stride(), offset).copy_(there)
+
+
+def _require_number(loss: Any) -> None:
+    """Raise TypeError unless a loss is a tensor of one number, which has a gradient."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"the loss returns a {type(loss).__name__}, which has no gradient: let it return a tensor of one number, "
+            "such as output.mean(), without .item() or float()"
+        )
+    if loss.numel() != 1:
+        raise TypeError(
+            f"the loss returns a tensor of shape {tuple(loss.shape)}: let it return one number, such as loss.mean()"
+        )
 
 
 def backward(loss: Tensor) -> None:

@@ -159,8 +159,8 @@ PHRASES = {
     "layer before": "; {before}, which ran before it, agrees",
     "unexplained": "a value comes in that no compared operator made: memory that nobody wrote to (torch.empty), a "
     "branch on the device in your code (x.device, autocast of one device), random numbers of NumPy or of Python, a "
-    "decision that rounding turned (argmax, topk, a comparison of numbers that are nearly equal), or an operator that is "
-    "listed as not compared",
+    "decision that rounding turned (argmax, topk, a comparison of numbers that are nearly equal), or an operator that "
+    "is listed as not compared",
     "unwritten": "memory is read that nobody wrote to: with NaN in all new memory the CPU's output is NaN as well. The "
     "model asks for memory at {lines}",
     "reads memory": "UNWRITTEN MEMORY: what the model returns depends on memory that nobody wrote to; on {device} it "
