@@ -62,7 +62,7 @@ def test_a_detour_s_copies_are_seen_and_the_gpu_starves():
 
 
 def test_a_kernel_of_our_own_is_not_seen(shaders):
-    """A trace does not see what ``compile_shader`` launches, nor the copy in ``torch.tensor``."""
+    """A trace does not see what ``compile_shader`` launches; the copy in ``torch.tensor`` it deduces."""
     x = torch.ones(4, device="mps")
     source = """
     #include <metal_stdlib>
@@ -73,5 +73,7 @@ def test_a_kernel_of_our_own_is_not_seen(shaders):
         library.twice(x)
         torch.tensor([1.0, 2.0], device="mps")
 
-    assert not recorded.having("op", "copy", "fallback")
+    (copy,) = recorded.having("op", "copy", "fallback")
+    assert copy.inferred
+    assert copy.direction == "to device"
     assert x.tolist() == [2.0] * 4

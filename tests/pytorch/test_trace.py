@@ -496,6 +496,30 @@ def picks():  # as a script does that is traced
     x.mode(0)
 picks = counted(picks)
 
+table, marks = torch.ones(4, 2, device="mps"), torch.tensor([True, False, True, True])
+rows, there = torch.tensor([0, 2]), marks.to("mps")
+hidden = {
+    "an index on the CPU": lambda: table[rows],
+    "a mask on the CPU": lambda: table[marks],
+    "an index that is written to": lambda: table.index_put_((rows,), torch.zeros((), device="mps")),
+    "a list": lambda: table[[0, 1]],
+    "a mask on the GPU": lambda: table[there],
+    "numbers from Python": lambda: torch.tensor([1.0, 2.0], device="mps"),
+    "nonzero": lambda: table.nonzero(),
+    "equal": lambda: torch.equal(table, table),
+    "an index on the GPU": lambda: table[there.long()],
+}
+copies_inside = {}
+for name, run in hidden.items():
+    with trace.record(on=lab) as recorded:
+        run()
+    copies_inside[name] = [
+        (event.direction, event.bytes, event.inferred, event.duration)
+        for event in recorded.having("copy")
+    ]
+    if name == "a mask on the GPU":
+        kinds_of_operators = [event.kind for event in recorded.events if event.short == "index"]
+
 try:
     with trace.record(on=device.cpu()):
         x + 1
@@ -507,6 +531,7 @@ except ValueError as error:
 @functools.cache
 def simulated():
     names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "picks", "stranger"]
+    names += ["copies_inside", "kinds_of_operators"]
     return isolated.run(
         ON_THE_SIMULATED_GPU,
         results=names,
@@ -567,6 +592,31 @@ def test_a_copy_is_no_fallback(case, copies, fallbacks):
 def test_where_the_device_tells_its_fallbacks_none_is_inferred(case):
     recorded, _ = simulated()[case]
     assert not any(event.inferred for event in recorded.events)
+
+
+@on_the_simulated_gpu
+@pytest.mark.parametrize(
+    ("case", "crossed"),
+    [
+        pytest.param("an index on the CPU", [("to device", 16)], id="an index on the CPU"),
+        pytest.param("a mask on the CPU", [("to device", 24)], id="a mask on the CPU"),
+        pytest.param("an index that is written to", [("to device", 16)], id="written"),
+        pytest.param("a list", [("to device", 16)], id="a list"),
+        pytest.param("a mask on the GPU", [("to host", 8)], id="a mask on the GPU"),
+        pytest.param("numbers from Python", [("to device", 8)], id="numbers from Python"),
+        pytest.param("nonzero", [("to host", 8)], id="nonzero"),
+        pytest.param("equal", [("to host", 1)], id="equal"),
+        pytest.param("an index on the GPU", [], id="an index on the GPU"),
+    ],
+)
+def test_copies_inside_of_an_operator_are_deduced(case, crossed):
+    copies = simulated()["copies_inside"][case]
+    assert copies == [(direction, size, True, 0.0) for direction, size in crossed]
+
+
+@on_the_simulated_gpu
+def test_beside_a_copy_inside_its_operator_stands_as_such():
+    assert simulated()["kinds_of_operators"] == ["op", "copy"]
 
 
 @on_the_simulated_gpu

@@ -19,9 +19,14 @@ launch and waiting, and operators no longer overlap with Python. How long the co
 (`metalsim.operators`) and the limits of its kernels (`metalsim.refusals`), and marked ``inferred``. The simulated Apple
 GPU reports its fallbacks.
 
-**Not seen**: kernels without an operator (`torch.mps.compile_shader`, a pybind11 extension); what an operator does
-inside, such as the waiting in ``nonzero``; the copies in ``torch.tensor(..., device=...)`` and in printing; other
-threads. Code of `torch.compile` runs uncompiled while it is traced.
+**Copies inside of an operator** are deduced as well, from what the operator is given: an index or a mask on the CPU
+goes to the device; ``torch.tensor(..., device=...)`` does; and one number comes to the host where Python needs it
+(``torch.equal``, ``allclose``), or where the shape of a result depends on values (``nonzero``, ``unique``, indexing by
+a mask). They stand beside their operator, without a time of their own, which is in the operator's.
+
+**Not seen**: kernels without an operator (`torch.mps.compile_shader`, a pybind11 extension); what else an operator does
+inside; the copies of ``print`` and ``str``, which PyTorch hides from every mode; other threads. Code of `torch.compile`
+runs uncompiled while it is traced.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,6 +75,14 @@ COPIES = {
     "aten::_copy_from_and_resize": 0,
     ITEM: 0,
 }
+READS_BY_PYTHON = {"aten::equal": 1, "aten::allclose": 1}
+"""Operators that return a truth value to Python, with the bytes that come to the host inside."""
+INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+"""Operators that are given indices and masks, which may lie on the CPU."""
+FROM_PYTHON = "aten::lift_fresh"
+"""What ``torch.tensor`` calls when its numbers lie where they shall."""
+COUNT_BYTES = 8
+"""Of the number of values that a result has, an int64."""
 BETWEEN_MODULES = "; "
 """What stands between the modules that call an operator, in a row."""
 MOST_OF_A_LINE = 100
@@ -108,7 +121,7 @@ class Event:
     direction: Direction = ""
     """Of a copy."""
     inferred: bool = False
-    """True for a fallback that was deduced."""
+    """True for a fallback that was deduced, and for a copy inside of an operator."""
     module: str = ""
     """The innermost `nn.Module` that called it, by its place in the model; empty for the model itself and outside. In a
     backward pass the one whose gradient it computes, or `dispatch.BACKWARD` if unknown."""
@@ -164,7 +177,7 @@ class Crossing:
     direction: Direction
     """Of a copy."""
     inferred: bool
-    """True for fallbacks that were deduced."""
+    """True for fallbacks and copies that were deduced."""
     is_backward: bool
     """Whether it happens where gradients are computed."""
     calls: int
@@ -274,9 +287,10 @@ class Trace:
             units.count(len(self.having("copy")), "copy", "copies"),
             units.count(len(self.having("fallback")), "fallback"),
         ]
+        for place, kind in ((2, "copy"), (3, "fallback")):
+            if inferred := sum(event.inferred for event in self.having(kind)):
+                counts[place] += f" ({inferred} inferred)"
         counted = ", ".join(counts)
-        if any(event.inferred for event in self.events):
-            counted += " (inferred)"
 
         crossed = sum(event.bytes for event in self.having("copy", "fallback"))
         if crossed:
@@ -578,8 +592,34 @@ class _Recorder:
         stop = time.perf_counter_ns()
 
         call = _Call(function, args, kwargs, result, inside)
-        self.trace.events.append(self._describe(call, start, stop))
+        event = self._describe(call, start, stop)
+        self.trace.events.append(event)
+        self.trace.events += self._describe_copies_inside(call, event)
         return result
+
+    def _describe_copies_inside(self, call: _Call, event: Event) -> list[Event]:
+        """Return the copies that an operator makes inside, which no mode sees."""
+        if not self.trace.accelerator or event.kind in ("copy", "fallback"):
+            return []
+
+        line = self.modules.find_line(has_node=False)
+        copies = call.find_copies_inside(self.trace.accelerator)
+        return [
+            replace(
+                event,
+                kind="copy",
+                device=self.trace.accelerator,
+                bytes=size,
+                duration=0.0,
+                direction=direction,
+                inferred=True,
+                line=str(line or ""),
+                source=line.source if line else "",
+                own_line=str((line.own if line else None) or ""),
+                is_backward=self.modules.is_in_backward(),
+            )
+            for direction, size in copies
+        ]
 
     def _describe(self, call: _Call, start: int, stop: int) -> Event:
         """Return the event of an operator that has run, from one time to another in nanoseconds."""
@@ -665,6 +705,39 @@ class _Call:
         if is_on_a_mac and "mps" in self.devices and self.leaves_the_gpu():
             return "fallback", "", True
         return "view" if self.function.is_view else "op", "", False
+
+    def find_copies_inside(self, accelerator: str) -> list[tuple[Direction, int]]:
+        """Return the direction and the bytes of copies that an operator on the accelerator makes inside.
+
+        An index that lies on the CPU is copied to the device: of a mask the positions where it is true. Where a result
+        has as many values as are chosen, their number is read.
+        """
+        base = self.name.partition(".")[0]
+        if accelerator not in self.devices:
+            return []
+        if base == FROM_PYTHON:
+            return [("to device", _count_bytes(self.made))]
+        if base in READS_BY_PYTHON:
+            return [("to host", READS_BY_PYTHON[base])]
+        if base in INDEXING:
+            return self._find_copies_of_indices(accelerator)
+        if torch.Tag.dynamic_output_shape in self.function.tags:
+            return [("to host", COUNT_BYTES)]
+        return []
+
+    def _find_copies_of_indices(self, accelerator: str) -> list[tuple[Direction, int]]:
+        """Return the copies of an indexing: indices from the CPU, and the number of values of a mask."""
+        copies: list[tuple[Direction, int]] = []
+        for index in _list_tensors(self.args[1]):
+            is_mask = index.dtype in (torch.bool, torch.uint8)
+            if index.device.type == accelerator:
+                copies += [("to host", COUNT_BYTES)] if is_mask else []
+            elif is_mask:
+                chosen = int(index.count_nonzero())
+                copies.append(("to device", COUNT_BYTES * chosen * index.dim()))
+            else:
+                copies.append(("to device", index.nbytes))
+        return copies
 
     def leaves_the_gpu(self) -> bool:
         """Return True if PyTorch computes this call on the CPU of a Mac."""
