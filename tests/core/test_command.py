@@ -306,6 +306,23 @@ def test_trace_tells_what_ran_before_a_script_failed(script, capsys, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        pytest.param("1 / 0", "ZeroDivisionError", id="an exception"),
+        pytest.param("raise SystemExit(7)", "7", id="an exit code"),
+    ],
+)
+def test_that_a_script_failed_is_told_before_its_trace(ending, words, script, capsys, monkeypatch):
+    monkeypatch.setenv("METALLAB_DEVICE", "")  # so that it is as before at the end
+    script.write_text(f"import torch\ntorch.ones(3).cos()\n{ending}\n")
+    main(["trace", "--device", "cpu", str(script)])
+
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "script.py" in first
+    assert words in first
+
+
+@pytest.mark.parametrize(
     ("ending", "code", "words"),
     [
         pytest.param("sys.exit()", 0, "", id="nothing"),
@@ -317,7 +334,8 @@ def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, words, caps
     from metallab.pytorch import trace_script
 
     script.write_text(f"import sys\n{ending}\n")
-    assert trace_script._run(script, []) == code
+    status, _ = trace_script._run(script, [])
+    assert status == code
     assert capsys.readouterr().err == words
 
 

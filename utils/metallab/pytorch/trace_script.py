@@ -111,13 +111,20 @@ def _pick_device(name: str) -> device.Device:
 
 
 def _trace(given: argparse.Namespace, lab: Any) -> int:
-    """Run the script while it is traced, print the table and write the files; return its exit code."""
+    """Run the script while it is traced, print the table and write the files; return its exit code.
+
+    That the script failed is said first, because a table of half a script looks like one of a whole.
+    """
     from metallab.pytorch import trace  # imports torch, which a simulated device has to come before
 
     with trace.record(on=lab) as recorded:
-        status = _run(given.script, given.arguments)
+        status, failure = _run(given.script, given.arguments)
     sys.stdout.flush()
 
+    if failure is not None:
+        print(
+            f"{given.script} did not end well: {failure}. What follows is of what ran until then.\n"
+        )
     # copies and fallbacks come first, because they are what a reader mends first
     table = recorded.table()
     print(recorded, *recorded.describe_crossings(given.rows), sep="\n")
@@ -135,11 +142,18 @@ def _trace(given: argparse.Namespace, lab: Any) -> int:
     return status
 
 
-def _run(script: Path, arguments: Sequence[str]) -> int:
+def _run(script: Path, arguments: Sequence[str]) -> tuple[int, str | None]:
     """Run a script as ``python script`` would.
 
-    Return its exit code; 1 if it raises, with the traceback on stderr.
+    Returns
+    -------
+    status : int
+        Its exit code; 1 if it raises, with the traceback on stderr.
+    failure : str or None
+        What it raised and at which line, or its exit code if that is not 0; None if it ended well.
     """
+    from metallab.pytorch.dispatch import explain
+
     arguments_before, path_before = sys.argv, sys.path[:]
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -149,12 +163,13 @@ def _run(script: Path, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception:  # noqa: BLE001 - somebody's script: what ran until then is told all the same
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return status, f"it ended with the exit code {status}" if status else None
+    except Exception as error:  # noqa: BLE001 - somebody's script: what ran until then is told all the same
         traceback.print_exc()
-        return 1
+        return 1, f"it raised {explain(error)}"
     finally:
         sys.argv = arguments_before
         sys.path[:] = path_before
 
-    return 0
+    return 0, None
