@@ -44,6 +44,22 @@ def test_a_line_is_shown_of_what_is_slow(seconds, written):
     assert show_at(*seconds) == written
 
 
+@pytest.mark.parametrize(
+    ("prints_lines", "printed"),
+    [(True, ["5 s", "16 s", "done"]), (False, [])],
+    ids=["asked for", "not asked for"],
+)
+def test_into_a_pipe_lines_are_printed_if_they_are_asked_for(prints_lines, printed, monkeypatch):
+    clock, pipe = Clock(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+
+    with StatusLine(clock=clock, prints_lines=prints_lines) as line:
+        line.ending = "done"
+        for clock.now in (4, 5, 9, 14, 16, 17):
+            line.show(lambda: f"{clock.now:g} s")
+    assert pipe.getvalue().splitlines() == printed
+
+
 def test_a_text_that_is_not_shown_is_not_made():
     line = StatusLine([].append, clock=Clock())
     line.show(lambda: pytest.fail("it was made"))

@@ -1,8 +1,9 @@
 """A line that says how far something slow has come: on a terminal and in a notebook at which somebody looks.
 
 It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is
-wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text. Where nobody looks there is
-none, so a page that nbconvert or this project's runner executes has the same outputs however long it took.
+wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text. Where the texts go into a file
+or a pipe, and cannot be rewritten, what asks for it prints a line now and then. In a notebook at which nobody looks
+there is none, so a page that nbconvert or this project's runner executes has the same outputs however long it took.
 
 That is also why no line says how long any cell runs: each slow cell of a learner's page would keep an empty output.
 JupyterLab counts these seconds by itself, in the circle beside the kernel's name.
@@ -24,6 +25,8 @@ WATCHED = "METALLAB_WATCHED"
 """Is 1 in the environment of a kernel whose output appears in a notebook at which somebody looks."""
 EVERY_SECONDS = 0.5
 """So often it is rewritten: more often nobody can read it, and writing takes time itself."""
+PRINTED_EVERY_SECONDS = 10.0
+"""So often a line of its own is printed where none can be rewritten."""
 
 
 class StatusLine:
@@ -32,10 +35,11 @@ class StatusLine:
     Parameters
     ----------
     write : callable or None
-        Is given each text, and at the end `ending`. By default it is chosen by where the program runs; there is none
-        in a file or a pipe, where a line cannot be rewritten.
+        Is given each text, and at the end `ending`. By default it is chosen by where the program runs.
     clock : callable
         Returns seconds.
+    prints_lines : bool
+        Whether lines are printed on stderr where it is a file or a pipe, and none can be rewritten. There is none else.
 
     Attributes
     ----------
@@ -48,11 +52,16 @@ class StatusLine:
         write: Callable[[str], object] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        prints_lines: bool = False,
     ) -> None:
         self._write = write if write is not None else choose_writer()
+        if self._write is None and prints_lines:
+            self._write = _choose_printer()
+        is_printed = isinstance(self._write, _PrintedLines)
+        self._every = PRINTED_EVERY_SECONDS if is_printed else EVERY_SECONDS
         self._clock = clock
         self._began = clock()
-        self._written = -EVERY_SECONDS
+        self._written = -self._every
         """When it was written last, in seconds since it began."""
         self._is_shown = False
         self.ending = ""
@@ -65,7 +74,7 @@ class StatusLine:
     def show(self, make_text: Callable[[], str]) -> None:
         """Show a text in place of the last one, if it is time to; the text is made only then."""
         now = self.seconds
-        if self._write is None or now < AFTER_SECONDS or now - self._written < EVERY_SECONDS:
+        if self._write is None or now < AFTER_SECONDS or now - self._written < self._every:
             return
         self._written, self._is_shown = now, True
         self._write(make_text())
@@ -94,6 +103,13 @@ def choose_writer() -> Callable[[str], object] | None:
     if _find_kernel() is None and sys.stderr is not None and sys.stderr.isatty():
         return _TerminalLine(sys.stderr)
     return None
+
+
+def _choose_printer() -> _PrintedLines | None:
+    """Return what prints lines on stderr; None in a notebook's kernel, whose outputs would keep them."""
+    if _find_kernel() is not None or sys.stderr is None:
+        return None
+    return _PrintedLines(sys.stderr)
 
 
 def is_watched() -> bool:
@@ -130,6 +146,16 @@ class _TerminalLine:
         width = shutil.get_terminal_size().columns - 1
         self.stream.write(f"\r\x1b[K{text[:width]}")  # to the first column, and wipe the line
         self.stream.flush()
+
+
+class _PrintedLines:
+    """Writes each text as a line of its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __call__(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
 
 
 class _NotebookLine:

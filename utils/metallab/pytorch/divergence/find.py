@@ -56,7 +56,7 @@ def find(
     The model is called without gradients as well, in evaluation and in training mode, under ``torch.no_grad()`` and
     ``torch.inference_mode()``: PyTorch takes other operators there, for attention for example. What was compared in
     one run is not compared again in the next. What takes longer than some seconds shows how far it is, on a terminal
-    and in a notebook.
+    and in a notebook, and on stderr every ten seconds where that is a file or a pipe.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def find(
     if is_narrowed:
         opened = narrow_tensors(opened, model)
     run = TrainingRun(model, inputs, opened, optimizer)
-    with StatusLine() as line:
+    with StatusLine(prints_lines=True) as line:
         search = Search(on, seconds, line, runs=1 + len(WITHOUT_GRADIENTS))
         report, on_device = _compare_all_runs(search, run, record=layers)
         report = dataclasses.replace(report, is_loss_narrowed=is_narrowed)

@@ -138,6 +138,7 @@ PHRASES = {
     "inference_mode": "in {mode} under torch.inference_mode()",
     # how far a search is
     "in run": "find, {seconds:.0f} s: run {run} of {runs}, calls compared: {compared:,}; {place}",
+    "longest run": "; the first run is the longest",
     "repeating": "find, {seconds:.0f} s: what was right once is made again, calls: {calls:,}",
     "layers": "find, {seconds:.0f} s: the errors of the layers",
     "done": "find took {seconds:.0f} s",
@@ -354,9 +355,10 @@ def place(place: Place) -> str:
 
 def run_progress(place: Place, compared: int, run: int, runs: int, seconds: float) -> str:
     """Return how far a run is: how many calls were compared, in which run, after how long."""
-    return PHRASES["in run"].format(
+    text = PHRASES["in run"].format(
         run=run, runs=runs, place=place, compared=compared, seconds=seconds
     )
+    return text + PHRASES["longest run"] if run == 1 and runs > 1 else text
 
 
 def repeat_progress(calls: int, seconds: float) -> str:
