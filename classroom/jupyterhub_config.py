@@ -363,15 +363,20 @@ c.Spawner.args = [
     "--MappingKernelManager.cull_interval=60",
     "--MappingKernelManager.cull_connected=True",
 ]
+# JupyterHub leaves HOME out of a service's environment; an account without an entry in the list of users, as of a
+# container, has no other home.
+of_services = {"HOME": os.environ["HOME"]} if "HOME" in os.environ else {}
 c.JupyterHub.services = [
     {
         "name": "idle-culler",
         "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"],
+        "environment": of_services,
     },
     {  # whose pages administrators alone may open, as the role says that JupyterHub gives them
         "name": "progress",
         "url": f"http://127.0.0.1:{port + 3}",
         "command": [sys.executable, str(HERE / "progress_service.py"), str(ROOM), title],
+        "environment": of_services,
         "oauth_no_confirm": True,
     },
 ]
