@@ -287,9 +287,10 @@ class Trace:
             units.count(len(self.having("copy")), "copy", "copies"),
             units.count(len(self.having("fallback")), "fallback"),
         ]
-        for place, kind in ((2, "copy"), (3, "fallback")):
-            if inferred := sum(event.inferred for event in self.having(kind)):
-                counts[place] += f" ({inferred} inferred)"
+        if inferred := sum(event.inferred for event in self.having("copy")):
+            counts[2] += f" ({inferred} inferred)"
+        if inferred := sum(event.inferred for event in self.having("fallback")):
+            counts[3] += f" ({inferred} inferred)"
         counted = ", ".join(counts)
 
         crossed = sum(event.bytes for event in self.having("copy", "fallback"))
