@@ -241,7 +241,7 @@ class ComparedRun:
     """Calls of operators that were compared."""
     skipped: int
     """Calls that there was no time for."""
-    outcome: Literal["agrees", "wrong kernel", "intermittent", "NaN", "raised"]
+    outcome: Literal["agrees", "wrong kernel", "intermittent", "NaN", "output differs", "raised"]
     """See `metallab.pytorch.divergence.Outcome`."""
     largest: float
     """The largest difference of those that agree, over the root mean square."""
