@@ -480,6 +480,33 @@ def test_sparse_and_nested_tensors_are_refused_in_a_line(model, inputs, kind):
     assert "\n" not in str(failed.value)
 
 
+def test_a_sparse_tensor_of_the_models_own_is_named_with_its_line():
+    def multiply(x):
+        return torch.eye(3, device=x.device).to_sparse() @ x
+
+    with pytest.raises(coverage.TraceFailed, match=r" at tests/pytorch/test_coverage\.py:\d+"):
+        mps_coverage(multiply, torch.ones(3, 4))
+
+
+def test_a_sparse_gradient_is_named_with_the_setting_that_makes_it():
+    embedding = nn.Embedding(5, 3, sparse=True)
+    with pytest.raises(coverage.TraceFailed, match="sparse=True"):
+        mps_coverage(embedding, torch.tensor([1, 2]), training=True)
+
+
+CALLS = {
+    "a tuple of inputs": (((torch.ones(2, 3),),), {}, r"mps_coverage\(model, \*inputs\)"),
+    "train": ((torch.ones(2, 3),), {"train": True}, "training=True"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "named", "way_out"), CALLS.values(), ids=CALLS)
+def test_a_call_that_means_something_else_is_told_how_to_write_it(inputs, named, way_out):
+    with pytest.raises(coverage.TraceFailed, match=way_out) as failed:
+        mps_coverage(nn.Linear(3, 2), *inputs, **named)
+    assert "do they fit" not in str(failed.value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     x: Any

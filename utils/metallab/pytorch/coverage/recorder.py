@@ -421,9 +421,10 @@ class Recorder:
     def _compute(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Compute an operator; note it, and what would go wrong with it on MPS."""
         name = operator.name() if "." in operator.name() else f"{operator.name()}.default"
-        where = f" in {self._module}" if self._module else ""
+        # at each operator, also where none is counted: the nodes that autograd has made since belong to this module
+        self.modules.innermost()
         given = (args, kwargs)
-        require_dense(given, f"meet {name}{where}")
+        self._require_dense(given, f"meet {name}")
 
         self._judge_second_derivative()
         self._judge_lengths(operator, args)
@@ -433,10 +434,22 @@ class Recorder:
         if self.whereabouts.find_any((args, kwargs, result)) is not Place.CPU:
             self._note(name, args, kwargs)
 
-        require_dense(result, f"are made by {name}{where}")
+        self._require_dense(result, f"are made by {name}")
         self._judge_dtypes(operator, given, result)
         self._judge_generator(operator, args, kwargs, result)
         return result
+
+    def _require_dense(self, values: Any, what: str) -> None:
+        """End the trace at a sparse or nested tensor; the message says what they do, in which module and line."""
+        if all(map(_is_dense, list_tensors(values))):
+            return
+
+        where = f" in {self._module}" if self._module else ""
+        if line := _find_calling_line():
+            where += f" at {line}"
+        elif self.modules.is_in_backward():
+            where += " (an embedding with sparse=True makes them in its backward pass)"
+        require_dense(values, what + where)
 
     def _note(
         self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -614,10 +627,14 @@ def require_dense(values: Any, where: str) -> None:
         The end of ``sparse tensors, which ...``.
     """
     for leaf in list_tensors(values):
-        if leaf.is_nested or leaf.layout is not torch.strided:
+        if not _is_dense(leaf):
             kind = "nested" if leaf.is_nested else "sparse"
             problem = f"computes with {kind} tensors, which {where}, and coverage knows kernels of dense ones alone"
             raise Ended(f"{problem}: try it on a Mac, or make them dense")
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return not tensor.is_nested and tensor.layout is torch.strided
 
 
 def _is_packed_lstm(name: str, args: Sequence[Any]) -> bool:

@@ -24,6 +24,13 @@ LOSES_DIGITS = (
     "and before that, in float64, subtract the first number from {names}: float32 loses the digits in which "
     "the numbers differ"
 )
+WITHOUT_THE_TUPLE = (
+    "it was given one {kind}: if it takes none, give its inputs one by one, mps_coverage(model, x) or "
+    "mps_coverage(model, *inputs)"
+)
+TRAINING_BY_ITS_NAME = (
+    "a training step is training=True here, while train= is given to the model, as other names are"
+)
 TAKE_THE_DEVICE = "take the device from a tensor that is there: .to(x.device) for .cuda()"
 
 
@@ -154,11 +161,21 @@ def _trace(
     if isinstance(failure, Ended):
         raise TraceFailed(f"the model {failure}") from None
     why = explain(failure)
-    names_a_device = any(words in str(failure) for words in NO_SUCH_DEVICE)
-    way_out = TAKE_THE_DEVICE if names_a_device else "do they fit it?"
+    way_out = _find_way_out_of_failure(failure, inputs, named)
     raise TraceFailed(
         f"the model does not run with these inputs on the CPU: {why}; {way_out}"
     ) from failure
+
+
+def _find_way_out_of_failure(failure: BaseException, inputs: Any, named: Any) -> str:
+    """Return what to do where a model does not run at all, by how it was called."""
+    if any(words in str(failure) for words in NO_SUCH_DEVICE):
+        return TAKE_THE_DEVICE
+    if "train" in named and "'train'" in str(failure):
+        return TRAINING_BY_ITS_NAME
+    if len(inputs) == 1 and isinstance(inputs[0], tuple | list):
+        return WITHOUT_THE_TUPLE.format(kind=type(inputs[0]).__name__)
+    return "do they fit it?"
 
 
 @dataclass(frozen=True)
