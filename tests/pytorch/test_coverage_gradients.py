@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,32 @@ MISSING = {
 def test_a_missing_operator_is_found_in_a_backward_pass(function):
     covered = mps_coverage(Layers(function), torch.randn(6, 4), training=True)
     assert [use.operator for use in covered.having("missing")] == ["aten::mode.default"]
+
+
+def find_line(text: str) -> str:
+    """The place of the only line of this file that contains a text."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    [number] = [number for number, line in enumerate(lines, 1) if line.strip().startswith(text)]
+    return f"tests/pytorch/test_coverage_gradients.py:{number}"
+
+
+def reduce_segments(m: Layers, x: Tensor) -> Tensor:
+    lengths = torch.tensor([2, 4], device=x.device)
+    return torch.segment_reduce(m.linear(x), "sum", lengths=lengths)
+
+
+def test_a_missing_gradient_has_the_line_of_its_operator():
+    covered = mps_coverage(Layers(reduce_segments), torch.randn(6, 4), training=True)
+    lines = {use.operator: use.lines for use in covered.having("missing")}
+    line = find_line("return torch.segment_reduce(")
+    assert lines["aten::segment_reduce.default"] == (line,)
+    assert lines["aten::_segment_reduce_backward.default"] == (line,)
+
+
+def test_a_missing_operator_in_a_backward_pass_of_the_model_s_own_has_its_line():
+    covered = mps_coverage(Layers(MISSING["in a backward pass"]), torch.randn(6, 4), training=True)
+    [missing] = covered.having("missing")
+    assert missing.lines == (find_line('"in a backward pass": with_backward('),)
 
 
 def test_an_operator_that_is_missing_is_found_in_what_takes_saved_tensors_back():

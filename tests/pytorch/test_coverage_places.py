@@ -82,6 +82,13 @@ def test_an_lstm_of_the_same_length_is_one_operator_and_is_told_nothing():
     assert covered.advice_on_calls == ""
 
 
+def test_a_float64_buffer_is_a_place_although_its_line_ran_before():
+    model = nn.BatchNorm1d(4).double()
+    [place] = mps_coverage(model, torch.randn(2, 4)).list_places()
+    assert "running_mean" in place
+    assert "not known" not in place
+
+
 class ReadsAndDraws(nn.Module):
     """Takes a tensor on the GPU for an array, and then asks for a generator of its device."""
 

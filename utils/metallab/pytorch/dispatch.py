@@ -137,13 +137,15 @@ class CallingModules:
         task = entered[-1][0] if entered else -1
         return bool(task != torch._C._current_graph_task_id())
 
-    def find_line(self, has_node: bool) -> CallingLine | None:
+    def find_line(self, has_node: bool, until: str = "") -> CallingLine | None:
         """Return the line that calls an operator; in a backward pass that of the operator whose gradient it computes.
 
         Parameters
         ----------
         has_node
             Whether the operator has a gradient, so that the last node of autograd is its own.
+        until
+            The name of a function: its callers are not asked.
 
         Returns
         -------
@@ -155,7 +157,7 @@ class CallingModules:
             lines = set() if node is None else set(self._lines[node._sequence_nr()].values())
             return lines.pop() if len(lines) == 1 else None
 
-        line = find_calling_line()
+        line = find_calling_line(until)
         if has_node and line is not None:
             number = torch.autograd._get_sequence_nr() - 1
             # the first one: an operator may call others, whose nodes have numbers of their own

@@ -432,7 +432,8 @@ class Recorder:
         result = self._call_operator(operator, args, kwargs)
         self.whereabouts.place_results(operator, (args, kwargs), result)
         if self.whereabouts.find_any((args, kwargs, result)) is not Place.CPU:
-            self._note(name, args, kwargs)
+            has_gradient = any(leaf.requires_grad for leaf in list_tensors((args, kwargs)))
+            self._note(name, args, kwargs, has_node=has_gradient and torch.is_grad_enabled())
 
         self._require_dense(result, f"are made by {name}")
         self._judge_dtypes(operator, given, result)
@@ -452,9 +453,16 @@ class Recorder:
         require_dense(values, what + where)
 
     def _note(
-        self, operator: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        operator: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        has_node: bool = False,
     ) -> None:
-        """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac."""
+        """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac.
+
+        ``has_node`` says that the last node of autograd is the operator's own, by which its gradient has its line.
+        """
         if self._is_inside_a_whole:
             return
         if whole := self._find_whole_of_gradient():
@@ -463,12 +471,20 @@ class Recorder:
             operator, args, kwargs = whole.backward_operator, (), {}
 
         self.calls.setdefault(operator, collections.Counter())[self._module] += 1
-        if line := _find_calling_line():
+        if line := self._find_line(has_node):
             self._lines.setdefault(operator, {})[line] = None
 
         outcome = refusals.outcome(operator, args, kwargs) if args or kwargs else None
         if isinstance(outcome, refusals.Refusal) or (outcome and operator not in self._outcomes):
             self._outcomes[operator] = outcome
+
+    def _find_line(self, has_node: bool) -> str:
+        """Return the line that calls an operator; where autograd does, that of the operator whose gradient it computes.
+
+        Empty if there is neither. In what a model's own ``backward`` or hook calls there is a line.
+        """
+        known = self.modules.find_line(has_node, until=ENTRY)
+        return _find_calling_line() or str(known or "")
 
     def _find_whole_of_gradient(self) -> Whole | None:
         """Return the call that is one operator on MPS, and of which autograd computes a gradient; None if of none."""

@@ -48,7 +48,7 @@ class Use:
     way_out: str = ""
     """What to do about a refusal, or about a missing operator whose name does not tell where it comes from."""
     lines: tuple[str, ...] = ()
-    """The lines outside of PyTorch that call it, ``file:number``; none in a backward pass."""
+    """The lines outside of PyTorch that call it, ``file:number``; of autograd's calls, those whose gradient it is."""
 
     @property
     def words(self) -> str:
@@ -223,6 +223,9 @@ class Coverage:
         """
         places = []
         for problem in self.problems:
+            if not problem.operator:  # a parameter, buffer or input
+                places.append(f"{problem.text}: made before the trace, so look where it is made")
+                continue
             places.append(_describe_place(problem.text, [problem.line], problem.modules))
         for use in self.having("missing", "refused", "falls back", "unknown"):
             what = f"{use.operator} ({use.status})"
