@@ -3,7 +3,8 @@
 It is rewritten in place. It appears only after some seconds, so that what is quick shows nothing. At the end it is
 wiped away on a terminal; a notebook, which cannot take an output back, keeps a last text. Where the texts go into a
 file or a pipe, and cannot be rewritten, what asks for it prints a line now and then. In a notebook at which nobody
-looks there is none, so a page that nbconvert or this project's runner executes has the same outputs however long it took.
+looks there is none, so a page that nbconvert or this project's runner executes has the same outputs however long it
+took.
 
 That is also why no line says how long any cell runs: each slow cell of a learner's page would keep an empty output.
 JupyterLab counts these seconds by itself, in the circle beside the kernel's name.
