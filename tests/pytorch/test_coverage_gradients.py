@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from metallab.pytorch.coverage import mps_coverage
+from metallab.pytorch.coverage import TraceFailed, mps_coverage
 
 
 class Layers(nn.Module):
@@ -58,6 +58,18 @@ def test_what_trains_anywhere_trains_on_mps(function, needs_numbers):
     covered = mps_coverage(Layers(function, needs_numbers), torch.randn(6, 4), training=True)
     assert covered.answer.startswith("Yes: ")
     assert covered.traced_on == ("cpu" if needs_numbers else "meta")
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+def test_where_nothing_can_be_trained_nothing_is_said_against_the_inputs():
+    """An older checkpoint gives its output a gradient only if its input has one."""
+
+    def run(m: Layers, x: Tensor) -> Tensor:
+        return checkpoint(m.linear, x, use_reentrant=True)
+
+    with pytest.raises(TraceFailed, match="use_reentrant=False") as failed:
+        mps_coverage(Layers(run), torch.randn(6, 4), training=True)
+    assert "does not run" not in str(failed.value)
 
 
 def count_calls(covered) -> dict[str, int]:

@@ -34,6 +34,10 @@ TRAINING_BY_ITS_NAME = (
 TAKE_THE_DEVICE = "take the device from a tensor that is there: .to(x.device) for .cuda()"
 
 
+class NothingToTrain(ValueError):
+    """A training step was asked about, and no output has a gradient; nothing is wrong with the inputs."""
+
+
 class TraceFailed(RuntimeError):
     """The model could not be run with these inputs, neither on the meta device nor on the CPU."""
 
@@ -160,6 +164,8 @@ def _trace(
     # the last failure is that of the CPU, which the model raises anywhere
     if isinstance(failure, Ended):
         raise TraceFailed(f"the model {failure}") from None
+    if isinstance(failure, NothingToTrain):
+        raise TraceFailed(str(failure)) from None
     why = explain(failure)
     way_out = _find_way_out_of_failure(failure, inputs, named)
     raise TraceFailed(
@@ -284,11 +290,12 @@ def _narrow(tensor: Tensor) -> Tensor:
 
 
 def _sum_outputs(outputs: Any) -> Tensor:
-    """Return the sum of all differentiable outputs; ValueError if there is none."""
+    """Return the sum of all differentiable outputs; NothingToTrain if there is none."""
     differentiable = [leaf for leaf in tensors_in(outputs) if leaf.requires_grad]
     if not differentiable:
-        raise ValueError(
-            "training=True, but no output depends on a parameter or input that requires a gradient"
+        raise NothingToTrain(
+            "of a training step nothing can be told, since no output depends on a parameter or input that requires a "
+            "gradient: ask without training; a checkpoint that hides them needs use_reentrant=False"
         )
 
     real = [leaf.abs() if leaf.is_complex() else leaf for leaf in differentiable]
