@@ -212,6 +212,15 @@ def test_memory_that_is_written_before_it_is_read_is_no_fault():
     assert report.kind == "agrees"
 
 
+@on_simulated
+def test_a_layer_behind_that_works_in_place_makes_no_error():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+    report = divergence.find(model, (torch.randn(16, 4),), on=device.pick())
+
+    assert report.kind == "agrees"
+    assert report.layers[0].forward < 1e-5
+
+
 def test_an_output_of_random_numbers_is_said_to_be_not_compared():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
     report = divergence.find(model, (torch.randn(5, 4),), on=device.cpu())

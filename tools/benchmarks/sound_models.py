@@ -116,7 +116,7 @@ def is_accused(name: str, make: Callable[[], Model], on: Any) -> bool:
         print(f"{name}, {where}: RAISED {units.first_line(problem, kind=True)}", flush=True)
         return True
 
-    if report.divergent_call:
+    if report.kind != "agrees":
         print(f"{name}, {where}: {report}", flush=True)
     else:
         print(f"{name}, {where}: {describe(report)}", flush=True)

@@ -407,9 +407,10 @@ def _recording_hook(name: str, recorded: list[RecordedLayer]) -> Callable[..., N
             # None where the way back goes through this layer without its gradient being asked for, as where a force is
             # the gradient of an energy
             if gradient is not None and not _is_of_transform(gradient):
-                layer.gradient = gradient.detach().cpu()
+                layer.gradient = gradient.detach().to("cpu", copy=True)
 
-        layer.output = tensor.detach().cpu()
+        # a copy on the CPU, too: the next layer may work in place, as ReLU(inplace=True) does
+        layer.output = tensor.detach().to("cpu", copy=True)
         if tensor.requires_grad:  # else PyTorch refuses the hook
             tensor.register_hook(record_gradient)
 
