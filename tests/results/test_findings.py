@@ -374,6 +374,16 @@ def test_trust_names_what_was_lost_and_what_to_run_again():
     assert told.endswith("make run ONLY=02b; make run ONLY=07.")
 
 
+def test_a_reason_without_words_of_its_own_is_counted_as_a_disturbance(monkeypatch):
+    monkeypatch.setattr(timing.Withheld, "is_transient", True)
+    withheld = timing.Withheld(timing.Reason.OTHER, "the moon is full")
+    monkeypatch.setattr(findings.timing, "why_withheld", lambda *measured, drift: withheld)
+
+    told = findings.trust(watched(QUIET))
+    assert "of them 2 disturbed" in told
+    assert "No other program was busy" not in told
+
+
 def test_many_pages_are_run_again_by_one_command():
     everywhere = [dataclasses.replace(MOVED, lesson=f"0{n}_x", name=f"0{n}_x/x") for n in range(5)]
     assert findings.trust(everywhere).endswith("run again: make run.")

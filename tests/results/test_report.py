@@ -312,18 +312,36 @@ def test_an_exercise_that_was_not_judged_or_stayed_open_is_on_the_card(run, outc
     assert "Exercise 1.1" not in text_of(card)
 
 
-@pytest.fixture
-def card_with_headline(run):
-    """The card of a page with a headline of two sentences and a picture."""
+def card_of(run, *sentences, **fields):
+    """The card of a page with a headline of some sentences and a picture, and one measurement."""
     file = run.folder / "drawn.png"
     file.write_bytes(png())
-    headline = records.Headline(["It is <b>right</b>.", "Nothing is lost."], file, "a grey picture")
+    headline = records.Headline(sentences, file, "a grey picture")
 
-    run.summary(entry("01_a"))
+    run.summary(entry("01_a", **fields))
     made = make_measurement("m", (1.0,) * 10)
     on = Device("cpu", "Some CPU")
     records.save("01_a", made, on=on, folder=run.folder / "results", headline=headline)
     return run.page().select_one("#notebooks article")
+
+
+@pytest.fixture
+def card_with_headline(run):
+    """The card of a page with a headline of two sentences and a picture."""
+    return card_of(run, "It is <b>right</b>.", "Nothing is lost.")
+
+
+def test_a_headline_of_the_page_s_own_has_no_excuse(card_with_headline):
+    assert "does not keep" not in text_of(card_with_headline)
+
+
+def test_a_headline_that_the_records_do_not_bear_out_says_so(run):
+    assert "does not keep" in text_of(card_of(run, "It is 9 times as fast."))
+
+
+def test_a_headline_that_was_withheld_says_so(run):
+    card = card_of(run, "It is <b>right</b>.", headline_is_withheld=True)
+    assert "was withheld" in text_of(card)
 
 
 def test_a_headline_s_picture_is_part_of_the_page_and_has_words(card_with_headline):

@@ -190,6 +190,8 @@ class Conditions:
     """There was no sentinel, so nobody knows."""
     noisy: tuple[Record, ...]
     """Times vary by more than 10 %."""
+    disturbed_otherwise: tuple[Record, ...]
+    """A speed-up is withheld for another reason that may pass."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Conditions:
@@ -202,12 +204,13 @@ class Conditions:
             page_drifted=tuple(filter(_has_page_drift_alone, measured)),
             unwatched=tuple(each for each in measured if each.sentinel_drift is None),
             noisy=tuple(each for each in measured if each.measurement.varies),
+            disturbed_otherwise=tuple(each for each in measured if _is_disturbed_otherwise(each)),
         )
 
     @property
     def is_disturbed(self) -> bool:
         """True if something should be run again."""
-        return bool(self.busy or self.drifted or self.page_drifted)
+        return bool(self.busy or self.drifted or self.page_drifted or self.disturbed_otherwise)
 
 
 def _counts(record: Record) -> bool:
@@ -218,6 +221,14 @@ def _counts(record: Record) -> bool:
 def _has_page_drift_alone(record: Record) -> bool:
     """Say whether the speed moved too far around a page, and not around the comparison."""
     return timing.has_drifted(record.page_drift) and not timing.has_drifted(record.sentinel_drift)
+
+
+def _is_disturbed_otherwise(record: Record) -> bool:
+    """Say whether a record's speed-ups are withheld for a reason that may pass, and not for those with words here."""
+    withheld = timing.why_withheld(record.measurement, drift=record.sentinel_drift or 0.0)
+    if withheld is None or not withheld.is_transient:
+        return False
+    return withheld.reason not in (Reason.BUSY_MACHINE, Reason.DRIFTED)
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -279,6 +290,8 @@ def _describe_disturbance(conditions: Conditions) -> str:
             f"{len(conditions.page_drifted)} on pages around which the speed of the CPU drifted, "
             "which withholds nothing"
         )
+    if conditions.disturbed_otherwise:
+        faults.append(f"{len(conditions.disturbed_otherwise)} disturbed, as each comparison says")
 
     lost = ""
     if every := conclusions(conditions.measured):
@@ -286,7 +299,12 @@ def _describe_disturbance(conditions: Conditions) -> str:
         lost = f" Speed-ups: {len(every)}, {withheld} of them withheld."
 
     advice = "Close other programs" if conditions.busy else "Let the machine rest"
-    disturbed = (*conditions.busy, *conditions.drifted, *conditions.page_drifted)
+    disturbed = (
+        *conditions.busy,
+        *conditions.drifted,
+        *conditions.page_drifted,
+        *conditions.disturbed_otherwise,
+    )
     lessons = sorted({record.lesson.split("_")[0] for record in disturbed})
     commands = ["make run"]
     if len(lessons) <= 4:

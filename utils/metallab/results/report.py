@@ -185,6 +185,8 @@ class Card:
     unmet: list[str] = field(default_factory=list)
     """What the page expects of a comparison and the run did not show."""
     headline: Headline | None = None
+    is_headline_replaced: bool = False
+    """Whether nothing that the page said of itself is borne out by the records that are there."""
     picture: str = ""
     """The headline's picture as a data URI."""
 
@@ -302,13 +304,23 @@ def _tables(records: Sequence[Record]) -> Tables:
     return tables
 
 
+def _is_headline_replaced(records: Sequence[Record], shown: Headline | None) -> bool:
+    """Return whether a page's headline has none of its own sentences, as in a stored run, which keeps few records."""
+    said = max(records, key=lambda record: record.moment).headline
+    if said is None or shown is None:
+        return False
+    return not {*said.sentences} & {*shown.sentences}
+
+
 def _card(notebook: Notebook, run: Path, records: Sequence[Record]) -> Card:
     """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, the machine's drift."""
     drifts = [
         record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"
     ]
     card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
-    card.headline = headline_of(records) if records else None
+    if records:
+        card.headline = headline_of(records)
+        card.is_headline_replaced = _is_headline_replaced(records, card.headline)
 
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if notebook.status in REACHED_THE_END and path.is_file():
