@@ -23,8 +23,8 @@ from metallab import bootstrap, paths
 ROOT = paths.ROOT
 KNOWN = documented_commands.read_list()
 LIMIT = 1800  # seconds, against a hang
-PAGES_OF_THE_RUN = ("01_time_it_right", "20_solve_metal_puzzles")
-"""In the run that commands show, report and put into a book. The guides look into the results of the first."""
+PAGE_OF_THE_RUN = "01_time_it_right"
+"""In the run that commands show, report and put into a book. The guides look into its results."""
 
 MODEL = """import torch
 
@@ -233,17 +233,16 @@ class Clone:
             (self.folder / name).write_text(text)
 
     def _make_run(self, run: Path) -> None:
-        """Make a run of two stored pages: its report takes seconds, and that of all pages half a minute."""
-        (stored, *_) = (self.folder / "data" / "executed").glob("*cpu*")
+        """Make a run of one stored page: its report takes seconds, and that of all pages half a minute."""
+        (page, *_) = sorted(self.folder.glob(f"data/executed/*cpu*/{PAGE_OF_THE_RUN}.ipynb"))
         (run / "results").mkdir(parents=True)
-        for page in PAGES_OF_THE_RUN:
-            shutil.copy(stored / f"{page}.ipynb", run)
-            for result in (stored / "results").glob(f"{page}*"):
-                shutil.copy(result, run / "results")
+        shutil.copy(page, run)
+        for result in page.parent.glob(f"results/{PAGE_OF_THE_RUN}*"):
+            shutil.copy(result, run / "results")
 
-        summary = json.loads((stored / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads((page.parent / "summary.json").read_text(encoding="utf-8"))
         summary["notebooks"] = [
-            each for each in summary["notebooks"] if each["name"] in PAGES_OF_THE_RUN
+            each for each in summary["notebooks"] if each["name"] == PAGE_OF_THE_RUN
         ]
         (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
