@@ -98,6 +98,8 @@ def search(page: Page, words: str) -> Page:
     page.keyboard.type(words)
     page.keyboard.press("Enter")
     page.wait_for_url("**/search.html?q=*")
+    # before that the list still grows, and what is to be clicked moves
+    expect(page.locator(".search-summary")).to_contain_text("found")
     return page
 
 
