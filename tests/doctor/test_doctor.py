@@ -709,6 +709,70 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named_with_a_program(case):
     assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
 
+class AskingWhere(nn.Module):
+    """Takes another way on an Apple GPU, with operators that are right."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.behind = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.before(x)
+        return self.behind(y.relu() if y.device.type == "mps" else y.sigmoid())
+
+
+class Unwritten(nn.Module):
+    """Adds to memory that nobody wrote to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return torch.empty_like(y).add_(y)
+
+
+class Strict(nn.Module):
+    """Wants float32, so that it cannot be run in float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        assert x.dtype == torch.float32, "give me float32"
+        return self.layer(x)
+
+
+@on_simulated.cases({"a branch on the device": AskingWhere, "unwritten memory": Unwritten})
+def test_an_output_that_differs_fails_though_each_operator_agrees(make):
+    answer = correctness.answer(subject_of(make(), torch.randn(5, 4)), LIMITS)
+    evidence = {each.title: each for each in answer.evidence}
+
+    assert answer.status == "failed"
+    assert answer.trouble is Trouble.OTHER_OUTPUT
+    assert answer.result.wrong is None
+    assert answer.result.other_output.advice in answer.sentence
+    assert "OUTPUT DIFFERS" in evidence["What differs"].text
+
+
+@on_simulated
+def test_a_model_that_cannot_run_in_float64_passes_and_says_what_was_not_compared():
+    answer = correctness.answer(subject_of(Strict(), torch.randn(5, 4)), LIMITS)
+    assert answer.status == "passed"
+    assert "give me float32" in answer.result.output_not_compared
+    assert "give me float32" in answer.sentence
+
+
+@on_simulated
+def test_an_output_of_random_numbers_is_said_to_be_not_compared_as_a_whole():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train()
+    answer = correctness.answer(subject_of(model, torch.randn(5, 4)), LIMITS)
+    assert answer.status == "passed"
+    assert "random" in answer.result.output_not_compared
+
+
 @on_simulated
 def test_what_there_was_no_time_to_compare_is_not_right():
     answer = correctness.answer(sound(), Limits(1e-9))

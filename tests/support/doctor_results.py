@@ -28,6 +28,7 @@ from metallab.doctor.results import (
     NotTried,
     Obstacle,
     OperatorTime,
+    OtherOutput,
     ProfileResult,
     SpeedResult,
     SpeedUp,
@@ -83,6 +84,7 @@ SO_FAR = CorrectnessResult(
         NotTried(GIVEN, "no view"),
     ),
     not_compared={"aten::lstm": "its results are in no order"},
+    output_not_compared="random",
     nan="A NaN appears in norm.",
     without_gradient=tuple(f"layer{number}" for number in range(7)),
     is_narrowed=True,
@@ -105,6 +107,12 @@ WRONG = CorrectnessResult((replace(COMPARED, outcome="wrong kernel"),), wrong=OP
 INTERMITTENT = replace(WRONG, wrong=replace(OPERATOR, right_calls=2))
 NO_PROGRAM = replace(WRONG, wrong=replace(OPERATOR, program=""))
 THEN_RAISED = replace(WRONG, raised="RuntimeError: shapes")
+OTHER_OUTPUT = CorrectnessResult(
+    (replace(COMPARED, outcome="output differs"),),
+    other_output=OtherOutput(
+        "OUTPUT DIFFERS: what the model returns.", "look in forward", "all of it"
+    ),
+)
 RAISED = CorrectnessResult((replace(COMPARED, outcome="raised"),), raised="KeyError: 'words'")
 MISSING = replace(RAISED, is_predicted=True)
 RAISED_BY_LOSS = replace(RAISED, is_raised_by_loss=True)
@@ -188,6 +196,7 @@ RESULTS: dict[str, list[Any]] = {
             INTERMITTENT,
             NO_PROGRAM,
             THEN_RAISED,
+            OTHER_OUTPUT,
             RAISED,
             RAISED_BY_LOSS,
             MISSING,

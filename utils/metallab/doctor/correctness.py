@@ -1,4 +1,4 @@
-"""Is it right? Each operator on an Apple GPU against the CPU in float64, and weights that get no gradient."""
+"""Is it right? Each operator on an Apple GPU against the CPU in float64, what the model returns, and its gradients."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from metallab.doctor.results import (
     Mode,
     NoAnswer,
     NotTried,
+    OtherOutput,
     Way,
     Why,
     WrongOperator,
@@ -44,7 +45,9 @@ ROUNDS = 10
 def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]:
     """Compare each operator with the CPU in float64: as given, in other modes, and with inputs in other layouts.
 
-    What was compared before an exception is kept: a wrong operator may be its cause.
+    As given, what the model returns is compared as well: it may differ though each operator agrees, as where a line of
+    the model asks on which device it runs. What was compared before an exception is kept: a wrong operator may be its
+    cause.
 
     A call of a kind that was compared in one of these runs is passed over in those that follow.
 
@@ -58,10 +61,10 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
     Returns
     -------
     Answer
-        ``failed`` if an operator is wrong; ``incomplete`` if time ran out, a NaN hides what follows it, or a weight
-        that the loss should reach gets no gradient; ``skipped`` without an Apple GPU or without time, or if the model
-        raises and nothing before that was wrong. Operators that cannot be compared, and other ways that raise, are
-        named and do not count.
+        ``failed`` if an operator is wrong, or what the model returns; ``incomplete`` if time ran out, a NaN hides what
+        follows it, or a weight that the loss should reach gets no gradient; ``skipped`` without an Apple GPU or without
+        time, or if the model raises and nothing before that was wrong. Operators that cannot be compared, an output
+        that cannot, and other ways that raise are named and do not count.
 
     Raises
     ------
@@ -77,14 +80,16 @@ def answer(subject: ModelUnderTest, limits: Limits) -> Answer[CorrectnessResult]
         warnings.simplefilter("always")
         compared, not_tried = _compare_in_ways(narrowed, on, limits.seconds)
 
-    last = compared[-1].report  # after a wrong operator no other way is tried
-    # what it raises as it was given, unless a wrong operator ended the comparison
+    last = compared[-1].report  # after something wrong no other way is tried
+    # what it raises as it was given, unless something wrong ended the comparison
     raising = compared[0].report if last.agreement != "differs" else last
     result = CorrectnessResult(
         runs=tuple(_to_run(each) for each in compared),
         not_tried=tuple(not_tried),
         not_compared=_collect_not_compared(compared),
         wrong=_to_wrong_operator(last),
+        other_output=_to_other_output(last),
+        output_not_compared=_tell_why_output_was_not_compared(compared[0].report),
         nan=_find_first_nan(compared),
         raised=raising.raised,
         is_raised_by_loss=raising.is_raised_by_loss,
@@ -112,7 +117,7 @@ def _status(result: CorrectnessResult, has_loss: bool) -> Status:
     A weight without a gradient counts only if the user gave the loss: the doctor's own, the mean square of all outputs,
     need not reach each weight.
     """
-    if result.wrong is not None:
+    if result.wrong is not None or result.other_output is not None:
         return "failed"
     if result.raised is not None or not result.compared:
         return "skipped"
@@ -222,13 +227,21 @@ def _estimate_uncompared_run(subject: ModelUnderTest, on: PyTorchDevice) -> floa
 def _compare_operators(
     subject: ModelUnderTest, way: Way, search: divergence.Search, seconds: float
 ) -> divergence.Report:
-    """Run a model in one way on a device, and compare calls of operators for so many seconds."""
+    """Run a model in one way on a device, and compare calls of operators for so many seconds.
+
+    As given, what it returns is compared, too, however long that takes: the CPU runs the model forward, in float64 and
+    in its own dtype. Layers are not kept, since those of a large model do not fit into memory a second time.
+    """
     inputs = subject.named or subject.inputs
     loss = subject.to(search.on.torch_device).loss  # which may hold tensors, such as targets
-    run = divergence.TrainingRun(subject.model, inputs, loss)
+    run = divergence.TrainingRun(subject.model, inputs, loss, keeps_layers=False)
     mode = divergence.RunMode(way.mode == "training", divergence.Gradients(way.gradients))
-    report, _ = search.compare(run, mode, seconds=seconds)
-    return report
+
+    is_as_given = way.layout is Layout.AS_GIVEN
+    report, on_device = search.compare(run, mode, seconds=seconds, record=is_as_given)
+    if not is_as_given or report.raised is not None or report.divergent_call is not None:
+        return report
+    return divergence.compare_whole(report, run, on_device)
 
 
 def _list_ways(subject: ModelUnderTest) -> list[tuple[Way, ModelUnderTest]]:
@@ -327,6 +340,19 @@ def _to_wrong_operator(report: divergence.Report) -> WrongOperator | None:
         details=str(report),
         program=report.program,
     )
+
+
+def _to_other_output(report: divergence.Report) -> OtherOutput | None:
+    """Return how what the model returns differs though each operator agrees; None if it does not."""
+    if report.kind is not divergence.Outcome.OUTPUT_DIFFERS:
+        return None
+    return OtherOutput(report.headline, report.advice, details=str(report))
+
+
+def _tell_why_output_was_not_compared(as_given: divergence.Report) -> str | None:
+    """Return why what the model returns could not be compared; None if it was, or if something was found before."""
+    why = as_given.output_not_compared
+    return None if why is None else str(why)
 
 
 def find_weights_without_gradient(subject: ModelUnderTest) -> tuple[str, ...]:

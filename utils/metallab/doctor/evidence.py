@@ -78,7 +78,7 @@ def _collect_support(result: SupportResult) -> list[Evidence]:
 
 @collect.register
 def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
-    """Return the wrong operator with its program if there is one, then tables of what was and was not compared.
+    """Return what is wrong, an operator with its program if there is one, then tables of what was and was not compared.
 
     Where no call was compared and none is wrong there are no tables: there was no time, or the model raised at once.
     """
@@ -87,6 +87,8 @@ def _collect_correctness(result: CorrectnessResult) -> list[Evidence]:
         evidence.append(Evidence("The first wrong operator", text=result.wrong.details))
         if result.wrong.program:
             evidence.append(Evidence("A program that shows it", text=result.wrong.program))
+    if result.other_output is not None:
+        evidence.append(Evidence("What differs", text=result.other_output.details))
     if not result.compared and result.wrong is None:
         return evidence
 

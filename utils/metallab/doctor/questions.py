@@ -115,6 +115,10 @@ CORRECTNESS = Question(
         Trouble.NO_PROGRAM: Problem(
             "it computes wrongly on an Apple GPU", "take the way out in answer {number}"
         ),
+        Trouble.OTHER_OUTPUT: Problem(
+            "it returns something else on an Apple GPU than on the CPU, though each operator agrees",
+            "read in answer {number} where that may come from",
+        ),
         "incomplete": Problem("not all of it is known to be right", "read in answer {number} why"),
     },
 )

@@ -76,6 +76,8 @@ class Trouble(StrEnum):
     """The model raises on an Apple GPU, and the tables of operators do not say why."""
     NO_PROGRAM = "no program"
     """An operator is wrong, and no short program shows it."""
+    OTHER_OUTPUT = "other output"
+    """Each operator agrees with the CPU, and what the model returns does not."""
     CONTRADICTED = "contradicted"
     """The model runs on an Apple GPU, and the tables of operators say that it does not."""
     PARTLY_KNOWN = "partly known"
@@ -299,15 +301,28 @@ class WrongOperator:
 
 
 @dataclass(frozen=True)
+class OtherOutput:
+    """The model returns something else than on the CPU, though each operator that was compared agrees."""
+
+    headline: str
+    advice: str
+    details: str
+
+
+@dataclass(frozen=True)
 class CorrectnessResult:
     """What answers *Is it right?*."""
 
     runs: tuple[ComparedRun, ...]
-    """One at least; after a wrong operator there is no other."""
+    """One at least; after a wrong operator, or an output that differs, there is no other."""
     not_tried: tuple[NotTried, ...] = ()
     not_compared: Mapping[str, str] = field(default_factory=dict)
     """Operators that cannot be compared, and why."""
     wrong: WrongOperator | None = None
+    other_output: OtherOutput | None = None
+    """None as well where what the model returns was not compared."""
+    output_not_compared: str | None = None
+    """Why what the model returns was not compared; None if it was, or if something was found before."""
     nan: str | None = None
     """Where a NaN appears that the CPU has as well; what follows it was not compared."""
     raised: str | None = None
@@ -326,6 +341,8 @@ class CorrectnessResult:
     @property
     def trouble(self) -> Trouble | None:
         """What the status does not say."""
+        if self.other_output is not None:
+            return Trouble.OTHER_OUTPUT
         if self.wrong is None or self.wrong.program:
             return None
         return Trouble.NO_PROGRAM

@@ -28,6 +28,7 @@ from metallab.doctor.results import (
     NoBatches,
     NotTried,
     Obstacle,
+    OtherOutput,
     ProfileResult,
     SpeedResult,
     SupportResult,
@@ -130,6 +131,9 @@ PHRASES = {
     "nothing compared": "There was no time to compare anything: {more_time}.",
     "wrong": "No, with the inputs {way}: {headline} {difference} Workaround: {advice}.",
     "wrong at times": "Not always, with the inputs {way}: {headline} {difference} What to do: {advice}.",
+    "other output": "No: {headline} What to do: {advice}. The call `divergence.find(model, (x,), on=...)` of "
+    "`metallab.pytorch` names the first layer that differs.",
+    "output not compared": "What the model returns as a whole was not compared: {why}.",
     "agree": "Yes: {compared:,} of {calls:,} calls of operators were compared, and agree with the CPU in float64 "
     "({ways}), up to rounding ({largest:.1e} of the root mean square).",
     "agree so far": "Yes, as far as there was time: {compared:,} of {calls:,} calls of operators were compared, and "
@@ -364,7 +368,7 @@ def places(operator: UnsupportedOperator) -> tuple[str, str]:
 
 @describe.register
 def _describe_correctness(result: CorrectnessResult) -> list[str]:
-    """Return which operator is wrong, what the model raised, or that all agree, then what limits the comparison.
+    """Return what is wrong, what the model raised, or that all agree, then what limits the comparison.
 
     Nothing else is told where there was no time to compare a call. Beside a wrong operator, at which the comparison
     ended, what it left open is not told.
@@ -377,6 +381,8 @@ def _describe_correctness(result: CorrectnessResult) -> list[str]:
     first = " ".join([agreement(result), *left_uncompared(result)])
     if result.wrong is not None:
         first = wrong_operator(result.runs[-1].way, result.wrong)
+    elif result.other_output is not None:
+        first = other_output(result.other_output)
     return [first, *limits_of_comparison(result)]
 
 
@@ -386,6 +392,11 @@ def wrong_operator(where: Way, wrong: WrongOperator) -> str:
     return phrase.format(
         way=way(where), headline=wrong.headline, difference=wrong.difference, advice=wrong.advice
     )
+
+
+def other_output(output: OtherOutput) -> str:
+    """Return that the model returns something else, though each operator agrees, and what to do."""
+    return PHRASES["other output"].format(headline=output.headline, advice=output.advice)
 
 
 def name_raising(result: CorrectnessResult) -> str:
@@ -421,6 +432,8 @@ def agreement(result: CorrectnessResult) -> str:
 def left_uncompared(result: CorrectnessResult) -> list[str]:
     """Return what the comparison leaves open, one point each."""
     lines = []
+    if result.output_not_compared is not None:
+        lines.append(PHRASES["output not compared"].format(why=result.output_not_compared))
     if result.wrong is None:
         phrase = PHRASES["again" if result.repeated else "once"]
         lines.append(phrase.format(repeated=result.repeated))

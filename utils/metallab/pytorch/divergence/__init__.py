@@ -63,7 +63,7 @@ The modules, in the order in which a search goes through them:
 =============== ======================================================================================
 """
 
-from metallab.pytorch.divergence.find import Search, find
+from metallab.pytorch.divergence.find import Search, compare_whole, find
 from metallab.pytorch.divergence.layers import TrainingRun, backward, mean_square
 from metallab.pytorch.divergence.report import DivergentCall, LayerError, Outcome, Report
 from metallab.pytorch.divergence.runs import WITHOUT_GRADIENTS, Gradients, RunMode
@@ -79,6 +79,7 @@ __all__ = [
     "Search",
     "TrainingRun",
     "backward",
+    "compare_whole",
     "find",
     "mean_square",
 ]

@@ -139,22 +139,29 @@ def find(
             return report
 
         line.show(lambda: wording.layers_progress(line.seconds))
-        report = _add_errors(report, run, on_device)
+        report = compare_whole(report, run, on_device)
         line.ending = wording.search_time(line.seconds)
     return report
 
 
-def _add_errors(report: Report, run: TrainingRun, on_device: RecordedRun) -> Report:
-    """Return a report with the errors of layers, and, where no call is wrong, with that of the output.
+def compare_whole(report: Report, run: TrainingRun, on_device: RecordedRun) -> Report:
+    """Return a report with the errors of layers, and, where no call is wrong, with that of what the model returns.
 
     Parameters
     ----------
     report
-        What was found so far.
+        What was found so far; the model did not raise.
     run
-        The model.
+        The model. It is run on the CPU twice, and once more if it asks for memory; if it does not keep its layers
+        (``keeps_layers``), forward alone.
     on_device
-        What the device computed.
+        What the device computed, with gradients, in the mode in which the model is.
+
+    Returns
+    -------
+    Report
+        *Output differs* if the model returns something else than on the CPU, by more than rounding explains, or reads
+        memory that nobody wrote to. Where the CPU cannot be asked, or random numbers are drawn, the report says so.
     """
     on_cpu = run_on_cpu(run)
     if isinstance(on_cpu, NotCompared):

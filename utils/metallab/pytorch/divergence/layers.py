@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 NO_ERROR_OF_ZEROS = 1e-6
 """What is 0 on the CPU may be so far off without an infinite relative error."""
-CPU_ERRORS = (RuntimeError, TypeError)
-"""PyTorch's errors where the CPU has no kernel, or a model mixes in float32 of its own."""
 
 
 @dataclass
@@ -87,6 +85,8 @@ class TrainingRun:
     loss: Callable[[Any], Tensor]
     """A function, or an object that is called; what it holds is copied to the device of a run with it."""
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None
+    keeps_layers: bool = True
+    """Whether a recorded run keeps what each layer computes, too, and not only what the model returns."""
 
     def compare(self, device: Any, comparer: OperatorComparer, record: bool = True) -> RecordedRun:
         """Compute all of it on a copy of the model, or the forward pass without gradients; compare each operator.
@@ -98,7 +98,7 @@ class TrainingRun:
         comparer
             Sees each operator, and says in which mode the model is run.
         record
-            Whether to keep what the layers and the model compute.
+            Whether to keep what the model returns, and what its layers compute (`keeps_layers`).
 
         Returns
         -------
@@ -108,7 +108,7 @@ class TrainingRun:
         mode = comparer.mode
         copied = self._copy_to(device)
         copied.enter(mode)
-        recorded = _record_run(copied.model) if record else RecordedRun()
+        recorded = self._record(copied.model) if record else RecordedRun()
 
         if not mode.has_gradients:
             with enter_gradients(mode.gradients), comparer.watching():
@@ -141,11 +141,18 @@ class TrainingRun:
             copied.step(optimizer)
 
     def record_on_cpu(self, in_float64: bool = False) -> RecordedRun:
-        """Compute the forward and the backward pass on a copy on the CPU, and return what it computed."""
+        """Compute a copy on the CPU, and return what it computed; without layers only the forward pass is needed."""
         copied = self._copy_to("cpu", to_float64 if in_float64 else None)
-        recorded = _record_run(copied.model)
-        backward(copied.compute_loss())
+        recorded = self._record(copied.model)
+        if self.keeps_layers:
+            backward(copied.compute_loss())
+        else:
+            copied.compute_output()
         return recorded
+
+    def _record(self, model: nn.Module) -> RecordedRun:
+        """Return what a copy of the model will compute, once it has run."""
+        return _record_run(model) if self.keeps_layers else _record_outputs(model)
 
     def _make_optimizer(self, copied: _CopiedRun) -> torch.optim.Optimizer | None:
         """Return the optimizer of a copy's parameters; None without one."""
@@ -293,14 +300,14 @@ def run_on_cpu(run: TrainingRun) -> CPURuns | NotCompared:
     try:
         with filling_new_memory(0) as lines:
             exact = run.record_on_cpu(in_float64=True)
-    except CPU_ERRORS as error:
+    except Exception as error:  # noqa: BLE001 - PyTorch's errors of dtypes, or a model's own, that wants float32
         reason = Reason.OWN_DTYPE if _is_of_dtypes(error) else Reason.CPU_RAISES
         return NotCompared(reason, str(explain(error)))
 
     try:
         with filling_new_memory(0):
             same_dtype = run.record_on_cpu()
-    except CPU_ERRORS:
+    except Exception:  # noqa: BLE001 - the CPU has no kernel for it
         same_dtype = None
     return CPURuns(exact, same_dtype, has_new_memory=bool(lines))
 
@@ -378,13 +385,20 @@ def _list_names(layers: Sequence[RecordedLayer]) -> list[str]:
 
 def _record_run(model: nn.Module) -> RecordedRun:
     """Return what each layer of a model, once it has run, and the model itself add to what they computed."""
-    recorded = RecordedRun()
+    layers: list[RecordedLayer] = []
     for name, module in model.named_modules():
         if not any(module.children()):
-            hook = _recording_hook(name or type(module).__name__, recorded.layers)
+            hook = _recording_hook(name or type(module).__name__, layers)
             module.register_forward_hook(hook)
 
-    # behind the hook of a model that is a layer itself
+    recorded = _record_outputs(model)  # behind the hook of a model that is a layer itself
+    recorded.layers = layers
+    return recorded
+
+
+def _record_outputs(model: nn.Module) -> RecordedRun:
+    """Return what a model, once it has run, adds to its outputs."""
+    recorded = RecordedRun()
     model.register_forward_hook(lambda _module, _inputs, output: recorded.keep_outputs(output))
     return recorded
 
