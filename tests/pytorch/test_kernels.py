@@ -460,13 +460,21 @@ NOT_UNDERSTOOD = {
     "a texture": ("kernel void k(texture2d<float> x) {}", "not understood"),
     "a place in a quad": (
         "\nkernel void k(device float* x, uint i [[thread_index_in_quadgroup]]) {}",
-        "2: .*cannot be had",
+        "2: .*is not translated to CUDA",
     ),
     "a place of another type": (
         "kernel void k(device float* x, uint3 p [[thread_position_in_grid]]) {}",
-        "cannot be had",
+        "is not translated to CUDA",
     ),
-    "a reference to device memory": ("kernel void k(device float& x) {}", "cannot be had"),
+    "a place in a SIMD-group, on its line behind a header": (
+        "#include <metal_stdlib>\n#line 1\n\nkernel void k(\n"
+        "device float* x, uint lane [[thread_index_in_simdgroup]]) {}",
+        "program_source:3: .*uint lane",
+    ),
+    "a reference to device memory": (
+        "kernel void k(device float& x) {}",
+        "is not translated to CUDA",
+    ),
     "a kernel of a macro": (
         "#define K kernel void k(device float* x) {}\nK",
         "write kernels and instantiations out",

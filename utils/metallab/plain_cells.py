@@ -110,9 +110,7 @@ def describe_mps() -> str:
         return ""
     if simulation.is_offered() and simulation.is_ready():
         return 'What is sent to "mps" by its name runs on a simulated Apple GPU.'
-    return (
-        "Cells that begin with '# device: mps' run on a simulated Apple GPU, in a second process."
-    )
+    return "Cells that begin with '# device: mps', if there are any, run on a simulated Apple GPU, in a second process."
 
 
 def send_elsewhere(lines: Sequence[str]) -> Sequence[str]:

@@ -25,9 +25,9 @@ def load(path: Path | str) -> list[Record]:
     return records.load(path)
 
 
-def of(*comparisons: Comparison) -> list[Record]:
-    """Return comparisons of this machine as records, to be set beside those of a file."""
-    return records.gather("here", *comparisons)
+def of(lesson: str, *comparisons: Comparison) -> list[Record]:
+    """Return comparisons of this machine as records of a page, to be set beside those of a file."""
+    return records.gather(lesson, *comparisons)
 
 
 def comparison(lesson: str, name: str, variant: str = "", file: str = "nvidia_h200.json") -> str:

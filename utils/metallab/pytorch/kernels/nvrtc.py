@@ -99,7 +99,7 @@ def translate(source: str) -> Translation:
 
     A kernel template is called by the names of its instantiations, written as
     ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
-    declared in another way, and for a parameter that a GPU of NVIDIA's does not supply.
+    declared in another way, and for a parameter that is not translated, such as a thread's lane.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: f" {_keep_lines(match)}", source, flags=re.S)
     if match := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
@@ -142,10 +142,14 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
     """The parameters between two positions that a caller fills, and declarations for those that the GPU supplies."""
     taken: dict[int, Parameter] = {}
     supplied = ""
+    behind = begin  # the comma of the parameter before, where the text of this one begins
     for part in text[begin:end].split(","):
+        place = behind + len(part) - len(part.lstrip())
+        behind += len(part) + 1
+
         match = _PARAMETER.fullmatch(part)
         if not match:
-            raise _error(text, begin, f"the parameter `{part.strip()}` is not understood")
+            raise _error(text, place, f"the parameter `{part.strip()}` is not understood")
         words, sign, name, attribute, number = match.groups()
         *spaces, kind = [word for word in words.split() if word != "const"]
         if attribute in _SUPPLIED and kind in ("uint", "uint2") and not sign:
@@ -157,9 +161,8 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
                 name, const + kind, sign == "*"
             )
         else:
-            raise _error(
-                text, begin, f"the parameter `{part.strip()}` cannot be had on an NVIDIA GPU"
-            )
+            message = f"the parameter `{part.strip()}` is not translated to CUDA here"
+            raise _error(text, place, message)
     if sorted(taken) != list(range(len(taken))):
         raise _error(text, begin, f"buffers {sorted(taken)}: number them from 0, without gaps")
     return [taken[number] for number in sorted(taken)], supplied
@@ -206,7 +209,10 @@ def _keep_lines(match: re.Match[str]) -> str:
 
 
 def _error(text: str, position: int, message: str) -> SyntaxError:
-    line = text.count("\n", 0, position) + 1
+    """Return an error with the line of the source, counted from the last ``#line 1`` in front of it."""
+    first = text.rfind("#line 1\n", 0, position)
+    begin = 0 if first < 0 else text.index("\n", first) + 1
+    line = text.count("\n", begin, position) + 1
     return SyntaxError(f"{PROGRAM}:{line}: error: {message}", (PROGRAM, line, 1, None))
 
 

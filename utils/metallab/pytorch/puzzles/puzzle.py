@@ -194,7 +194,8 @@ class Puzzle:
         try:
             kernel = getattr(compiler.compile_shader(run.HEADER + source), self.name)
         except SyntaxError as error:
-            return f"Not on {on.label}: {error.msg}."
+            message = error.msg.replace("program_source:", "line ")
+            return f"Not tried on {on.label}: {message}."
 
         for size in self.sizes:
             self._run_at(kernel, size, on)
