@@ -13,6 +13,7 @@ from results_files import claim, honest
 
 from metallab import machine, paths, records, timing
 from metallab.notebook import Expectation
+from metallab.records import record as record_module
 from metallab.results import findings
 from metallab.timing import Measurement, Reason, Size
 
@@ -355,6 +356,11 @@ def test_trust_says_what_is_known_of_a_quiet_machine(runs, words):
     assert words in findings.trust(runs)
 
 
+def test_trust_says_from_which_spread_on_times_vary(monkeypatch):
+    monkeypatch.setattr(timing, "NOISY", 0.125)
+    assert "by more than 12.5 %" in findings.trust([NOISY])
+
+
 def test_a_drift_around_the_page_advises_and_withholds_nothing():
     runs = [dataclasses.replace(run, page_drift=0.3) for run in watched(QUIET)]
     assert "which withholds nothing" in findings.trust(runs)
@@ -374,14 +380,72 @@ def test_trust_names_what_was_lost_and_what_to_run_again():
     assert told.endswith("make run ONLY=02b; make run ONLY=07.")
 
 
-def test_a_reason_without_words_of_its_own_is_counted_as_a_disturbance(monkeypatch):
-    monkeypatch.setattr(timing.Withheld, "is_transient", True)
-    withheld = timing.Withheld(timing.Reason.OTHER, "the moon is full")
-    monkeypatch.setattr(findings.timing, "why_withheld", lambda *measured, drift: withheld)
+@pytest.fixture
+def other_may_pass(monkeypatch):
+    """Let `Reason.OTHER` stand for a reason that another run may be without and that has no words of its own."""
+    transient = {Reason.BUSY_MACHINE, Reason.DRIFTED, Reason.OTHER}
+    is_transient = property(lambda withheld: withheld.reason in transient)
+    monkeypatch.setattr(timing.Withheld, "is_transient", is_transient)
 
-    told = findings.trust(watched(QUIET))
-    assert "of them 2 disturbed" in told
+
+FAR_APART = "measured two hours apart; measure both in one run"
+MOON = [baseline("moon"), withheld(Reason.OTHER, FAR_APART, comparison="moon")]
+"""A comparison that states a reason which none of its measurements shows alone."""
+
+
+@pytest.mark.usefixtures("other_may_pass")
+def test_a_reason_that_only_the_comparison_knows_is_a_disturbance():
+    told = findings.trust(watched(MOON))
+    assert "of them 1 disturbed, as each comparison says" in told
     assert "No other program was busy" not in told
+    assert "Speed-ups: 1, 1 of them withheld" in told
+
+
+@pytest.mark.usefixtures("other_may_pass")
+def test_a_reason_that_one_measurement_shows_is_a_disturbance(monkeypatch):
+    reason = timing.Withheld(Reason.OTHER, "the moon is full")
+    monkeypatch.setattr(record_module, "why_withheld", lambda *measured, drift: reason)
+    assert "of them 2 disturbed" in findings.trust(watched(QUIET))
+
+
+def test_a_reason_that_stays_is_no_disturbance():
+    assert not findings.Conditions.of(watched([WRONG, UNEXPLAINED])).is_disturbed
+
+
+@pytest.mark.parametrize(
+    ("runs", "advice"),
+    [
+        pytest.param(BUSY_PAIR, "Close other programs and run again", id="busy"),
+        pytest.param([MOVED], "Let the machine rest and run again", id="drifted"),
+        pytest.param(MOON, "Do what each comparison says and run again", id="another reason"),
+        pytest.param(
+            [*BUSY_PAIR, MOVED, *MOON],
+            "Close other programs, let the machine rest, do what each comparison says and run again",
+            id="all of them",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("other_may_pass")
+def test_each_disturbance_has_its_advice(runs, advice):
+    assert f" {advice}: make run ONLY=" in findings.trust(runs)
+
+
+BUSY_AND_MOVED = [dataclasses.replace(each, sentinel_drift=-0.9) for each in BUSY_PAIR]
+
+
+def test_a_busy_machine_whose_speed_moved_is_counted_once_for_the_reason_that_its_answer_gives():
+    assert counts(*BUSY_AND_MOVED) == condition_counts(measured=2, busy=2)
+    assert BUSY_AND_MOVED[1].answer.reason is Reason.BUSY_MACHINE
+
+
+def test_disturbances_are_listed_once_for_each_reason():
+    listed = findings.list_disturbances([*BUSY_AND_MOVED, MOVED, *QUIET])
+    assert [each.reason for each in listed] == [Reason.BUSY_MACHINE, Reason.DRIFTED]
+
+
+def test_a_reason_with_a_style_of_its_own_counts_among_the_speed_ups_that_are_lost(monkeypatch):
+    monkeypatch.setitem(findings.STYLES, Reason.BUSY_MACHINE, "busy")
+    assert "Speed-ups: 1, 1 of them withheld" in findings.trust(BUSY_PAIR)
 
 
 def test_many_pages_are_run_again_by_one_command():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,12 @@ from metallab import machine, paths, records
 from metallab.__main__ import main as command
 from metallab.device import Device
 from metallab.results import findings, report
-from metallab.timing import Ratio
+from metallab.results.publish import executed
+from metallab.timing import Ratio, Reason, Withheld, comparison, why_withheld
 
+STYLE_SHEET = (Path(report.__file__).parent / "templates" / "report.css").read_text(
+    encoding="utf-8"
+)
 HOSTILE = (
     "\"><script>alert(1)</script><img src=x onerror=alert(1)>' javascript:alert(1) {{ 7*7 }} &amp;"
 )
@@ -380,6 +385,67 @@ def test_drift_is_on_the_card(run):
     assert ["drifted: " in card and "20%" in card for card in cards] == [True, False, False]
 
 
+def test_a_card_gives_the_reason_that_the_comparison_and_the_first_line_give(run):
+    """Of a machine that was busy and drifted, which is withheld a speed-up because it was busy."""
+    run.summary(entry("01_a"))
+    made = [record("eager", outcome="baseline", others=0.9), record("v", (1, 1, 1), others=0.9)]
+    run.records(*(dataclasses.replace(each, sentinel_drift=-0.9) for each in made))
+
+    page = run.page()
+    told = {
+        "card": text_of(page.select_one("#notebooks article .drift")),
+        "comparison": text_of(page.select_one("#verdicts tbody tr")),
+        "first line": text_of(page.select_one(".trust")),
+    }
+
+    assert [where for where, text in told.items() if "busy" not in text] == []
+    assert [where for where, text in told.items() if "drifted" in text] == []
+
+
+FAR_APART = Withheld(Reason.OTHER, "measured two hours apart; measure both in one run")
+
+
+@pytest.fixture
+def far_apart(monkeypatch):
+    """Stands in for a reason that takes two measurements, and that another run may be without."""
+
+    def ask(*measurements, drift=None):
+        is_pair = len(measurements) == 2
+        return why_withheld(*measurements, drift=drift) or (FAR_APART if is_pair else None)
+
+    monkeypatch.setattr(comparison, "why_withheld", ask)
+    transient = property(lambda withheld: withheld.reason is Reason.OTHER)
+    monkeypatch.setattr(Withheld, "is_transient", transient)
+
+
+@pytest.fixture
+def apart(run, far_apart):
+    """The report of a page whose comparison is withheld a speed-up for a reason of both measurements."""
+    run.summary(entry("01_a"))
+    run.records(record("eager", outcome="baseline"), record("v", (1.2, 1.3, 1.4)))
+    return run.page()
+
+
+def test_a_reason_that_takes_two_measurements_is_a_disturbance_of_the_run(apart):
+    told = first_line(apart)
+
+    assert told["class"] == ["trust", "doubted"]
+    assert "1 disturbed, as each comparison says" in text_of(told)
+    assert "Do what each comparison says and run again: make run ONLY=01" in text_of(told)
+
+
+@pytest.mark.parametrize("place", ["#notebooks article .drift", "#verdicts tbody tr"])
+def test_a_reason_that_takes_two_measurements_is_told_with_what_to_do(apart, place):
+    assert FAR_APART.detail in text_of(apart.select_one(place))
+
+
+def test_a_record_of_such_a_comparison_is_disturbed(far_apart):
+    stated = record("v", (1.2, 1.3, 1.4), outcome="withheld", detail=FAR_APART.detail)
+
+    assert executed.is_disturbed(stated)
+    assert not executed.is_disturbed(record("v", (1.2, 1.3, 1.4)))
+
+
 GIVEN = str(Ratio("fused", "eager", 1.83, 1.75, 1.9, 24))
 
 
@@ -503,6 +569,35 @@ def test_what_may_not_be_compared_has_a_reason_and_no_speed_up(made, kind, reaso
 
 
 @pytest.fixture
+def every_reason(run):
+    """The report of a comparison with a variant for each reason to withhold its speed-up."""
+    run.summary()
+    named = [reason for reason in Reason if reason is not Reason.OTHER]
+    refused = {"outcome": "withheld", "detail": "a detail"}
+    run.records(
+        *(record(reason.value, reason=reason, **refused) for reason in named),
+        record(Reason.OTHER.value, **refused),
+    )
+    return run.page()
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_each_reason_is_shown_with_a_sign_in_a_style_that_there_is(every_reason, reason):
+    """A style that is missing in ``signs`` of the template ends the report with an error."""
+    (row,) = [
+        row
+        for row in every_reason.select("#verdicts tbody tr")
+        if text_of(row.th) == f"matmul: {reason.value}"
+    ]
+    verdict = row.select_one("td strong, td .chip")
+    styles = set(verdict["class"]) - {"chip"}
+
+    assert text_of(verdict.select_one("[aria-hidden]"))
+    assert styles
+    assert {style for style in styles if not re.search(rf"\.{style}\b", STYLE_SHEET)} == set()
+
+
+@pytest.fixture
 def false_claim(run):
     """A run with two files, of which one claims more than its samples say."""
     run.summary()
@@ -595,6 +690,14 @@ def test_the_first_line_says_of_a_busy_machine_what_to_run_again(measure):
 
 def test_a_sample_of_several_calls_is_counted_once(measure):
     assert "24, each of 2 calls" in text_of(measure().find(id="measurements"))
+
+
+def test_the_measurements_say_that_caches_were_cold(measure):
+    cells = measure(cold=True).select("#measurements tbody td")
+    assert [text_of(cell) for cell in cells if "latency" in text_of(cell)] == [
+        "latency with cold caches",
+        "latency with cold caches",
+    ]
 
 
 def test_of_a_run_in_fast_mode_nothing_is_said_of_trust(run):

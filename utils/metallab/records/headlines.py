@@ -126,7 +126,7 @@ def _is_supported(sentence: str, given: Sequence[str]) -> bool:
 
 
 def headline_is_withheld(records: Sequence[Record]) -> bool:
-    """Return True if a file's headline, as `headline_of` gives it, is that the machine was busy or drifted.
+    """Return True if a file's headline, as `headline_of` gives it, is that a disturbed machine got no speed-up.
 
     That outputs differ is a finding, which another run has as well.
     """

@@ -93,7 +93,8 @@ class Record:
     name: Name
     """``lesson/measurement`` or ``lesson/comparison/variant``. Records of one name are of one process each."""
     taken: Name
-    """When, as ISO 8601 in UTC."""
+    """When it was saved, as ISO 8601 in UTC. A page saves all of its results again after each cell that measures, so
+    they all have the moment of its last one; when a single one was measured is not recorded."""
     measurement: Measurement
     comparison: Compared | None
     sentinel_drift: Drift | None
@@ -123,6 +124,21 @@ class Record:
         return stated or why_withheld(self.measurement, drift=self.sentinel_drift)
 
     @property
+    def disturbance(self) -> Withheld | None:
+        """What disturbed the machine, so that the page should be run again; None if nothing is known to have.
+
+        It is what the comparison states, because a reason may need the measurements of both sides, which one record
+        does not have; where it states none that another run may be without, it is what
+        `metallab.timing.why_withheld` says of this measurement and of the sentinel around it.
+        """
+        stated = None if self.comparison is None else self.comparison.withheld
+        alone = why_withheld(self.measurement, drift=self.sentinel_drift)
+        for reason in (stated, alone):
+            if reason is not None and reason.is_transient:
+                return reason
+        return None
+
+    @property
     def answer(self) -> Answer | None:
         """The speed-up of its comparison, or why there is none; None for a baseline and where nothing was compared."""
         compared = self.comparison
@@ -148,7 +164,7 @@ class Record:
 
     @property
     def has_lost_its_speed_up(self) -> bool:
-        """True if a speed-up is withheld for a reason that another run may be without: a busy or drifting machine."""
+        """True if a speed-up is withheld for a reason that another run may be without, such as a busy machine."""
         answer = self.answer
         return bool(answer and answer.withheld and answer.withheld.is_transient)
 
@@ -168,7 +184,8 @@ _GRAVEST_FIRST = (Reason.OUTPUTS_DIFFER, Reason.SIMULATED, Reason.FAST_MODE)
 def usable_runs(runs: Sequence[Record]) -> tuple[list[Record], Withheld | None]:
     """Return the runs of one benchmark that conclusions may be drawn from, or why there are none.
 
-    A process whose machine was busy or drifted is left out if another's was not. Any other reason excludes all.
+    A process is left out for a reason that another run may be without (`Withheld.is_transient`), such as a busy
+    machine, if there is one without it. Any other reason excludes all.
 
     Parameters
     ----------

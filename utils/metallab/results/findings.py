@@ -9,6 +9,7 @@ Georges, Buytaert and Eeckhout, *Statistically rigorous Java performance evaluat
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -24,8 +25,15 @@ from metallab.timing import Answer, Measurement, Reason, Withheld
 
 REFERENCES = paths.ROOT / "data" / "results"
 STYLES = {Reason.OUTPUTS_DIFFER: "differ", Reason.SIMULATED: "simulated", Reason.FAST_MODE: "fast"}
-"""The report's styles for some reasons why a speed-up is withheld; the others have that of ``withheld``."""
-_COUNTED = (*VERDICTS[:-1], "differ", "withheld")
+"""The report's styles for some reasons why a speed-up is withheld; the others have that of ``withheld``.
+
+A style is a class of ``report.css`` and has a sign in ``signs`` of ``report.html.j2``."""
+_NOT_JUDGED = (STYLES[Reason.SIMULATED], STYLES[Reason.FAST_MODE])
+_COUNTED = tuple(
+    outcome
+    for outcome in (*VERDICTS[:-1], *STYLES.values(), "withheld")
+    if outcome not in _NOT_JUDGED
+)
 WANTED = "no run yet: be the first (make bench; data/results/README.md)"
 
 Row = tuple[str, tuple[str, ...]]
@@ -181,30 +189,38 @@ class Conditions:
 
     measured: tuple[Record, ...]
     busy: tuple[Record, ...]
-    """Other programs were at work."""
+    """Other programs were at work: what `Record.disturbance` says, as for the next one."""
     drifted: tuple[Record, ...]
-    """A sentinel's time moved too far."""
+    """A sentinel's time moved too far, and nothing that is asked about before speaks against them."""
     page_drifted: tuple[Record, ...]
     """No sentinel's did, but that of a piece of work around the whole page."""
     unwatched: tuple[Record, ...]
     """There was no sentinel, so nobody knows."""
     noisy: tuple[Record, ...]
-    """Times vary by more than 10 %."""
+    """Times vary by more than `timing.NOISY`, which is told and withholds nothing."""
     disturbed_otherwise: tuple[Record, ...]
-    """A speed-up is withheld for another reason that may pass."""
+    """A speed-up is withheld for another reason that may pass, which has no words of its own here."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Conditions:
         """Return the conditions of records."""
         measured = tuple(filter(_counts, records))
+        disturbed: dict[Reason, list[Record]] = {}
+        for each in measured:
+            if each.disturbance is not None:
+                disturbed.setdefault(each.disturbance.reason, []).append(each)
+
+        busy = disturbed.pop(Reason.BUSY_MACHINE, [])
+        drifted = disturbed.pop(Reason.DRIFTED, [])
+        otherwise = itertools.chain.from_iterable(disturbed.values())
         return cls(
             measured,
-            busy=tuple(each for each in measured if each.measurement.is_busy),
-            drifted=tuple(each for each in measured if timing.has_drifted(each.sentinel_drift)),
+            busy=tuple(busy),
+            drifted=tuple(drifted),
             page_drifted=tuple(filter(_has_page_drift_alone, measured)),
             unwatched=tuple(each for each in measured if each.sentinel_drift is None),
             noisy=tuple(each for each in measured if each.measurement.varies),
-            disturbed_otherwise=tuple(each for each in measured if _is_disturbed_otherwise(each)),
+            disturbed_otherwise=tuple(otherwise),
         )
 
     @property
@@ -223,12 +239,19 @@ def _has_page_drift_alone(record: Record) -> bool:
     return timing.has_drifted(record.page_drift) and not timing.has_drifted(record.sentinel_drift)
 
 
-def _is_disturbed_otherwise(record: Record) -> bool:
-    """Say whether a record's speed-ups are withheld for a reason that may pass, and not for those with words here."""
-    withheld = timing.why_withheld(record.measurement, drift=record.sentinel_drift or 0.0)
-    if withheld is None or not withheld.is_transient:
-        return False
-    return withheld.reason not in (Reason.BUSY_MACHINE, Reason.DRIFTED)
+def list_disturbances(records: Iterable[Record]) -> list[Withheld]:
+    """Return what disturbed the machine while records of one page were taken, each reason once, as `trust` counts it.
+
+    Parameters
+    ----------
+    records
+        Those of one page. Of several with one reason the first is told.
+    """
+    found: dict[Reason, Withheld] = {}
+    for each in filter(_counts, records):
+        if each.disturbance is not None:
+            found.setdefault(each.disturbance.reason, each.disturbance)
+    return list(found.values())
 
 
 def trust(records: Sequence[Record]) -> str:
@@ -275,7 +298,7 @@ def _describe_quiet(conditions: Conditions) -> str:
     names = sorted({record.name.partition("/")[2] for record in conditions.noisy})
     which = f" ({'; '.join(names)})" if count < 4 else ""
     vary = f"1 time{which} varies" if count == 1 else f"{count} times{which} vary"
-    return f"{text}, but {vary} by more than 10 %: trust the intervals."
+    return f"{text}, but {vary} by more than {100 * timing.NOISY:.3g} %: trust the intervals."
 
 
 def _describe_disturbance(conditions: Conditions) -> str:
@@ -295,10 +318,9 @@ def _describe_disturbance(conditions: Conditions) -> str:
 
     lost = ""
     if every := conclusions(conditions.measured):
-        withheld = sum(conclusion.outcome == "withheld" for conclusion in every)
+        withheld = sum(_has_lost_its_speed_up(conclusion) for conclusion in every)
         lost = f" Speed-ups: {len(every)}, {withheld} of them withheld."
 
-    advice = "Close other programs" if conditions.busy else "Let the machine rest"
     disturbed = (
         *conditions.busy,
         *conditions.drifted,
@@ -311,8 +333,26 @@ def _describe_disturbance(conditions: Conditions) -> str:
         commands = [f"make run ONLY={number}" for number in lessons]
     return (
         f"Measurements: {len(conditions.measured)}, of them {', '.join(faults)}.{lost} "
-        f"{advice} and run again: {'; '.join(commands)}."
+        f"{_advise(conditions)} and run again: {'; '.join(commands)}."
     )
+
+
+def _has_lost_its_speed_up(conclusion: Conclusion) -> bool:
+    """Say whether a speed-up is withheld although nothing is known to differ in the outputs."""
+    reason = conclusion.answer.reason
+    return reason is not None and reason is not Reason.OUTPUTS_DIFFER
+
+
+def _advise(conditions: Conditions) -> str:
+    """Return what to do about a disturbed machine before all is run again."""
+    steps = []
+    if conditions.busy:
+        steps.append("close other programs")
+    if conditions.drifted or conditions.page_drifted:
+        steps.append("let the machine rest")
+    if conditions.disturbed_otherwise:
+        steps.append("do what each comparison says")
+    return ", ".join(steps).capitalize()
 
 
 def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[str]:

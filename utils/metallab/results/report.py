@@ -72,7 +72,7 @@ class Notebook:
     judgements: tuple[dict[str, str], ...] = ()
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
     headline_is_withheld: bool = False
-    """Of a stored page: whether its headline is that the machine was busy or drifted."""
+    """Of a stored page: whether its headline is that the machine was disturbed, and no speed-up is given."""
     withheld: int = 0
     """Of a stored page: how many of its speed-ups are withheld for that reason."""
 
@@ -180,8 +180,8 @@ class Card:
     traceback: str = ""
     left: str = ""
     """Where the partial notebook of a failure lies, as a reader finds it."""
-    drifted: timing.Withheld | None = None
-    """Given if the machine's speed moved too far."""
+    disturbances: list[timing.Withheld] = field(default_factory=list)
+    """What disturbed the machine, as its comparisons say it."""
     unmet: list[str] = field(default_factory=list)
     """What the page expects of a comparison and the run did not show."""
     headline: Headline | None = None
@@ -313,11 +313,8 @@ def _is_headline_replaced(records: Sequence[Record], shown: Headline | None) -> 
 
 
 def _card(notebook: Notebook, run: Path, records: Sequence[Record]) -> Card:
-    """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, the machine's drift."""
-    drifts = [
-        record.sentinel_drift or 0.0 for record in records if record.measurement.mode == "full"
-    ]
-    card = Card(notebook, drifted=timing.why_withheld(drift=max(drifts, key=abs, default=0.0)))
+    """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, what disturbed it."""
+    card = Card(notebook, disturbances=findings.list_disturbances(records))
     if records:
         card.headline = headline_of(records)
         card.is_headline_replaced = _is_headline_replaced(records, card.headline)

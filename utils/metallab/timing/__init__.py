@@ -39,6 +39,7 @@ from metallab.timing.devices import DeviceLike, Host
 from metallab.timing.load import BackgroundLoad, quiet
 from metallab.timing.measurement import (
     BUSY,
+    NOISY,
     UNRELIABLE,
     Measurement,
     Question,
@@ -78,6 +79,7 @@ __all__ = [
     "FEWEST_PAIRS",
     "FULL",
     "FULL_COMPARISON",
+    "NOISY",
     "PAGE_SENTINEL",
     "SHORTEST",
     "SIMULATED",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 
-from metallab import paths, records, timing
+from metallab import paths, records
 from metallab.records import Record
 from metallab.results import report
 from metallab.results.publish import caption
@@ -95,6 +95,5 @@ def _check_stored(page: ExecutedPage) -> None:
 
 
 def is_disturbed(record: Record) -> bool:
-    """Return True if the machine was busy, or its speed drifted."""
-    withheld = timing.why_withheld(record.measurement, drift=record.sentinel_drift)
-    return withheld is not None and withheld.is_transient
+    """Return True if something disturbed the machine that another run may be without (`Record.disturbance`)."""
+    return record.disturbance is not None

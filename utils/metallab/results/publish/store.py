@@ -147,6 +147,9 @@ def _find_fault(record: Record, name: str, device: str) -> str | None:
 def _write_record(target: Path, results: Path, measured: Sequence[Record]) -> None:
     """Write one small record, a disturbed one if there is any, with the page's headline and its picture.
 
+    It is of a baseline or of a lone measurement, because a comparison is believed only beside both of its sides. So a
+    reason that needs both is not in it: the page's caption, its headline and ``withheld`` in the summary tell it.
+
     Parameters
     ----------
     target
