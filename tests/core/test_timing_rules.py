@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -701,23 +701,46 @@ def test_what_nothing_speaks_against_has_a_speed_up_with_its_interval(quiet) -> 
     assert ratio.ends == "2.00 to 2.00"
 
 
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """What the fields of two measurements are that are withheld a speed-up, and for what reason."""
+
+    reason: timing.Reason
+    of_one: dict[str, Any]
+    """Fields of one of the two measurements, be it the baseline's or the variant's."""
+    of_the_other: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the other one; empty for a reason that one measurement is enough for."""
+
+
 @pytest.fixture(params=["a", "b"], ids=["of the baseline", "of the variant"])
 def doubt(quiet, request) -> Callable[..., timing.Comparison]:
-    """A function that changes one of the two measurements."""
+    """A function that makes a comparison in doubt: it changes one of the two measurements, or both."""
+    one = request.param
+    other = "b" if one == "a" else "a"
 
-    def change(**fields) -> timing.Comparison:
-        changed = dataclasses.replace(quiet[request.param], **fields)
-        measurements = {**quiet.measurements, request.param: changed}
+    def change(
+        of_one: dict[str, Any], of_the_other: dict[str, Any] | None = None
+    ) -> timing.Comparison:
+        changed = {
+            one: dataclasses.replace(quiet[one], **of_one),
+            other: dataclasses.replace(quiet[other], **of_the_other or {}),
+        }
+        measurements = {name: changed[name] for name in quiet.measurements}
         return dataclasses.replace(quiet, measurements=measurements)
 
     return change
 
 
 DOUBTS = [
-    pytest.param({"others": 0.3}, timing.Reason.BUSY_MACHINE, id="busy"),
-    pytest.param({"mode": "fast"}, timing.Reason.FAST_MODE, id="fast"),
-    pytest.param({"simulated": True}, timing.Reason.SIMULATED, id="simulated"),
+    pytest.param(Doubt(timing.Reason.BUSY_MACHINE, {"others": 0.3}), id="busy"),
+    pytest.param(Doubt(timing.Reason.FAST_MODE, {"mode": "fast"}), id="fast"),
+    pytest.param(Doubt(timing.Reason.SIMULATED, {"simulated": True}), id="simulated"),
 ]
+"""A reason that only two measurements show gives both, each within what is allowed of a single one::
+
+    Doubt(timing.Reason.OTHER_POWER, {"power": "battery"}, of_the_other={"power": "AC"})
+"""
+
 TRANSIENT = {timing.Reason.BUSY_MACHINE, timing.Reason.DRIFTED}
 """Another run may be without it."""
 
@@ -727,21 +750,21 @@ WITH_TESTS_OF_THEIR_OWN = {timing.Reason.OUTPUTS_DIFFER, timing.Reason.DRIFTED}
 
 
 def test_each_reason_of_a_comparison_has_a_case():
-    reasons = {case.values[1] for case in DOUBTS} | WITH_TESTS_OF_THEIR_OWN
+    reasons = {case.values[0].reason for case in DOUBTS} | WITH_TESTS_OF_THEIR_OWN
     assert reasons == {*timing.Reason} - OF_VERSUS - {timing.Reason.OTHER}
 
 
-@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
-def test_what_is_in_doubt_gets_a_reason_and_no_speed_up(doubt, fields, reason) -> None:
-    answer = doubt(**fields).answers["b"]
+@pytest.mark.parametrize("case", DOUBTS)
+def test_what_is_in_doubt_gets_a_reason_and_no_speed_up(doubt, case) -> None:
+    answer = doubt(case.of_one, case.of_the_other).answers["b"]
     assert answer.outcome == "withheld"
-    assert answer.reason == reason
+    assert answer.reason == case.reason
     assert answer.ratio is None
 
 
-@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
-def test_what_is_in_doubt_is_told_by_its_reason_without_a_speed_up(doubt, fields, reason) -> None:
-    got = doubt(**fields)
+@pytest.mark.parametrize("case", DOUBTS)
+def test_what_is_in_doubt_is_told_by_its_reason_without_a_speed_up(doubt, case) -> None:
+    got = doubt(case.of_one, case.of_the_other)
     assert "times as fast" not in str(got)
     assert got.sentences == [f"b: {got.withheld['b'].sentence}"]
     assert got.headlines == [f"{got.name}: {got.sentences[0]}"]
@@ -758,7 +781,7 @@ def test_what_is_in_doubt_is_told_by_its_reason_without_a_speed_up(doubt, fields
 def test_other_programs_withhold_a_speed_up_above_the_threshold_alone(
     doubt, others, reason
 ) -> None:
-    assert doubt(others=others).answers["b"].reason == reason
+    assert doubt({"others": others}).answers["b"].reason == reason
 
 
 @pytest.mark.parametrize("direction", [1, -1], ids=["slower", "faster"])
@@ -775,9 +798,23 @@ def test_a_drift_withholds_above_the_threshold_alone(quiet, drift, direction, is
     assert (withheld is not None) == is_withheld
 
 
-@pytest.mark.parametrize(("fields", "reason"), DOUBTS)
-def test_some_doubts_may_pass_and_the_others_stay(doubt, fields, reason) -> None:
-    assert doubt(**fields).withheld["b"].is_transient == (reason in TRANSIENT)
+@pytest.mark.parametrize("case", DOUBTS)
+def test_some_doubts_may_pass_and_the_others_stay(doubt, case) -> None:
+    withheld = doubt(case.of_one, case.of_the_other).withheld["b"]
+    assert withheld.is_transient == (case.reason in TRANSIENT)
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_a_doubt_of_two_measurements_is_none_of_either_alone(doubt, case) -> None:
+    got = doubt(case.of_one, case.of_the_other)
+    alone = [timing.why_withheld(each) for each in got.measurements.values()]
+    is_of_one = not case.of_the_other
+    assert any(alone) == is_of_one
+
+
+def test_both_measurements_can_be_put_in_doubt(doubt) -> None:
+    got = doubt({"device": "one"}, {"device": "other"})
+    assert {each.device for each in got.measurements.values()} == {"one", "other"}
 
 
 def compare_while_drifting(factor: float) -> tuple[timing.Comparison, timing.Sentinel]:

@@ -71,8 +71,12 @@ def machine() -> Machine:
 AMID = 1.0
 """Seconds on the fake clock at which rounds are taken."""
 
+SLOWER = 1 + timing.DRIFT + 0.01
+"""The times of a machine that has just drifted, relative to those before."""
+FASTER = 1 - timing.DRIFT - 0.01
 
-@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11, 0.9])
+
+@pytest.mark.parametrize("factor", [1.3, 0.7, SLOWER, FASTER])
 def test_a_speed_that_does_not_settle_withholds_the_speed_up(machine, factor):
     compared = machine.compare(slowness=lambda seconds: factor ** (int(seconds / 0.4) % 7))
     assert compared.answers["fast"].reason is timing.Reason.DRIFTED
@@ -80,7 +84,7 @@ def test_a_speed_that_does_not_settle_withholds_the_speed_up(machine, factor):
     assert machine.clock.now < 25e9, "it went on waiting for a steady speed"
 
 
-@pytest.mark.parametrize("factor", [1.3, 0.7, 1.11])
+@pytest.mark.parametrize("factor", [1.3, 0.7, SLOWER, FASTER])
 def test_rounds_before_and_after_a_drift_are_not_put_together(machine, factor):
     compared = machine.compare(slowness=lambda seconds: 1.0 if seconds < AMID else factor)
     assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
@@ -105,12 +109,35 @@ def test_a_moment_of_another_speed_is_left_out(machine):
     assert max(compared["fast"].samples) == pytest.approx(0.010)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.08, 0.92])
+@pytest.mark.parametrize("factor", [1.0, 1 + timing.DRIFT - 0.02, 1 - timing.DRIFT + 0.02])
 def test_a_small_drift_withholds_nothing(machine, factor):
     compared = machine.compare(lambda seconds: 1.0 if seconds < AMID else factor)
     assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
     assert compared.drift == pytest.approx(factor - 1, abs=0.001)
     assert "disturbed" not in compared["fast"].stop_reason
+
+
+BARELY_FASTER = 1 - timing.DRIFT + 0.005
+"""Just within the drift, seen from before; seen from afterwards the times before were longer by more than it."""
+
+
+def test_rounds_are_taken_again_for_a_machine_that_becomes_faster_a_little_before_it_has_drifted(
+    machine,
+):
+    compared = machine.compare(lambda seconds: 1.0 if seconds < AMID else BARELY_FASTER)
+    assert "disturbed rounds do not count" in compared["fast"].stop_reason
+    assert compared.drift == 0.0
+    assert compared.answers["fast"].ratio
+
+
+def test_a_machine_that_becomes_faster_a_little_has_not_drifted(machine):
+    """Where a number of samples is asked for, no rounds are taken again, and the drift alone decides."""
+    budget = timing.Budget(min_samples=60, max_samples=60)
+    compared = machine.compare(
+        lambda seconds: 1.0 if seconds < AMID else BARELY_FASTER, budget=budget
+    )
+    assert compared.drift == pytest.approx(BARELY_FASTER - 1, abs=0.001)
+    assert compared.answers["fast"].ratio
 
 
 @pytest.mark.parametrize("watched_first", [True, False])

@@ -65,9 +65,9 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
     let it work on a copy, or learn at a rate of 0. Results of timed calls are compared as well, in rounds drawn at
     random: a GPU job that the system aborts ends early and silently, and would count as a fast one.
 
-    **When a ratio is withheld**: where outputs differ; on the simulated GPU; in fast mode; if other programs used more
-    than `BUSY` cores; if a device's speed moved by more than `DRIFT`. The times are there all the same. In a notebook
-    the result is saved after the cell (`metallab.session`).
+    **When a ratio is withheld**: for example where outputs differ, or other programs used more than `BUSY` cores. All
+    reasons stand in README under *Why no speed-up is given*. The times are there all the same. In a notebook the result
+    is saved after the cell (`metallab.session`).
 
     Parameters
     ----------

@@ -37,7 +37,10 @@ FEW_SAMPLES = 10
 """Fewer are flagged in full mode."""
 
 NOISY, UNRELIABLE = 0.10, 0.25
-"""Interquartile range over median, from which on a measurement is flagged."""
+"""Interquartile range over median, from which on a measurement is flagged.
+
+It is flagged only, and withholds nothing: the pairs of one round vary together, and a speed-up has an interval of its
+own, which is wide where they do not. `metallab.fitness` finds a machine above `UNRELIABLE` unfit for measuring."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,10 @@ class Size:
 class Measurement:
     """Samples of one function's time on one device, in seconds per call; `print` it for a summary in words.
 
-    `measure` makes them. They are saved with each field under its name, so a new field needs a default and a type of
-    `metallab.fields`.
+    `measure` and `compare` make them with `metallab.timing.sampler.Sampler.measurement`; `metallab.launches` and
+    `metallab.versus.report`, which start processes, make them themselves. They are saved with each field under its
+    name, so a new field needs a default and a type of `metallab.fields`. The default is what a file that was written
+    before says, and what those two modules say that leave the field out.
     """
 
     name: Name
@@ -143,7 +148,7 @@ class Measurement:
 
     @property
     def varies(self) -> bool:
-        """True if the samples vary by more than 10 %."""
+        """True if the samples vary by more than `NOISY`, which is told and withholds nothing."""
         return self.noise > NOISY
 
     @property

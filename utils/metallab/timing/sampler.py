@@ -88,7 +88,12 @@ class Sampler:
         return self.device.simulated or self.has_simulated
 
     def prepare(self, budget: Budget) -> None:
-        """Make the first call, warm up, and find the number of calls that fill a block."""
+        """Make the first call, warm up, and find the number of calls that fill a block.
+
+        The variants of a comparison are prepared one after the other, which may take long, as a first call may compile.
+        So what belongs to a moment (a time, the source of power) is not read here but in `measurement`, which is called
+        for all of them when the last sample is taken.
+        """
         self.first_call = self._time_block(keep_result=True)
         self.first_result = self.take_result()
         self.warm_ups = _warm_up(self._time_block, budget, self.clock)
@@ -202,6 +207,9 @@ class Sampler:
         size: Size | None,
     ) -> Measurement:
         """Return samples of this function as a measurement.
+
+        It is called when the last sample is taken, of a comparison for all variants in a row. What the machine was like
+        at that moment is read here.
 
         Parameters
         ----------

@@ -14,7 +14,11 @@ from metallab.outcomes import Verdict
 from metallab.timing.measurement import Measurement
 
 DRIFT = 0.10
-"""How far a machine's speed may move during a run, in either direction."""
+"""How far a machine's speed may move during a run, in either direction: relative, as the drift of a sentinel's time.
+
+It acts on files that were stored earlier, too: `metallab.records.Record.withheld` asks about the drift that they hold.
+So a smaller one withholds speed-ups that pages have shown, and a larger one gives none back, because a file says why
+its page withheld them."""
 
 FEWEST_PAIRS = 6
 """Fewer give a median no interval at 95 % (`median_interval`)."""
@@ -24,7 +28,10 @@ SMALLEST_DIFFERENCE = 0.01
 
 
 class Reason(StrEnum):
-    """Why no speed-up is given. The values stand in files of results."""
+    """Why no speed-up is given. The values stand in files of results.
+
+    The table *Why no speed-up is given* in README explains each of them; a test compares it with this class.
+    """
 
     OUTPUTS_DIFFER = "outputs differ"
     SIMULATED = "simulated"
@@ -89,14 +96,16 @@ def has_drifted(drift: float | None) -> bool:
 def why_withheld(*measurements: Measurement, drift: float | None = None) -> Withheld | None:
     """Return why nothing may be concluded from measurements.
 
-    **The one rule** of what pages, pictures, films, files and the report withhold, besides outputs that differ. In this
-    order: times of the simulated GPU; fast mode; other programs that used more than `BUSY` cores; a speed of the
-    machine that moved by more than `DRIFT`.
+    **The one rule** of what pages, pictures, films, files and the report withhold for the measurements themselves. What
+    is asked first is told where several reasons hold: what no other run of the kind can be without (such as the
+    simulated GPU) comes before what may pass (such as other programs that were busy). That outputs differ, or that a
+    side cannot do the work at all, is found out by whoever calls the functions.
 
     Parameters
     ----------
     *measurements
-        What a conclusion would be drawn from.
+        What a conclusion would be drawn from: both sides of a speed-up, all that a page compares by itself, or a single
+        one, as of a record in a file, for which a reason that needs two does not hold.
     drift
         Relative change of the time of a sentinel around them, 0.1 for 10 % more; None if there was no sentinel.
 
