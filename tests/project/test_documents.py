@@ -340,6 +340,7 @@ IN_WORDS = {"a tenth": 0.1, "a fifth": 0.2, "a quarter": 0.25, "a third": 1 / 3}
     "path",
     [
         paths.NOTEBOOKS / "01_time_it_right.ipynb",
+        ROOT / "README.md",
         ROOT / "docs" / "teaching.md",
         ROOT / "classroom" / "README.md",
     ],
