@@ -209,7 +209,7 @@ class Sampler:
         """Return samples of this function as a measurement.
 
         It is called when the last sample is taken, of a comparison for all variants in a row. What the machine was like
-        at that moment is read here.
+        at that moment is read here: quickly, since a sentinel's looks between rounds come through here as well.
 
         Parameters
         ----------
