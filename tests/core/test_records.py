@@ -842,7 +842,7 @@ HOSTILE = {
     ),
     "unknown reason": (
         change("comparison", {"reason": "mood"}),
-        r"'mood', .*outputs differ, simulated, fast mode, busy machine, drifted",
+        f"'mood', .*{', '.join(timing.Reason)}",
     ),
     "reason is a list": (change("comparison", {"reason": ["drifted"] * 999}), "reason is"),
     "headline of four sentences": (headline(sentences=["a"] * 4), "sentences"),
