@@ -89,6 +89,18 @@ def test_the_headline_is_made_of_the_variables_that_the_metadata_name(ran):
     assert record.headline.alternative_text.startswith("A race. x axis: n. y axis: seconds.")
 
 
+def test_the_results_say_which_name_of_the_headline_no_cell_has_made(tmp_path):
+    told = {"headline": {"sentences": ["work", "race.headlines"]}}
+    page = write_page(tmp_path / "page.ipynb", SETUP, MEASURE, END, **told)
+
+    assert run_by_nbconvert(page).returncode == 0
+
+    (record,) = saved(tmp_path, "page")
+    assert record.headline is None
+    assert record.without_headline == "no cell has made race.headlines"
+    assert record.without_headline in nbformat.read(page, 4).cells[-1].outputs[0].text
+
+
 def test_a_figure_is_shown_once_with_words_from_its_axes_and_legend(ran):
     outputs = nbformat.read(ran, 4).cells[2].outputs
     (shown,) = [output for output in outputs if "image/png" in output.get("data", {})]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from stored_pages import copy_of
 
@@ -29,6 +31,13 @@ def test_readers_are_led_to_the_best_copy(stored_page, monkeypatch, first, secon
     chosen = copies.choose_copy(stored)
 
     assert (chosen and chosen.folder.name) == best
+
+
+def test_nobody_is_led_to_a_copy_without_a_headline(stored_page):
+    without = dataclasses.replace(stored_page.record, headline=None)
+
+    assert copies.is_linked(stored_page)
+    assert not copies.is_linked(dataclasses.replace(stored_page, record=without))
 
 
 def test_a_copy_of_today_s_code_comes_before_an_older_one(stored_page, monkeypatch):

@@ -14,10 +14,16 @@ from run_folder import png
 from stored_pages import copy_of
 
 from metallab import paths, redact
-from metallab.results.publish import copies, executed, gallery, pages, plain, show
+from metallab.results.publish import caption, copies, executed, gallery, pages, plain, show
 
 MOST_BYTES = 10_000_000  # of a set
 STORED = sorted(path.parent for path in executed.EXECUTED.glob("*/summary.json"))
+
+
+def count_in_caption(first_cell: str) -> int:
+    """How many speed-ups a stored page's caption calls withheld; it has a number where the machine was disturbed."""
+    found = re.search(r"(\d+) of them withheld", caption.read_caption(first_cell))
+    return int(found[1]) if found is not None else 0
 
 
 def faults_of(page: executed.ExecutedPage) -> Iterator[str]:
@@ -36,6 +42,9 @@ def faults_of(page: executed.ExecutedPage) -> Iterator[str]:
         yield "an output is not for every viewer"
     if any(gap["what"] not in top for gap in page.entry.not_run):
         yield "it does not name a cell that did not run"
+
+    if page.entry.withheld != count_in_caption(top):
+        yield f"its caption and summary.json ({page.entry.withheld}) withhold unlike numbers of speed-ups"
 
     drawn = page.picture and hashlib.sha256(page.picture.read_bytes()).hexdigest()
     if drawn != page.record.headline.sha256 or not (drawn or page.entry.not_run):

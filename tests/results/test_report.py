@@ -336,17 +336,134 @@ def card_with_headline(run):
     return card_of(run, "It is <b>right</b>.", "Nothing is lost.")
 
 
-def test_a_headline_of_the_page_s_own_has_no_excuse(card_with_headline):
-    assert "does not keep" not in text_of(card_with_headline)
+STORED = {"headline_is_withheld": False, "headline_is_replaced": False}
+"""What the summary of a stored set tells of a page, and that of a run does not."""
+STORED_EARLIER = {"headline_is_withheld": False}
+"""The same of a set that was stored before it told whether a headline was replaced."""
 
 
-def test_a_headline_that_the_records_do_not_bear_out_says_so(run):
-    assert "does not keep" in text_of(card_of(run, "It is 9 times as fast."))
+def notes_of(card) -> str:
+    """What a card says about its headline."""
+    return " ".join(text_of(note) for note in card.select("p.faint"))
 
 
-def test_a_headline_that_was_withheld_says_so(run):
-    card = card_of(run, "It is <b>right</b>.", headline_is_withheld=True)
-    assert "was withheld" in text_of(card)
+@pytest.mark.parametrize("stored", [{}, STORED], ids=["run", "stored"])
+def test_a_headline_of_the_page_s_own_has_no_excuse(run, stored):
+    assert notes_of(card_of(run, "It is <b>right</b>.", "Nothing is lost.", **stored)) == ""
+
+
+@pytest.mark.parametrize(
+    ("sentences", "fields", "reason"),
+    [
+        pytest.param(
+            ["It is 9 times as fast."], {}, "no comparison in its results gives", id="run"
+        ),
+        pytest.param(
+            ["It is right.", "It is 9 times as fast."], {}, "left out: 1", id="run, one of two"
+        ),
+        pytest.param(["It is 9 times as fast."], STORED, "this folder keeps one", id="stored"),
+        pytest.param(
+            ["It is 9 times as fast."],
+            STORED | {"headline_is_replaced": True},
+            "no comparison in its results gave",
+            id="replaced when it was stored",
+        ),
+        pytest.param(
+            ["It is right."], {"headline_is_withheld": True}, "was withheld", id="withheld"
+        ),
+    ],
+)
+def test_a_headline_in_other_words_than_the_page_s_says_why(run, sentences, fields, reason):
+    assert reason in notes_of(card_of(run, *sentences, **fields))
+
+
+def test_a_headline_that_may_be_the_page_s_own_is_called_a_measurement(run):
+    """Older sets do not tell a page that says it itself from one whose sentences were replaced by it."""
+    (given,) = headline_of([record("m", samples=(1.0,) * 10)], "It is 9 times as fast.").sentences
+    run.summary(entry("01_a", **STORED_EARLIER))
+    said = records.Headline((given,))
+    run.records(dataclasses.replace(record("m", samples=(1.0,) * 10), headline=said))
+
+    (card,) = run.page().select("#notebooks article")
+
+    assert text_of(card.select_one("p.headline")) == given
+    assert "was not kept when it was stored" in notes_of(card)
+
+
+def test_a_page_without_its_headline_says_which_name_is_missing(run):
+    run.summary(entry("01_a"))
+    run.records(dataclasses.replace(record("x"), without_headline="no cell has made <race>"))
+
+    (card,) = run.page().select("#notebooks article")
+
+    assert card.select_one("p.headline") is None
+    assert "Without a headline: no cell has made <race>." in notes_of(card)
+
+
+@pytest.mark.parametrize(
+    ("has_results", "reason"),
+    [(True, "metadata.metallab.headline"), (False, "results/01_a.json")],
+    ids=["no headline in its results", "no results"],
+)
+def test_a_page_that_names_no_headline_or_saves_nothing_says_so(run, has_results, reason):
+    run.summary(entry("01_a"))
+    if has_results:
+        run.records(record("x"))
+
+    (card,) = run.page().select("#notebooks article")
+
+    assert reason in notes_of(card)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"status": "skipped", "executed": 0}, {"status": "incomplete", "executed": 0}]
+)
+def test_nothing_is_said_of_the_headline_of_a_page_that_did_not_run(run, fields):
+    run.summary(entry("01_a", **fields))
+
+    assert "headline" not in text_of(run.page().select_one("#notebooks article"))
+
+
+# --- a stored set ---
+
+
+GAP = {"where": "cell 10 (Route 2)", "what": "torch 2.11 is too old", "fix": "make setup FORCE=1"}
+
+
+@pytest.fixture
+def stored_set(run):
+    """The report of a stored set of two pages, which ran on different days; the first is incomplete."""
+    run.summary(
+        entry("01_a", status="incomplete", reason="not run", not_run=[GAP], **STORED),
+        entry("02_b", **STORED),
+        device="cuda",
+        label="Some GPU",
+    )
+    run.records(record("x"))
+    run.records(dataclasses.replace(record("y"), taken="2026-11-23T10:00:00+00:00"), name="02_b")
+    return run.page()
+
+
+def test_the_head_of_a_stored_set_says_on_which_days_its_pages_ran(stored_set):
+    head = text_of(stored_set.header)
+
+    assert "2026-11-20 to 2026-11-23, 24 s in all" in head
+    assert "3 min 7 s" not in head, "of the run that was stored last"
+
+
+def test_a_stored_set_says_how_a_page_is_renewed_and_not_that_installing_helps(stored_set):
+    head = text_of(stored_set.select_one(".trust.doubted"))
+
+    assert "Incomplete: 01." in head
+    assert "Some GPU, and there: make run ONLY=01, then make show RUN=build/full-cuda" in head
+    assert "FORCE" not in head
+
+
+def test_the_reasons_of_a_stored_page_are_those_of_its_machine(stored_set):
+    why = text_of(stored_set.find(id="why-01_a"))
+
+    assert "missing on that machine, or was of a version that does not fit" in why
+    assert "in the words of the revision that ran: make setup FORCE=1" in why
 
 
 def test_a_headline_s_picture_is_part_of_the_page_and_has_words(card_with_headline):
@@ -453,11 +570,12 @@ GIVEN = str(Ratio("fused", "eager", 1.83, 1.75, 1.9, 24))
     ("sentences", "kept"),
     [
         (("Nothing is lost.", f"matmul: {GIVEN}", f"Once more, {GIVEN}."), (0, 1, 2)),
-        (("float16 fits.", "It is right on 999 of 1000."), (0,)),
+        (("float16 fits.", "It is right on 999 of 1000."), (0, 1)),
+        (("7B: 13.5 GiB.", "12 ms a call.", "45.4 frames/s", "30 % longer."), (0,)),
         ((GIVEN.replace("1.83", "8.83"), f"matmul: {GIVEN}, and 2.5 with more", "It fits."), (2,)),
         (("It is faster.", "It is Twice as good.", "It fits."), (2,)),
     ],
-    ids=["supported", "a number of its own", "another number", "words for a speed-up"],
+    ids=["supported", "a count", "times and rates", "another number", "words for a speed-up"],
 )
 def test_a_sentence_is_kept_if_the_samples_support_it(run, sentences, kept):
     found = records.Headline(sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import io
 import os
@@ -12,12 +13,13 @@ import nbformat
 import pytest
 from nbformat import v4
 from PIL import Image
-from run_folder import entry, picture_output, png
-from stored_pages import measured
+from results_files import honest
+from run_folder import entry, picture_output, png, record
+from stored_pages import cells, measured, write_page
 
 from metallab import records
 from metallab.results import report
-from metallab.results.publish import executed, show
+from metallab.results.publish import caption, executed, show
 
 
 def test_a_set_reads_like_the_folder_of_a_run(stored):
@@ -49,6 +51,107 @@ def test_a_run_is_refused_as_a_whole(finished_run, changes, word, capsys):
     assert show.main([str(finished_run.folder)]) == 2
     assert word in capsys.readouterr().err
     assert not finished_run.executed.exists()
+
+
+def change_records(run, name, **changes):
+    """Change fields of the records of one page of a run."""
+    path = run.folder / "results" / f"{name}.json"
+    picture = path.with_suffix(".png").read_bytes()
+    records.write(path, [dataclasses.replace(each, **changes) for each in records.load(path)])
+    path.with_suffix(".png").write_bytes(picture)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "is_replaced"),
+    [("152 of 155 cases agree.", False), ("It is 9 times as fast.", True)],
+    ids=["a count", "a speed-up that nothing gives"],
+)
+def test_a_set_says_whether_a_page_s_own_sentences_were_replaced(
+    finished_run, sentence, is_replaced
+):
+    change_records(finished_run, "01_a", headline=records.Headline((sentence,)))
+
+    folder, _ = finished_run.store()
+
+    entries = {each.name: each for each in report.read_summary(folder).notebooks}
+    (kept,) = records.load(folder / "results" / "01_a.json")
+    assert entries["01_a"].headline_is_replaced == is_replaced
+    assert (sentence not in kept.headline.sentences) == is_replaced
+
+
+def test_a_set_says_why_a_page_has_no_headline(finished_run):
+    change_records(finished_run, "01_a", headline=None, without_headline="no cell has made it")
+
+    folder, _ = finished_run.store()
+
+    (kept,) = records.load(folder / "results" / "01_a.json")
+    assert kept.headline is None
+    assert kept.without_headline == "no cell has made it"
+
+
+def test_the_summary_of_a_set_says_no_time_of_one_run(stored):
+    summary = report.read_summary(stored)
+
+    assert summary.is_stored
+    assert summary.started is None
+    assert summary.seconds is None
+
+
+def test_the_summary_of_a_run_is_not_taken_for_that_of_a_set(finished_run):
+    assert not report.read_summary(finished_run.folder).is_stored
+
+
+def test_a_set_counts_the_speed_ups_that_its_caption_calls_withheld(finished_run):
+    """Not the one whose outputs differ: another run has that as well."""
+    made = honest(
+        [
+            record("fused", (1.2, 1.3, 1.4), others=9.0),
+            record("wrong", reason="outputs differ", detail="by 3", outcome="withheld", others=9.0),
+        ]
+    )
+    headline = records.Headline(("Nothing is lost.",))
+    records.write(
+        finished_run.folder / "results" / "01_a.json",
+        [dataclasses.replace(each, headline=headline) for each in made],
+    )
+
+    page = finished_run.stored("01_a")
+
+    folder = finished_run.executed / "some_cpu"
+    told = {each.name: each for each in report.read_summary(folder).notebooks}
+    assert told["01_a"].withheld == 1
+    assert "Speed-ups: 2, 1 of them withheld" in caption.read_caption(page.cells[0].source)
+
+
+def set_versions(run, name, **versions):
+    """Let the machine on which one page of a run was measured have these packages; None for one that is missing."""
+    (one,) = records.load(run.folder / "results" / f"{name}.json")
+    described = dataclasses.replace(one.machine, versions={"torch": "2.15.0"} | versions)
+    change_records(run, name, machine=described)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({"mlx": None}, {"mlx": None}, "it was not run there, where mlx was not installed"),
+        ({"mlx": "0.32"}, {"mlx": None}, "it was not run there"),
+        ({"mlx": None}, {"mlx": "0.32"}, "it was not run there"),
+        ({}, {}, "it was not run there"),
+    ],
+    ids=["never there", "removed", "installed later", "not recorded"],
+)
+def test_a_package_is_called_missing_where_no_page_of_the_set_had_it(
+    finished_run, first, second, reason
+):
+    set_versions(finished_run, "01_a", **first)
+    set_versions(finished_run, "02_b", **second)
+    write_page(finished_run.notebooks / "03_c.ipynb", *cells(), packages=["torch", "mlx"])
+
+    folder, _ = finished_run.store()
+
+    told = {each.name: each for each in report.read_summary(folder).notebooks}
+    assert told["03_c"].status == "skipped"
+    assert told["03_c"].reason == reason
 
 
 PRIVATE = v4.new_output("stream", text="in /mnt/disk/somebody/data.txt")

@@ -168,7 +168,7 @@ class Session:
     problem: str = ""
     """Why the last attempt to save wrote nothing; empty if it did."""
     without_headline: str = ""
-    """The name in the page's metadata that no cell has made; empty if all are there."""
+    """Why the page has no headline although its metadata name one; empty if it has, or if they name none."""
 
     def __post_init__(self) -> None:
         from metallab import results_made
@@ -235,7 +235,7 @@ class Session:
         from metallab import records
 
         headline = self._headline(page)
-        self.written = records.save_page(page.name, results, headline)
+        self.written = records.save_page(page.name, results, headline, self.without_headline)
         self.problem = ""
 
     def _headline(self, page: Page) -> Headline | None:
@@ -253,7 +253,10 @@ class Session:
         except NameError as error:
             self.without_headline = str(error)
             return None
-        return records.Headline(tuple(sentences[:3]), drawn) if sentences else None
+        if not sentences:
+            self.without_headline = "the names in the page's metadata hold no sentence"
+            return None
+        return records.Headline(tuple(sentences[:3]), drawn)
 
     def closing_lines(self) -> list[str]:
         """Return what a page says at its end of its results."""

@@ -20,6 +20,8 @@ from metallab.records.format import (
 )
 from metallab.records.headlines import (
     PICTURE_BYTES,
+    find_left_out,
+    headline_is_replaced,
     headline_is_withheld,
     headline_of,
     read_picture,
@@ -43,7 +45,9 @@ __all__ = [
     "RecordError",
     "by_name",
     "find_foreign_texts",
+    "find_left_out",
     "gather",
+    "headline_is_replaced",
     "headline_is_withheld",
     "headline_of",
     "load",

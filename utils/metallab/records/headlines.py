@@ -19,8 +19,18 @@ from metallab.timing import Answer
 PICTURE_BYTES = 4 * 2**20
 """What a page's picture may have, at most."""
 
-_CLAIM = re.compile(r"(?<![\w.])\d|\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
-"""A number that stands by itself, or a word that compares speeds."""
+_NUMBER = re.compile(r"(?<![\w.])\d")
+"""A number that stands by itself."""
+
+_COMPARES_SPEEDS = re.compile(r"\b(?:fast|slow|quick|speed|times|twice)", re.IGNORECASE)
+"""A word that compares speeds, with a number or without one."""
+
+_IS_ABOUT_TIME = re.compile(
+    rf"{_COMPARES_SPEEDS.pattern}|\b(?:time|sooner|longer|shorter|latency|throughput|per second)"
+    r"|×|/s\b|\d\s?(?:ns|µs|us|ms|s|min|h)\b",
+    re.IGNORECASE,
+)
+"""A word or a unit beside which a number may be a time, a rate or a speed-up."""
 
 
 def put_picture_beside(path: Path, headline: Headline) -> Headline:
@@ -102,27 +112,58 @@ def read_picture(results: Path, headline: Headline) -> bytes:
 def headline_of(records: Sequence[Record]) -> Headline | None:
     """Return the headline that a file's last process saved, with the sentences that its samples support.
 
-    A sentence of the page is kept if, besides what the comparisons of the file give, it has neither a number nor a word
-    about speed. If none is kept, the first comparison's is taken, or else the first measurement in words.
+    A sentence of the page that tells no time, rate or speed-up is kept: its numbers are counts, sizes or errors, which
+    the page has computed and no sample could tell. One that does is kept if the comparisons of the file give all of it.
+    If none is kept, the first comparison's is taken, or else the first measurement in words.
     """
-    last = max(records, key=lambda record: record.moment)
+    last = _find_last(records)
     if last.headline is None:
         return None
-    given = [text for _, texts in _answers_of_last_process(records) for text in texts]
+    left_out = find_left_out(records)
 
-    supported = tuple(
-        sentence for sentence in last.headline.sentences if _is_supported(sentence, given)
-    )
-    if not supported:
-        supported = (_shorten(given[0] if given else records[0].measurement),)
-    return replace(last.headline, sentences=supported)
+    kept = tuple(text for text in last.headline.sentences if text not in left_out)
+    if not kept:
+        given = _list_given(records)
+        kept = (_shorten(given[0] if given else records[0].measurement),)
+    return replace(last.headline, sentences=kept)
+
+
+def find_left_out(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the sentences of a page's own headline that `headline_of` leaves out, since no sample gives them."""
+    last = _find_last(records)
+    if last.headline is None:
+        return ()
+    given = _list_given(records)
+    return tuple(text for text in last.headline.sentences if not _is_supported(text, given))
+
+
+def headline_is_replaced(records: Sequence[Record]) -> bool:
+    """Return True if a page says something of itself, and nothing of it is in the headline that `headline_of` gives."""
+    said = _find_last(records).headline
+    return said is not None and len(find_left_out(records)) == len(said.sentences)
+
+
+def _find_last(records: Sequence[Record]) -> Record:
+    """Return a record of the last process."""
+    return max(records, key=lambda record: record.moment)
+
+
+def _list_given(records: Sequence[Record]) -> list[str]:
+    """Return what the comparisons of the last process give, as a page may have put it in words."""
+    return [text for _, texts in _answers_of_last_process(records) for text in texts]
 
 
 def _is_supported(sentence: str, given: Sequence[str]) -> bool:
-    """Return whether a sentence claims nothing beyond what is given."""
+    """Return whether a sentence tells no time, rate or speed-up beyond what is given."""
+    rest = sentence
     for text in given:
-        sentence = sentence.replace(text, "")
-    return not _CLAIM.search(sentence)
+        rest = rest.replace(text, "")
+
+    if _COMPARES_SPEEDS.search(rest):
+        return False
+    if not _NUMBER.search(rest):
+        return True
+    return not _IS_ABOUT_TIME.search(sentence)
 
 
 def headline_is_withheld(records: Sequence[Record]) -> bool:
@@ -145,7 +186,7 @@ def headline_is_withheld(records: Sequence[Record]) -> bool:
 
 def _answers_of_last_process(records: Sequence[Record]) -> list[tuple[Answer, tuple[str, str]]]:
     """Return the speed-ups of the last process, or why there are none, each as a page may have put it in words."""
-    last = max(records, key=lambda record: record.moment)
+    last = _find_last(records)
     runs = {record.name: record for record in records if record.taken == last.taken}
 
     answers = []

@@ -106,6 +106,9 @@ class Record:
     page_drift: Drift | None = None
     """The same of a fixed piece of work on the CPU around the whole page, by `make bench`. It withholds nothing,
     because the pairs of one round share the drift; the report advises to run the page again."""
+    without_headline: Line = ""
+    """Why its page has no headline although its metadata name one, such as a variable that no cell had made when the
+    results were saved."""
 
     @property
     def moment(self) -> datetime:
@@ -161,12 +164,6 @@ class Record:
             sampling=choose_sampling(self.measurement.cold),
         )
         return Answer(compared.variant, ratio)
-
-    @property
-    def has_lost_its_speed_up(self) -> bool:
-        """True if a speed-up is withheld for a reason that another run may be without, such as a busy machine."""
-        answer = self.answer
-        return bool(answer and answer.withheld and answer.withheld.is_transient)
 
 
 def by_name(records: Iterable[Record]) -> dict[str, list[Record]]:

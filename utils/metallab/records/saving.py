@@ -60,7 +60,10 @@ def save(
 
 
 def save_page(
-    lesson: str, results: Sequence[Measurement | Comparison], headline: Headline | None
+    lesson: str,
+    results: Sequence[Measurement | Comparison],
+    headline: Headline | None,
+    without_headline: str = "",
 ) -> Path:
     """Write the results of a page so far, as `save`, in the folder of the device that the page picked first.
 
@@ -72,6 +75,8 @@ def save_page(
         What it measured; a page that picked no device ran on that of the first.
     headline
         What the page found, if it has found it yet.
+    without_headline
+        Why it has none although its metadata name one.
 
     Returns
     -------
@@ -83,7 +88,8 @@ def save_page(
     ValueError, OSError
         As `save`.
     """
-    records = gather(lesson, *results)
+    why = machine.one_line(without_headline)
+    records = [replace(each, without_headline=why) for each in gather(lesson, *results)]
     first = records[0].measurement
 
     if device.picked:

@@ -278,6 +278,17 @@ def conclusions(records: Iterable[Record]) -> list[Conclusion]:
     return [conclusion for conclusion in every if conclusion is not None]
 
 
+def count_lost_speed_ups(records: Iterable[Record]) -> int:
+    """Return how many speed-ups are withheld for a reason that another run may be without, such as a busy machine."""
+    return _count_lost(conclusions(records))
+
+
+def _count_lost(conclusions: Iterable[Conclusion]) -> int:
+    """Return how many conclusions are withheld for a reason that may pass."""
+    reasons = [each.answer.withheld for each in conclusions]
+    return sum(reason is not None and reason.is_transient for reason in reasons)
+
+
 def _describe_quiet(conditions: Conditions) -> str:
     """Return that no other program was busy, what is known of the machine's speed, and which times vary."""
     total, unwatched = len(conditions.measured), len(conditions.unwatched)
@@ -318,8 +329,7 @@ def _describe_disturbance(conditions: Conditions) -> str:
 
     lost = ""
     if every := conclusions(conditions.measured):
-        withheld = sum(_has_lost_its_speed_up(conclusion) for conclusion in every)
-        lost = f" Speed-ups: {len(every)}, {withheld} of them withheld."
+        lost = f" Speed-ups: {len(every)}, {_count_lost(every)} of them withheld."
 
     disturbed = (
         *conditions.busy,
@@ -335,12 +345,6 @@ def _describe_disturbance(conditions: Conditions) -> str:
         f"Measurements: {len(conditions.measured)}, of them {', '.join(faults)}.{lost} "
         f"{_advise(conditions)} and run again: {'; '.join(commands)}."
     )
-
-
-def _has_lost_its_speed_up(conclusion: Conclusion) -> bool:
-    """Say whether a speed-up is withheld although nothing is known to differ in the outputs."""
-    reason = conclusion.answer.reason
-    return reason is not None and reason is not Reason.OUTPUTS_DIFFER
 
 
 def _advise(conditions: Conditions) -> str:

@@ -31,7 +31,16 @@ from metallab.notebook import (
 )
 from metallab.outcomes import REACHED_THE_END, STATUSES, Status
 from metallab.paths import write_atomically
-from metallab.records import Headline, Record, RecordError, headline_of, load, read_picture
+from metallab.records import (
+    Headline,
+    Record,
+    RecordError,
+    find_left_out,
+    headline_is_replaced,
+    headline_of,
+    load,
+    read_picture,
+)
 from metallab.results import findings, readable
 from metallab.results.findings import Conclusion, Unreadable
 from metallab.results.publish import pages
@@ -71,10 +80,14 @@ class Notebook:
     """Cells that did not run because a tool is missing: ``where``, ``what``, and how to ``fix`` it."""
     judgements: tuple[dict[str, str], ...] = ()
     """What its checks said: ``exercise``, ``outcome`` (`metallab.outcomes.Judged`) and ``sentence``."""
-    headline_is_withheld: bool = False
-    """Of a stored page: whether its headline is that the machine was disturbed, and no speed-up is given."""
+    headline_is_withheld: bool | None = None
+    """Of a stored page: whether its headline is that the machine was disturbed, and no speed-up is given. None of a
+    run, whose records tell it."""
+    headline_is_replaced: bool | None = None
+    """Of a stored page: whether the sentences that it said of itself were replaced when it was stored, as its records
+    did not give them. None of a run, and of a page that was stored when this was not kept."""
     withheld: int = 0
-    """Of a stored page: how many of its speed-ups are withheld for that reason."""
+    """Of a stored page: how many of its speed-ups are withheld because something disturbed the machine."""
 
     @property
     def whole_cells(self) -> int | None:
@@ -89,7 +102,7 @@ class Notebook:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The contents of ``summary.json``."""
+    """The contents of ``summary.json``, of a run or of a stored set (``data/executed/<machine>``)."""
 
     mode: str
     device: str
@@ -97,7 +110,19 @@ class RunSummary:
     simulated: bool = False
     started: datetime | None = None
     seconds: float | None = None
+    """When the run began and how long it took. None of a stored set, whose pages ran on several days: each record says
+    when, and each entry how long. Older sets have those of the run that was stored last, which no report shows."""
     notebooks: tuple[Notebook, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is of a stored set: only the summary of one says what the headlines of its pages are."""
+        return any(each.headline_is_withheld is not None for each in self.notebooks)
+
+    @property
+    def seconds_of_pages(self) -> float:
+        """How long its pages took, each when it ran."""
+        return sum(each.seconds or 0.0 for each in self.notebooks)
 
     @property
     def banners(self) -> list[tuple[str, str]]:
@@ -185,8 +210,8 @@ class Card:
     unmet: list[str] = field(default_factory=list)
     """What the page expects of a comparison and the run did not show."""
     headline: Headline | None = None
-    is_headline_replaced: bool = False
-    """Whether nothing that the page said of itself is borne out by the records that are there."""
+    about_headline: str = ""
+    """Why the headline is not in the page's own words, or why there is none; empty if there is nothing to say."""
     picture: str = ""
     """The headline's picture as a data URI."""
 
@@ -219,7 +244,10 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
     problems += [Unreadable(f"data/results/{each.what}", each.reason) for each in unreadable]
 
     # how its notebooks ended
-    cards = [_card(each, run, measurements.get(each.name, ())) for each in summary.notebooks]
+    cards = [
+        _card(each, run, measurements.get(each.name, ()), is_stored=summary.is_stored)
+        for each in summary.notebooks
+    ]
     _write_pages(cards, run, folder)
     statuses = [notebook.status for notebook in summary.notebooks]
 
@@ -235,7 +263,8 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
         cards=cards,
         unhappy=[card for card in cards if card.notebook.status != "passed"],
         amiss=name_what_is_amiss(statuses, len(problems)),
-        again=again(summary.notebooks),
+        ran=describe_days(usable),
+        again=again(summary),
         problems=problems,
         measurements=measurements,
         lessons=lessons,
@@ -304,20 +333,93 @@ def _tables(records: Sequence[Record]) -> Tables:
     return tables
 
 
-def _is_headline_replaced(records: Sequence[Record], shown: Headline | None) -> bool:
-    """Return whether a page's headline has none of its own sentences, as in a stored run, which keeps few records."""
-    said = max(records, key=lambda record: record.moment).headline
-    if said is None or shown is None:
-        return False
-    return not {*said.sentences} & {*shown.sentences}
+def describe_headline(notebook: Notebook, records: Sequence[Record], *, is_stored: bool) -> str:
+    """Return why a headline is not in the page's own words, or why there is none; empty if there is nothing to say.
+
+    Parameters
+    ----------
+    notebook
+        The page, and how it ended.
+    records
+        What its file of results holds; nothing if there is no such file, or none that can be read.
+    is_stored
+        Whether it is of a stored set, which keeps one record of each page.
+    """
+    if not records:
+        return _explain_no_results(notebook)
+    if headline_of(records) is None:
+        return _explain_no_headline(records)
+    if is_stored:
+        return _describe_stored_headline(notebook, records)
+    return _describe_headline_of_run(records)
 
 
-def _card(notebook: Notebook, run: Path, records: Sequence[Record]) -> Card:
+def _explain_no_results(notebook: Notebook) -> str:
+    """Return that a page has no headline since it has no results; empty if it did not run to its end."""
+    if notebook.status not in REACHED_THE_END or notebook.executed == 0:
+        return ""
+    return (
+        f"Without a headline: there are no results of this page that can be read "
+        f"(results/{notebook.name}.json). Its last output says whether it saved any."
+    )
+
+
+def _explain_no_headline(records: Sequence[Record]) -> str:
+    """Return why the results of a page have no headline."""
+    last = max(records, key=lambda record: record.moment)
+    if last.without_headline:
+        return f"Without a headline: {last.without_headline}."
+    return (
+        "Without a headline: its results hold none. A page names its headline in its metadata "
+        "(metadata.metallab.headline), and metallab.finish() saves it."
+    )
+
+
+def _describe_headline_of_run(records: Sequence[Record]) -> str:
+    """Return which of a page's own sentences are not in its headline, in a run, which has all of its records."""
+    left_out = len(find_left_out(records))
+    if headline_is_replaced(records):
+        return (
+            "The page says something else of itself: a time, a rate or a speed-up that no comparison in its results "
+            "gives in these words. This is what they give."
+        )
+    if left_out:
+        return (
+            f"Sentences of the page's headline that are left out: {left_out}. They tell a time, a rate or a speed-up "
+            "that no comparison in its results gives in these words."
+        )
+    return ""
+
+
+def _describe_stored_headline(notebook: Notebook, records: Sequence[Record]) -> str:
+    """Return why the headline of a stored page is not in the page's own words, as far as was kept."""
+    if notebook.headline_is_withheld:
+        return "The page's own headline was withheld, because the machine was disturbed; the page says by what."
+    if notebook.headline_is_replaced:
+        return (
+            "The page says something else of itself: a time, a rate or a speed-up that no comparison in its results "
+            "gave in these words when it was stored. This is one of its measurements."
+        )
+
+    shown, said = headline_of(records), records[0].headline
+    if shown is not None and said is not None and shown.sentences != said.sentences:
+        return (
+            "When the page was stored its headline was another one, which was checked with all of its measurements; "
+            "this folder keeps one of them, and only what that one gives is shown."
+        )
+    if notebook.headline_is_replaced is None and headline_is_replaced(records):
+        return (
+            "This is one of its measurements. Whether the page says so of itself was not kept when it was stored; "
+            "the page tells."
+        )
+    return ""
+
+
+def _card(notebook: Notebook, run: Path, records: Sequence[Record], *, is_stored: bool) -> Card:
     """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, what disturbed it."""
     card = Card(notebook, disturbances=findings.list_disturbances(records))
-    if records:
-        card.headline = headline_of(records)
-        card.is_headline_replaced = _is_headline_replaced(records, card.headline)
+    card.headline = headline_of(records) if records else None
+    card.about_headline = describe_headline(notebook, records, is_stored=is_stored)
 
     path = run / (notebook.failed_copy or f"{notebook.name}.ipynb")
     if notebook.status in REACHED_THE_END and path.is_file():
@@ -406,14 +508,28 @@ def name_what_is_amiss(statuses: Sequence[Status], unreadable: int) -> str:
     return listed[:1].upper() + listed[1:]
 
 
-def again(notebooks: Iterable[Notebook]) -> list[str]:
+def again(summary: RunSummary) -> list[str]:
     """Return which pages failed, are incomplete or were skipped, and what to do about it; a sentence each."""
     numbers: dict[str, list[str]] = {}
-    for notebook in notebooks:
+    for notebook in summary.notebooks:
         if notebook.status != "passed":
-            what = f"{notebook.status.capitalize()} ({_advice(notebook)})"
+            what = f"{notebook.status.capitalize()}{_advice(notebook, summary)}"
             numbers.setdefault(what, []).append(notebook.number)
-    return [f"{what}: {', '.join(several)}." for what, several in numbers.items()]
+    sentences = [f"{what}: {', '.join(several)}." for what, several in numbers.items()]
+
+    incomplete = [each for each in summary.notebooks if each.status == "incomplete"]
+    if summary.is_stored and incomplete:
+        sentences.append(_explain_renewing(incomplete[0], summary))
+    return sentences
+
+
+def _explain_renewing(page: Notebook, summary: RunSummary) -> str:
+    """Return how a page of a stored set is renewed, since nothing that is done here changes what was stored."""
+    folder = f"build/{summary.mode}-{summary.device}"
+    return (
+        f"Nothing that is installed here changes a stored page. To renew one, such as {page.number}, bring what it "
+        f"lacked to {summary.label}, and there: make run ONLY={page.number}, then make show RUN={folder}."
+    )
 
 
 class Axis:
@@ -446,12 +562,20 @@ class Axis:
         ]
 
 
-def _advice(notebook: Notebook) -> str:
-    """Return what to do about a page that did not pass, or why it did not."""
+def _advice(notebook: Notebook, summary: RunSummary) -> str:
+    """Return in brackets what to do about a page that did not pass, or why it did not; empty if that is said below."""
     if notebook.status == "failed":
-        return f"fix what is named below, and make run ONLY={notebook.number}"
+        return f" (fix what is named below, and make run ONLY={notebook.number})"
+    if notebook.status == "incomplete" and summary.is_stored:
+        return ""
     fixes = dict.fromkeys(str(gap["fix"]) for gap in notebook.not_run)
-    return "; ".join(fixes) or notebook.reason
+    return f" ({'; '.join(fixes) or notebook.reason})"
+
+
+def describe_days(records: Sequence[Record]) -> str:
+    """Return the days on which records were taken: one, or the first and the last; empty if there are none."""
+    days = sorted({f"{record.moment:%Y-%m-%d}" for record in records})
+    return " to ".join(dict.fromkeys([days[0], days[-1]])) if days else ""
 
 
 def merge_rows(machines: Sequence[machine.Machine]) -> list[tuple[str, str]]:

@@ -22,8 +22,9 @@ def choose_copy(copies: Sequence[ExecutedPage]) -> ExecutedPage | None:
 
 
 def is_linked(page: ExecutedPage) -> bool:
-    """Return True if a copy may be led to: it ran whole, and its headline is not that no speed-up is given."""
-    return not page.entry.not_run and not page.entry.headline_is_withheld
+    """Return True if a copy may be led to: it ran whole, and has a headline, which is not that no speed-up is given."""
+    has_headline = page.record.headline is not None and not page.entry.headline_is_withheld
+    return has_headline and not page.entry.not_run
 
 
 def _list_shortcomings(page: ExecutedPage) -> tuple[bool, int, bool]:

@@ -17,7 +17,7 @@ import nbformat
 from metallab import notebook, paths, records, redact
 from metallab.machine import Machine
 from metallab.records import Record
-from metallab.results import report
+from metallab.results import findings, report
 from metallab.results.publish import caption, executed, pages, plain, stored_text
 from metallab.results.publish.executed import ShowError
 
@@ -93,7 +93,8 @@ def _summarize(entry: report.Notebook, measured: Sequence[Record]) -> report.Not
         entry,
         failed_copy=None,
         headline_is_withheld=records.headline_is_withheld(measured),
-        withheld=sum(each.has_lost_its_speed_up for each in measured),
+        headline_is_replaced=records.headline_is_replaced(measured),
+        withheld=findings.count_lost_speed_ups(measured),
     )
 
 
@@ -194,7 +195,7 @@ def _write_summary(
     why_missing: dict[str, str],
 ) -> None:
     """Write summary.json: the pages that are shown, and why other notebooks are not."""
-    described = records.load(target / "results" / f"{[*shown][-1]}.json")[0].machine
+    described = [records.load(target / "results" / f"{name}.json")[0].machine for name in shown]
 
     entries = []
     for path in sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")):
@@ -206,14 +207,30 @@ def _write_summary(
             entry = report.Notebook(path.stem, title, "skipped", reason=reason)
         entries.append(asdict(entry))
 
-    started = summary.started.isoformat() if summary.started else None
-    content = {**asdict(summary), "started": started, "notebooks": entries}
+    # Its pages ran on several days: each record says when, and each entry how long.
+    content = {**asdict(summary), "started": None, "seconds": None, "notebooks": entries}
     text = json.dumps(content, indent=1, ensure_ascii=False)
     paths.write_atomically(target / "summary.json", text + "\n")
 
 
-def _explain_not_run(original: nbformat.NotebookNode, described: Machine) -> str:
-    """Return why a notebook did not run on a machine, as far as its packages tell."""
+def _explain_not_run(original: nbformat.NotebookNode, described: Sequence[Machine]) -> str:
+    """Return that a notebook did not run on a machine, and which packages that it names were missing there.
+
+    Parameters
+    ----------
+    original
+        The notebook of today.
+    described
+        The machine, as each stored page met it: a package may have come or gone between two of them.
+    """
     needed = original.metadata["metallab"]["needs"]
-    missing = [name for name in needed if described.versions.get(name, "") is None]
-    return f"{' and '.join(missing)} was not installed there" if missing else "it was not run there"
+    missing = [name for name in needed if _was_never_installed(name, described)]
+    if not missing:
+        return "it was not run there"
+    return f"it was not run there, where {' and '.join(missing)} was not installed"
+
+
+def _was_never_installed(package: str, described: Sequence[Machine]) -> bool:
+    """Return whether records tell of a package, and all of them that it is missing."""
+    versions = [each.versions[package] for each in described if package in each.versions]
+    return bool(versions) and not any(versions)
