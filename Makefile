@@ -155,7 +155,8 @@ hub: a-class .venv/extra-classroom $(PROXY) ## serve the student copies to a cla
 	METALLAB_CLASS='$(CLASS)' METALLAB_HUB_ADDRESS='$(ADDRESS)' METALLAB_HUB_PORT='$(PORT)' METALLAB_HUB_TLS='$(TLS)' \
 	METALLAB_MODE='$(MODE)' METALLAB_DEVICE='$(DEVICE)' $(BIN)/python -m jupyterhub -f classroom/jupyterhub_config.py
 
-# The report is made also when a notebook failed (1): it says so. The exit status stays that of the run.
+# The report is made also when a notebook failed (1): it says so. The recipe ends with the status of the run, which make prints
+# (Error 1); make itself ends with 2 then, as for any recipe that fails.
 run: setup ## run every notebook on this machine and make the report
 	$(serially)
 	@status=0; \

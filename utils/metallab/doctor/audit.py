@@ -242,7 +242,7 @@ def _run_session(session: Any, a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def find_missing_packages(folder: Path = paths.NOTEBOOKS) -> tuple[str, ...]:
-    """Return the packages that pages name as what they cannot do without, and that are not installed.
+    """Return the packages that pages or some of their cells import, by their metadata, and that are not installed.
 
     Nothing is missing where the folder has no pages, as outside of a checkout.
     """
