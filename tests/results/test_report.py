@@ -459,6 +459,14 @@ def test_a_stored_set_says_how_a_page_is_renewed_and_not_that_installing_helps(s
     assert "FORCE" not in head
 
 
+def test_a_stored_page_with_a_speed_up_withheld_is_renewed_on_a_machine_at_rest(run):
+    run.summary(entry("01_a", **STORED), entry("02_b", **STORED, withheld=2), label="Some CPU")
+
+    words = text_of(run.page().select_one(".trust.doubted"))
+
+    assert "such as 02, let Some CPU rest, and there: make run ONLY=02" in words
+
+
 def test_the_reasons_of_a_stored_page_are_those_of_its_machine(stored_set):
     why = text_of(stored_set.find(id="why-01_a"))
 
@@ -954,3 +962,11 @@ def test_the_command_ends_with_how_many_pages_are_incomplete(run, capsys):
 
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("2 pages are incomplete, the report says why; a strict run")
+
+
+def test_of_a_stored_set_the_command_does_not_speak_of_a_strict_run(run, capsys):
+    run.summary(entry("01_a", status="incomplete", not_run=[GAP], **STORED))
+
+    assert command(["report", str(run.folder)]) == 0
+
+    assert capsys.readouterr().out.splitlines()[-1] == "1 page is incomplete, the report says why"

@@ -517,18 +517,23 @@ def again(summary: RunSummary) -> list[str]:
             numbers.setdefault(what, []).append(notebook.number)
     sentences = [f"{what}: {', '.join(several)}." for what, several in numbers.items()]
 
-    incomplete = [each for each in summary.notebooks if each.status == "incomplete"]
-    if summary.is_stored and incomplete:
-        sentences.append(_explain_renewing(incomplete[0], summary))
+    to_renew = [each for each in summary.notebooks if each.status == "incomplete" or each.withheld]
+    if summary.is_stored and to_renew:
+        sentences.append(_explain_renewing(to_renew[0], summary))
     return sentences
 
 
 def _explain_renewing(page: Notebook, summary: RunSummary) -> str:
     """Return how a page of a stored set is renewed, since nothing that is done here changes what was stored."""
+    first = f"let {summary.label} rest"
+    if page.status == "incomplete":
+        first = f"bring what it lacked to {summary.label}"
+
     folder = f"build/{summary.mode}-{summary.device}"
     return (
-        f"Nothing that is installed here changes a stored page. To renew one, such as {page.number}, bring what it "
-        f"lacked to {summary.label}, and there: make run ONLY={page.number}, then make show RUN={folder}."
+        "Nothing that is installed or run here changes a stored page. "
+        f"To renew one, such as {page.number}, {first}, and there: make run ONLY={page.number}, "
+        f"then make show RUN={folder}."
     )
 
 
@@ -636,7 +641,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     try:
         run = run.resolve() if run else latest_run(paths.BUILD)
         path, unreadable = make(run, paths.REPORT)
-        notebooks = read_summary(run).notebooks
+        summary = read_summary(run)
     except (ReportError, OSError) as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 2
@@ -644,7 +649,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     print(f"report: {path}")
     for each in unreadable:
         print(f"report: left out: {each.what}: {each.reason}", file=sys.stderr)
-    gaps = [page.not_run for page in notebooks if page.status == "incomplete"]
-    if closing := closing_line(gaps, where="the report says why"):
+    gaps = [page.not_run for page in summary.notebooks if page.status == "incomplete"]
+    closing = closing_line(gaps, where="the report says why", ran_here=not summary.is_stored)
+    if closing:
         print(closing)
     return 2 if unreadable else 0
