@@ -1589,6 +1589,18 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch):
         compiler._find_compiler("", "no path at all")
 
 
+def test_a_compiler_that_cannot_be_started_is_not_blamed_on_the_cache(monkeypatch, tmp_path):
+    """The package ziglang may have been copied without its permission to execute."""
+    copied = tmp_path / "zig"
+    copied.write_text("no x among its permissions")
+    without_permission = compiler.Compiler((str(copied), "c++"), "zig", "copied")
+    monkeypatch.setattr(compiler, "find_compiler", lambda: without_permission)
+    monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
+
+    with pytest.raises(shader.NoCompiler, match=r"zig, cannot be started \(Permission denied\)"):
+        kernel("x[i] = 42;")
+
+
 ANSWER = f"kernel void k(device float* x, {POSITION}) {{ x[i] = 42; }}"
 
 

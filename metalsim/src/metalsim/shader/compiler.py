@@ -72,7 +72,7 @@ V3 = ("avx", "avx2", "fma3", "f16c", "bmi", "bmi2", "lzcnt")
 
 
 class NoCompiler(RuntimeError):
-    """No compiler for shaders; the message says which to install."""
+    """No compiler for shaders, or none that starts; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,15 @@ def _no_compiler(reason: str) -> NoCompiler:
     return NoCompiler(
         f"{reason} Install one: `pip install ziglang` needs no administrator; or clang++ {OLDEST_CLANG} or newer "
         f"(Debian, Ubuntu: clang-{OLDEST_CLANG} libclang-rt-{OLDEST_CLANG}-dev), which also checks kernels for races."
+    )
+
+
+def _cannot_start(program: str, error: OSError) -> NoCompiler:
+    """Return the error for a compiler that was found and that the system does not start."""
+    return NoCompiler(
+        f"The compiler for Metal shaders, {program}, cannot be started ({error.strerror or error}). See that it is "
+        "there, that you may execute it (`ls -l` shows an x), and that it is a program for this processor; or install "
+        "it anew. METALSIM_CXX names the command of another clang."
     )
 
 
@@ -331,17 +340,27 @@ def _run(command: list[str], given: str = "") -> str:
         The compiler and all its arguments.
     given
         What it reads from its standard input.
+
+    Raises
+    ------
+    NoCompiler
+        If the system cannot start it. Without this its OSError would be taken for one of the cache, in which the
+        result is written.
     """
-    # in a folder of ours: a quoted #include must find nothing by chance; a driver's children end with it
-    running = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=INCLUDE,
-        start_new_session=True,
-    )
+    try:
+        # in a folder of ours: a quoted #include must find nothing by chance; a driver's children end with it
+        running = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=INCLUDE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _cannot_start(command[0], error) from error
+
     try:
         output, complaints = running.communicate(given, timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
