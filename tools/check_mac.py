@@ -3,8 +3,10 @@
     python tools/check_mac.py [--torch 2.13.0] [--torch all]
 
 Without ``--torch`` the locked versions are compared, with everything that the project uses. With it a version of
-PyTorch is, and the newest torchvision that goes with it: which operators are native in its own table, and the words of
-what its kernels refuse (`metalsim.refusals.rules` has them by version). The exit code is 1 if something is not as said.
+PyTorch is, and the newest torchvision that goes with it: which operators are native, by its own table and by what
+`metalsim.operators.OTHERWISE` corrects there, and all words that `metalsim.refusals` has of that version. Not compared
+is what stands in no text of a library: which call is refused, by which operator (`expected_on_macs.py` tries that), and
+the lists of dtypes and layouts in `metalsim.operators`. The exit code is 1 if something is not as said.
 
 uv names the files of each locked version, `packaging` chooses as an installer does, LIEF reads the symbols. Nothing
 of the wheels is run.
@@ -39,7 +41,7 @@ from metallab import paths
 from metalsim import operators
 from metalsim.device import TESTED_TORCH
 from metalsim.graph import mpsgraph
-from metalsim.refusals import detours, rules
+from metalsim.refusals import alerts, detours, left_on_cpu, rules
 
 MACOS = (15, 0)
 PYTHONS = ("3.11.0", "3.11.15", "3.12.12")
@@ -267,6 +269,14 @@ def find_unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]
             yield f"no kernel says {words!r}"
 
 
+def find_unknown_names(library: bytes, names: Iterable[str]) -> Iterator[str]:
+    """Yield names of `alerts` that are no string of the library: each is one by itself, whole."""
+    strings = set(library.split(b"\0"))
+    for name in names:
+        if name.encode() not in strings:
+            yield f"no kernel calls itself {name!r}"
+
+
 def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Yield what PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives)."""
     for path in archives:
@@ -407,12 +417,11 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     yield "memory pools are shared ones", private
 
     of_torch, of_torchvision = contents.symbols["torch"], contents.symbols["torchvision"]
-    said = {name: operators.status(f"aten::{name}") for name in operators.table()}
-    yield "PyTorch's operators are as said", list(wrong_operators(of_torch, said))
+    wrong = list(wrong_operators(of_torch, operators.statuses(version)))
+    yield "PyTorch's operators are as said", wrong
     wrong = list(wrong_torchvision_operators(of_torchvision, operators.TORCHVISION))
     yield "torchvision's are", wrong
-    unknown = list(find_unknown_words(contents.strings, sorted(messages_of(version))))
-    yield "kernels have these messages", unknown
+    yield from checks_of_words(contents.strings, version)
 
 
 def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
@@ -429,22 +438,32 @@ def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         contents = contents_of(wheels, folder)
-        yield (
-            f"PyTorch {version}: its operators are as its table says",
-            list(wrong_operators(contents.symbols["torch"], operators.table(folder), folder)),
-        )
-    yield (
-        f"PyTorch {version}: kernels have these messages",
-        list(find_unknown_words(contents.strings, sorted(messages_of(version)))),
-    )
+        said = operators.statuses(version, folder)
+        wrong = list(wrong_operators(contents.symbols["torch"], said, folder))
+    yield f"PyTorch {version}: its operators are as said", wrong
+    for title, contradictions in checks_of_words(contents.strings, version):
+        yield f"PyTorch {version}: {title}", contradictions
+
+
+def checks_of_words(strings: bytes, version: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the title of each check of words in the libraries of a version of PyTorch, and what contradicts it."""
+    unknown = list(find_unknown_words(strings, sorted(messages_of(version))))
+    yield "kernels have these messages", unknown
+    unknown = list(find_unknown_names(strings, sorted(alerts.names_of(version))))
+    yield "kernels that are not deterministic have these names", unknown
 
 
 def messages_of(version: str) -> set[str]:
-    """Return what the simulated GPU says in the words of a version of PyTorch, with fields for `str.format`."""
+    """Return what the simulated GPU says in the words of a version of PyTorch, with fields for `str.format`.
+
+    These are the words of all calls that are refused, of those that are left to the CPU, of tensors that were left
+    there, and of memory.
+    """
     refused = {rule.words for kept in rules.for_version(version).values() for rule in kept}
     memory = (paths.ROOT / "metalsim/src/metalsim/csrc/memory.h").read_text()
     of_memory = re.findall(r'"([^"\n]*(?:MPS|buffer size)[^"\n]*)"', memory)  # dtypes, layouts too
-    return {*refused, *detours.warnings_of(version), *of_memory}
+    of_devices = left_on_cpu.texts_of(version)
+    return {*refused, *detours.warnings_of(version), *of_devices, *of_memory}
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -10,6 +10,7 @@ from packaging.pylock import Package, PackageSdist, PackageWheel
 
 from metalsim import operators
 from metalsim.graph import mpsgraph
+from metalsim.refusals import alerts, left_on_cpu
 
 
 def package(name):
@@ -200,7 +201,8 @@ def wheels(tmp_path, monkeypatch):
                 archive.writestr(path, text)
     monkeypatch.setattr(check_mac, "_resolve", lambda *_: packages)
 
-    words = "\0".join(check_mac.messages_of("2.13.0")).replace('"', "\0").encode()
+    known = [*check_mac.messages_of("2.13.0"), *alerts.names_of("2.13.0")]
+    words = "\0".join(known).replace('"', "\0").encode()
     name = "wrapper_MPS__new_one"
     symbol = f"__ZN2at12_GLOBAL__N_112_GLOBAL__N_1{len(name)}{name}ERK"
     monkeypatch.setattr(check_mac, "read", lambda library: ({symbol}, words))
@@ -208,13 +210,63 @@ def wheels(tmp_path, monkeypatch):
 
 def test_a_version_is_compared_with_its_own_table_and_words(wheels, capsys):
     assert check_mac.main(["--torch", "2.13.0"]) == 0
-    assert capsys.readouterr().out.count("yes PyTorch 2.13.0: ") == 2
+    assert capsys.readouterr().out.count("yes PyTorch 2.13.0: ") == 3
+
+
+MISSING_UP_TO_2_13 = {"aten::new_one": operators.Otherwise("missing", until="2.13")}
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "code"),
+    [
+        pytest.param({}, 0, id="as the table says"),
+        pytest.param(MISSING_UP_TO_2_13, 1, id="corrected"),
+        pytest.param(
+            {"aten::new_one": operators.Otherwise("missing", until="2.12")},
+            0,
+            id="corrected before",
+        ),
+    ],
+)
+def test_a_version_is_compared_with_what_corrects_its_table(wheels, monkeypatch, otherwise, code):
+    monkeypatch.setattr(operators, "OTHERWISE", otherwise)
+    assert check_mac.main(["--torch", "2.13.0"]) == code
+
+
+def test_what_a_table_is_corrected_by_is_of_a_version(monkeypatch, tmp_path):
+    entry = "- func: new_one(Tensor self) -> Tensor\n  dispatch:\n    CPU, MPS: new_one\n"
+    (tmp_path / "native_functions.yaml").write_text(entry)
+    monkeypatch.setattr(operators, "OTHERWISE", MISSING_UP_TO_2_13)
+
+    assert operators.statuses("2.13.1", tmp_path) == {"new_one": "missing"}
+    assert operators.statuses("2.14.0", tmp_path) == {"new_one": "native"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(left_on_cpu.INDEXED, id="a tensor on the CPU"),
+        pytest.param(
+            "Expected batch2.is_mps() to be true, but got false.", id="which tensor that is"
+        ),
+        pytest.param("LSTM with projections is not currently supported with MPS.", id="a refusal"),
+    ],
+)
+def test_messages_of_each_kind_are_looked_up(said):
+    assert [text for text in check_mac.messages_of("2.15.0") if text.startswith(said)]
+
+
+def test_a_name_of_a_kernel_is_a_string_by_itself():
+    library = b"\0kthvalue MPS\0index_reduce_mps_kernel\0"
+    assert list(check_mac.find_unknown_names(library, ["kthvalue MPS", "index_reduce_mps"])) == [
+        "no kernel calls itself 'index_reduce_mps'"
+    ]
 
 
 def test_words_of_another_version_are_not_known(wheels, capsys):
     assert check_mac.main(["--torch", "2.15.0"]) == 1
     printed = capsys.readouterr().out
-    assert "yes PyTorch 2.15.0: its operators are as its table says" in printed
+    assert "yes PyTorch 2.15.0: its operators are as said" in printed
     assert "no kernel says 'unique is not supported on MPS for dtype {dtype}'" in printed
 
 

@@ -86,10 +86,8 @@ WITHOUT_FLOAT8 = ("aten::mm", "aten::addmm", "aten::mul", "aten::abs")
 def status(operator: str) -> Status:
     """Return how an operator (``aten::softshrink``, ``torchvision::nms``) runs on MPS in the installed PyTorch."""
     namespace, _, name = operator.partition("::")
-
-    otherwise = OTHERWISE.get(operator.split(".")[0])
-    if otherwise and versions.is_between(versions.find_installed(), "", otherwise.until):
-        return otherwise.status
+    if (otherwise := _find_otherwise(operator, versions.find_installed())) is not None:
+        return otherwise
 
     if namespace == "torchvision" and name.split(".")[0] in TORCHVISION:
         return "native"
@@ -98,6 +96,30 @@ def status(operator: str) -> Status:
     if namespace != "aten":
         return _status_of_a_custom_operator(operator)
     return table().get(name.removesuffix(".default"), "unknown")
+
+
+def _find_otherwise(operator: str, version: str) -> Status | None:
+    """Return what `OTHERWISE` says of an operator in a version of PyTorch; None if it says nothing."""
+    otherwise = OTHERWISE.get(operator.partition(".")[0])
+    if otherwise is None or not versions.is_between(version, "", otherwise.until):
+        return None
+    return otherwise.status
+
+
+def statuses(version: str, folder: Path | None = None) -> dict[str, Status]:
+    """Return what is said here of every ATen operator in a version of PyTorch: its table, corrected by `OTHERWISE`.
+
+    Parameters
+    ----------
+    version
+        Such as ``2.13.0``.
+    folder
+        The one that has this version's ``native_functions.yaml``: the installed PyTorch's if None.
+    """
+    return {
+        name: _find_otherwise(f"aten::{name}", version) or in_table
+        for name, in_table in table(folder).items()
+    }
 
 
 def has_kernel(operator: str) -> bool:

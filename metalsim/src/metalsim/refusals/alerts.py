@@ -136,3 +136,10 @@ def _find(operator: str, version: str) -> Alert | None:
     if alert is None or not versions.is_between(version, alert.since, ""):
         return None
     return alert
+
+
+def names_of(version: str) -> set[str]:
+    """Return the names by which kernels ask in a version of PyTorch."""
+    return {
+        alert.name for alert in ALERTS.values() if versions.is_between(version, alert.since, "")
+    }

@@ -41,7 +41,15 @@ SORTED = (
 )
 MULTIPLIED = "Expected all tensors to be on the same device. Found: {self}, {other}"
 
-Words = Callable[[Mapping[str, Any]], str]
+
+@dataclass(frozen=True)
+class Words:
+    """What a kernel says of a call."""
+
+    texts: tuple[str, ...]
+    """All that it may say, some with fields for `str.format`."""
+    choose: Callable[[Mapping[str, Any]], str]
+    """A function of the call's arguments, by the names of the schema, that returns what is said of them."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +59,23 @@ class Sentence:
     operators: tuple[str, ...]
     """Without namespace, overload and the underscore of an in-place form."""
     words: Words
-    """A function of the call's arguments, by the names of the schema."""
     since: str = ""
     """The first version of PyTorch, such as ``2.13``; empty: all known ones."""
 
 
-def _say(words: str) -> Words:
-    """Return a function that fills the devices of arguments into a sentence."""
+def _fill(text: str, arguments: Mapping[str, Any]) -> str:
+    """Return a text with the devices of arguments in the fields of their names."""
+    tensors = {name: given for name, given in arguments.items() if hasattr(given, "device")}
+    return text.format(**{name: tensor.device for name, tensor in tensors.items()})
 
-    def fill(arguments: Mapping[str, Any]) -> str:
-        tensors = {name: given for name, given in arguments.items() if hasattr(given, "device")}
-        return words.format(**{name: tensor.device for name, tensor in tensors.items()})
 
-    return fill
+def _say(text: str) -> Words:
+    """Return words that are always this text, with the devices of the call."""
+    return Words((text,), lambda arguments: _fill(text, arguments))
 
 
 def _say_which_is_not(*looked_at: str, schema: Mapping[str, str] | None = None) -> Words:
-    """Return a function that names the first of these arguments that is on the CPU.
+    """Return words that name the first of these arguments that is on the CPU.
 
     `schema` has the names of the schema where the kernel's function has others.
     """
@@ -79,12 +87,12 @@ def _say_which_is_not(*looked_at: str, schema: Mapping[str, str] | None = None) 
                 return IS_MPS.format(name)
         return TWO_DEVICES
 
-    return name_it
+    return Words((*map(IS_MPS.format, looked_at), TWO_DEVICES), name_it)
 
 
 def _index(arguments: Mapping[str, Any]) -> str:
     """Indices of the device refuse a tensor of the CPU; other tensors meet in an iterator."""
-    return _say(INDEXED)(arguments) if arguments["self"].is_cpu else TWO_DEVICES
+    return _fill(INDEXED, arguments) if arguments["self"].is_cpu else TWO_DEVICES
 
 
 def _search(arguments: Mapping[str, Any]) -> str:
@@ -94,9 +102,9 @@ def _search(arguments: Mapping[str, Any]) -> str:
         named["boundaries"] = named["sorted_sequence"]
 
     if getattr(named["self"], "device", named["boundaries"].device) != named["boundaries"].device:
-        return _say(SEARCHED)(named)
+        return _fill(SEARCHED, named)
     if named.get("sorter") is not None:
-        return _say(SORTED)(named)
+        return _fill(SORTED, named)
     return TWO_DEVICES
 
 
@@ -105,21 +113,21 @@ def _multiply(arguments: Mapping[str, Any]) -> str:
     named = dict(arguments)
     if "tensor" in named:
         named["other"] = named["tensor"]
-    return _say(MULTIPLIED)(named)
+    return _fill(MULTIPLIED, named)
 
 
 SENTENCES = (
     Sentence(("masked_fill",), _say(MASK)),
-    Sentence(("index", "_index_put_impl_", "index_put"), _index),
+    Sentence(("index", "_index_put_impl_", "index_put"), Words((INDEXED, TWO_DEVICES), _index)),
     Sentence(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _say(SAMPLED)),
-    Sentence(("searchsorted", "bucketize"), _search),
+    Sentence(("searchsorted", "bucketize"), Words((SEARCHED, SORTED, TWO_DEVICES), _search)),
     Sentence(("mm", "addmm", "bmm"), _say(NO_PLACEHOLDER)),
     Sentence(
         ("baddbmm", "addbmm"),
         _say_which_is_not("input", "batch1", "batch2", schema={"input": "self"}),
     ),
     Sentence(("addmv",), _say_which_is_not("mat", "vec")),
-    Sentence(("dot", "vdot"), _multiply),
+    Sentence(("dot", "vdot"), Words((MULTIPLIED,), _multiply)),
     Sentence(("gather", "scatter", "scatter_add", "scatter_reduce"), _say(NO_BUFFER), "2.13"),
     Sentence(("index_select",), _say(NO_BUFFER), "2.14"),
     Sentence(
@@ -163,5 +171,15 @@ def words(operator: str, arguments: Mapping[str, Any], version: str | None = Non
         if not versions.is_between(version or versions.find_installed(), sentence.since, ""):
             continue
         if any(name in sentence.operators for name in names):
-            return sentence.words(arguments)
+            return sentence.words.choose(arguments)
     return TWO_DEVICES
+
+
+def texts_of(version: str) -> set[str]:
+    """Return all that kernels say in a version of PyTorch, some with fields for `str.format`."""
+    said = [
+        sentence.words.texts
+        for sentence in SENTENCES
+        if versions.is_between(version, sentence.since, "")
+    ]
+    return {TWO_DEVICES, *(text for texts in said for text in texts)}
