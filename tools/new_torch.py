@@ -3,7 +3,8 @@
     python tools/new_torch.py 2.16.0 --torchvision 0.30.0 [--dry-run]
 
 Changed are the pins, the commands that install them, the list of tested releases, the sentence that names the one that
-is followed, and the tables of releases, which get a row. What was found with the old release stays: it was found with
+is followed, the tables of releases, which get a row, and the commands that show how this tool is called, which name the
+release to come. What was found with the old release stays: it was found with
 that one. Such lines are printed, with their places, and then what is to be run. The exit code is 2 if a file is not as
 expected or the version is not newer; nothing was changed then.
 """
@@ -32,9 +33,12 @@ NEXT = """\
 1. make lock, then .venv/bin/python tools/versions.py: the locks, and the table of versions.
 2. make check-mac: operators, messages and pools in a Mac's wheels. What it names is changed in
    metalsim/src/metalsim/operators.py and metalsim/src/metalsim/refusals.
-3. make test NIGHTLY=1, and make test SUITE=torch TORCH=all for the older ones; linux.yml adds make test SUITE=cpu.
-4. Write in both tables of releases which Pythons have wheels and which were tested.
-5. Go through the lines above, and write what is new into CHANGELOG.md."""
+3. What no tool compares: the functions that are one operator on MPS (utils/metallab/pytorch/coverage/recorder.py),
+   and in operators.py what falls back, CONTIGUOUS and WITHOUT_FLOAT8. CONTRIBUTING.md says where to look.
+4. make test NIGHTLY=1, and make test SUITE=torch TORCH=all for the older ones; linux.yml adds make test SUITE=cpu.
+5. make setup COREAI=1, and make test ONLY=42: whether coreai-torch converts with this PyTorch.
+6. Write in both tables of releases which Pythons have wheels and which were tested.
+7. Go through the lines above, and write what is new into CHANGELOG.md."""
 
 
 class NotDone(Exception):
@@ -61,6 +65,8 @@ class Change(NamedTuple):
     """In words."""
     apply: Callable[[str, Release, Release], str]
     """Takes the text, the old release and the new one. The text as it is stands for a place that was not found."""
+    may_stay: bool = False
+    """Whether the text may be right as it is, as it is for the examples after a release such as 2.15.1."""
 
 
 def _replace_pins(text: str, old: Release, new: Release) -> str:
@@ -95,6 +101,23 @@ def _follow(text: str, old: Release, new: Release) -> str:
     return text.replace(f"It follows PyTorch {old.torch} ", f"It follows PyTorch {new.torch} ")
 
 
+_EXAMPLE = re.compile(r"(new_torch\.py )\d+\.\d+\.\d+( --torchvision )\d+\.\d+\.\d+")
+
+
+def find_next(release: Release) -> Release:
+    """Return the release that is expected after one: the second number of both packages is one more."""
+    return Release(*(f"{Version(each).major}.{Version(each).minor + 1}.0" for each in release))
+
+
+def _replace_examples(text: str, old: Release, new: Release) -> str:
+    """Have the commands that show this tool name the release after the new one, so that they go on to work."""
+    example = find_next(new)
+    replaced, count = _EXAMPLE.subn(rf"\g<1>{example.torch}\g<2>{example.torchvision}", text)
+    if not count:
+        raise NotDone("no command shows how new_torch.py is called: one is expected")
+    return replaced
+
+
 GUIDE, README = "docs/test_mps_on_linux.md", "metalsim/README.md"
 CHANGES = (
     Change("pyproject.toml", "the pins, and which PyTorch torchvision belongs to", _replace_pins_and_reason),
@@ -107,6 +130,10 @@ CHANGES = (
     Change(README, "the command that installs it", _replace_pins),
     Change(README, "a row in the table of releases", _append_row),
     Change("tests/project/commands.toml", "the command that installs it", _replace_pins),
+    *(
+        Change(file, "the commands that show this tool, with the release to come", _replace_examples, may_stay=True)
+        for file in ("CONTRIBUTING.md", "tests/project/commands.toml", "tools/new_torch.py")
+    ),
 )  # fmt: skip
 
 NOT_LOOKED_AT = (
@@ -155,8 +182,11 @@ def plan(texts: Mapping[str, str], old: Release, new: Release) -> dict[str, str]
 
     changed = dict(texts)
     for change in CHANGES:
-        written = change.apply(changed[change.file], old, new)
-        if written == changed[change.file]:
+        try:
+            written = change.apply(changed[change.file], old, new)
+        except NotDone as error:
+            raise NotDone(f"{change.file}: {error}") from None
+        if written == changed[change.file] and not change.may_stay:
             raise NotDone(f"{change.file}: {change.what}: not found; look for {old.torch} there")
         changed[change.file] = written
     return changed
@@ -229,10 +259,8 @@ def parse(given: Sequence[str] | None) -> tuple[Release, bool]:
         epilog=f"Afterwards:\n{NEXT}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("torch", help=f"the version, such as 2.16.0; {TORCH} is followed now")
-    parser.add_argument(
-        "--torchvision", required=True, help="the version that belongs to it, such as 0.30.0"
-    )
+    parser.add_argument("torch", help=f"the version, with three numbers; {TORCH} is followed now")
+    parser.add_argument("--torchvision", required=True, help="the version that belongs to it")
     parser.add_argument(
         "--dry-run", action="store_true", help="print all of it, and change nothing"
     )
@@ -240,7 +268,7 @@ def parse(given: Sequence[str] | None) -> tuple[Release, bool]:
 
     for version in (wish.torch, wish.torchvision):
         if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-            parser.error(f"{version} is no version with three numbers, such as 2.16.0")
+            parser.error(f"{version} is no version with three numbers, such as {TORCH}")
     return Release(wish.torch, wish.torchvision), not wish.dry_run
 
 

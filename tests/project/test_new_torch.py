@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,44 @@ def test_a_row_is_added_and_none_renamed(changed, file):
 
     place = lines.index(rows[0])
     assert lines[place + 1].startswith(f"| {NEW.torch} | {new_torch.TO_FILL_IN} ")
+
+
+EXAMPLES = ("CONTRIBUTING.md", "tests/project/commands.toml", "tools/new_torch.py")
+"""The files with commands that show this tool."""
+
+
+def find_examples(root, file) -> set[new_torch.Release]:
+    """Return the releases that the commands of a file name."""
+    text = (root / file).read_text(encoding="utf-8")
+    found = re.findall(r"new_torch\.py (\d\S+) --torchvision (\d[\d.]+)", text)
+    return {new_torch.Release(*each) for each in found}
+
+
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_commands_that_show_this_tool_name_a_newer_release(file):
+    assert find_examples(paths.ROOT, file) == {new_torch.find_next(OLD)}
+
+
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_commands_that_show_this_tool_name_the_release_after_the_new_one(changed, file):
+    assert find_examples(changed, file) == {new_torch.Release("99.2.0", "98.3.0")}
+
+
+def test_after_a_release_of_corrections_the_same_one_is_to_come(checkout):
+    corrected = new_torch.Release(f"{OLD.series}.99", f"{OLD.torchvision}9")
+    asked = [corrected.torch, "--torchvision", corrected.torchvision]
+
+    assert new_torch.main(asked, checkout) == 0
+
+    assert find_examples(checkout, EXAMPLES[0]) == {new_torch.find_next(OLD)}
+
+
+def test_a_file_that_does_not_show_this_tool_any_more_is_named(checkout, capsys):
+    (checkout / EXAMPLES[0]).write_text("Nothing.\n")
+
+    assert new_torch.main(ASKED, checkout) == 2
+
+    assert f"{EXAMPLES[0]}: no command shows" in capsys.readouterr().err
 
 
 def test_a_pin_s_reason_is_named(checkout, capsys):
