@@ -111,6 +111,7 @@ def find_next(release: Release) -> Release:
 
 def _replace_examples(text: str, old: Release, new: Release) -> str:
     """Have the commands that show this tool name the release after the new one, so that they go on to work."""
+    del old  # whichever they named before
     example = find_next(new)
     replaced, count = _EXAMPLE.subn(rf"\g<1>{example.torch}\g<2>{example.torchvision}", text)
     if not count:
