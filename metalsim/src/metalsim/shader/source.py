@@ -69,7 +69,7 @@ _NOT_SIMULATED = (
 )
 
 MISSING_FUNCTIONS = {
-    "reflect", "refract", "faceforward", "determinant", "transpose", "insert_bits", "madsat", "median3",
+    "faceforward", "determinant", "transpose", "insert_bits", "madsat", "median3",
     "atomic_max_explicit", "atomic_min_explicit", "simd_is_helper_thread", "quad_active_threads_mask", "quad_all",
     "quad_any", "quad_ballot", "quad_broadcast_first", "quad_is_first", "quad_is_helper_thread",
     "quad_prefix_exclusive_product", "quad_prefix_exclusive_sum", "quad_prefix_inclusive_product",

@@ -47,20 +47,68 @@ METALSIM_MATH2(step, b < a ? 0.0f : 1.0f)
 METALSIM_MATH3(fma, __builtin_fmaf(a, b, c))
 METALSIM_MATH3(mix, a + (b - a) * c)
 
-inline float smoothstep(float low, float high, float x) {
-  float t = saturate((x - low) / (high - low));
-  return t * t * (3.0f - 2.0f * t);
-}
+inline float metalsim_hermite(float t) { return t * t * (3.0f - 2.0f * t); }
+METALSIM_MATH3(smoothstep, metalsim_hermite(saturate((c - a) / (b - a))))
+
+// The next number of each type: that of half is a whole step of half away, so it is no rounded float.
 inline float nextafter(float a, float b) { return __builtin_nextafterf(a, b); }
+inline half nextafter(half a, half b) {
+  if (a != a || b != b) return a + b;
+  if (a == b) return b;
+  if (a == half(0)) return as_type<half>(b > half(0) ? ushort(1) : ushort(0x8001));
+  const ushort bits = as_type<ushort>(a);
+  const bool grows = (a < b) == (a > half(0));  // away from zero
+  return as_type<half>(ushort(grows ? bits + 1 : bits - 1));
+}
+METALSIM_MAP(nextafter)
 inline int ilogb(float a) { return __builtin_ilogbf(a); }
+METALSIM_MAP(ilogb)
 inline float ldexp(float a, int e) { return __builtin_ldexpf(a, e); }
 inline half ldexp(half a, int e) { return half(__builtin_ldexpf(a, e)); }
+
+// Functions that write a second result.
 inline float frexp(float a, int& e) { return __builtin_frexpf(a, &e); }
 inline half frexp(half a, int& e) { return half(__builtin_frexpf(a, &e)); }
 inline float modf(float a, float& whole) { return __builtin_modff(a, &whole); }
+inline half modf(half a, half& whole) {
+  float wide;
+  const half fraction = half(modf(float(a), wide));
+  whole = half(wide);
+  return fraction;
+}
 inline float sincos(float a, float& cosine) {
   cosine = __builtin_cosf(a);
   return __builtin_sinf(a);
+}
+inline half sincos(half a, half& cosine) {
+  cosine = half(__builtin_cosf(a));
+  return half(__builtin_sinf(a));
+}
+
+// For vectors METALSIM_MAP does not fit these: they take vectors of two types, or write one.
+template <class T, int N>
+inline vec<T, N> ldexp(vec<T, N> a, vec<int, N> e) {
+  for (int i = 0; i < N; i++) a.at(i) = ldexp(a.at(i), e.at(i));
+  return a;
+}
+template <class T, int N>
+inline vec<T, N> ldexp(vec<T, N> a, int e) {
+  return ldexp(a, vec<int, N>(e));
+}
+template <class T, int N>
+inline vec<T, N> frexp(vec<T, N> a, vec<int, N>& e) {
+  for (int i = 0; i < N; i++) a.at(i) = frexp(a.at(i), e.at(i));
+  return a;
+}
+template <class T, int N>
+inline vec<T, N> modf(vec<T, N> a, vec<T, N>& whole) {
+  for (int i = 0; i < N; i++) a.at(i) = modf(a.at(i), whole.at(i));
+  return a;
+}
+template <class T, int N>
+inline vec<T, N> sincos(vec<T, N> a, vec<T, N>& cosine) {
+  for (int i = 0; i < N; i++) a.at(i) = sincos(a.at(i), cosine.at(i));
+  return a;
 }
 
 METALSIM_MATH1(abs, __builtin_fabsf(a))
@@ -102,5 +150,17 @@ inline vec<T, N> normalize(vec<T, N> a) {
 template <class T>
 inline vec<T, 3> cross(vec<T, 3> a, vec<T, 3> b) {
   return a.yzx * b.zxy - a.zxy * b.yzx;
+}
+// A ray `i` at a surface with the normal `n`; `eta` is the ratio of the two indices of refraction.
+template <class T, int N>
+inline vec<T, N> reflect(vec<T, N> i, vec<T, N> n) {
+  return i - n * T(T(2) * dot(n, i));
+}
+template <class T, int N>
+inline vec<T, N> refract(vec<T, N> i, vec<T, N> n, make_scalar_t<vec<T, N>> eta) {
+  const T along = dot(n, i);
+  const T k = T(T(1) - eta * eta * (T(1) - along * along));
+  if (k < T(0)) return vec<T, N>(T(0));  // nothing passes: total reflection
+  return i * eta - n * T(eta * along + sqrt(k));
 }
 }  // namespace metal

@@ -16,14 +16,16 @@ METALSIM_TEST(isfinite, magnitude < 0x7f800000u)
 METALSIM_TEST(isnormal, magnitude < 0x7f800000u && magnitude >= 0x00800000u)
 METALSIM_TEST(signbit, bits >> 31)
 #undef METALSIM_TEST
-template <class T>
+template <class T, enable_if_t<is_floating_point_v<T>, int> = 0>
 inline bool isunordered(T a, T b) {
   return isnan(a) || isnan(b);
 }
-template <class T>
+METALSIM_MAP(isunordered)
+template <class T, enable_if_t<is_floating_point_v<T>, int> = 0>
 inline bool isordered(T a, T b) {
   return !isunordered(a, b);
 }
+METALSIM_MAP(isordered)
 
 inline bool all(bool a) { return a; }
 inline bool any(bool a) { return a; }
