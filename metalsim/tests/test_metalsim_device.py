@@ -44,6 +44,7 @@ import torch.nn.functional as F  # noqa: E402
 import training  # noqa: E402
 from releases import since  # noqa: E402
 from torch import nn  # noqa: E402
+from without_kernel import WITHOUT_KERNEL  # noqa: E402
 
 from metalsim import building, device, preload  # noqa: E402
 
@@ -1475,18 +1476,10 @@ def test_an_inverse_is_laid_out_before_a_kernel_is_called():
     assert not torch.linalg.inv(TRIANGLE.to("mps")).is_contiguous()
 
 
-WITHOUT_A_KERNEL = {
-    "aten::rrelu_with_noise": lambda x: nn.RReLU()(x),
-    "aten::linalg_eig": torch.linalg.eig,
-    "aten::mode": lambda x: x.mode(),
-    "aten::special_ndtri.out": torch.special.ndtri,
-}
-
-
-@plain.cases({operator: operator for operator in WITHOUT_A_KERNEL})
+@plain.cases({operator: operator for operator in WITHOUT_KERNEL})
 def test_an_operator_without_a_metal_kernel_raises_as_on_a_mac(operator):
-    compute = WITHOUT_A_KERNEL[operator]
-    error, text = raised(lambda: compute(torch.ones(3, 3, device="mps")))
+    call = WITHOUT_KERNEL[operator]
+    error, text = raised(lambda: call.model(call.input.to("mps")))
     assert error is NotImplementedError
     assert text == MISSING.format(operator, torch.version.git_version)
 

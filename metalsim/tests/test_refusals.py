@@ -14,7 +14,7 @@ from releases import is_followed
 
 from metalsim import operators, refusals
 from metalsim.device import TESTED_TORCH, TORCH
-from metalsim.refusals import detours, left_on_cpu, rules, versions
+from metalsim.refusals import alerts, detours, left_on_cpu, rules, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = TORCH
@@ -38,17 +38,23 @@ def operators_with_a_kernel() -> set[str]:
 
 
 VERSION = versions.find_installed()
-WITH_RULES = {
-    *rules.for_version(VERSION),
-    *detours.for_version(VERSION),
-    *operators.WITHOUT_CPU_KERNEL,
+OF_A_KERNEL = {
+    "refusals/rules.py": rules.for_version(VERSION),
+    "refusals/detours.py": detours.for_version(VERSION),
+    "ALERTS in refusals/alerts.py": [name for name in alerts.ALERTS if alerts.find(name, VERSION)],
+    "WITHOUT_CPU_KERNEL in operators.py": operators.WITHOUT_CPU_KERNEL,
+    # found with the release that is followed, and of no other
+    "CONTIGUOUS in operators.py": operators.CONTIGUOUS if is_followed() else (),
+    "WITHOUT_FLOAT8 in operators.py": operators.WITHOUT_FLOAT8,
 }
+"""The operators of which a place says what their Metal kernels do."""
 
 
-def test_every_rule_is_of_an_operator_that_has_a_kernel():
-    asked = {name.removeprefix("aten::") for name in WITH_RULES}
+@pytest.mark.parametrize("place", OF_A_KERNEL)
+def test_what_is_said_of_a_kernel_is_of_an_operator_that_has_one(place):
+    asked = {name.removeprefix("aten::") for name in OF_A_KERNEL[place]}
     without = asked - operators_with_a_kernel() - {"convolution_overrideable"}
-    assert not without, "take them out of the rules and of WITHOUT_CPU_KERNEL in operators.py"
+    assert not without, f"take them out of {place}"
 
 
 # ---- no two tables contradict each other ----------------------------------------------------------------------------
@@ -90,11 +96,11 @@ def call_with(overload: str, dtype: torch.dtype, version: str) -> refusals.Refus
 
 
 @pytest.mark.parametrize("version", TESTED_TORCH)
-def test_no_rule_refuses_what_metal_computes_and_the_cpu_does_not(version):
+def test_no_rule_contradicts_what_metal_computes_and_the_cpu_does_not(version):
     assert find_refused_dtypes(version) == []
 
 
-def test_a_rule_against_what_metal_computes_is_found(monkeypatch):
+def test_a_rule_that_contradicts_what_metal_computes_is_found(monkeypatch):
     monkeypatch.setattr(rules, "RULES", {name: [*held] for name, held in rules.RULES.items()})
     rules.by_dtype("trace", rules.is_("bool"), "trace not implemented for {dtype}")
     monkeypatch.setattr(refusals, "_of_version", refusals._of_version.__wrapped__)  # uncached

@@ -15,18 +15,13 @@ import torch
 import torchvision
 from refused import REFUSED
 from torch import nn
+from without_kernel import WITHOUT_KERNEL
 
 from metallab.__main__ import main as command
 from metallab.pytorch import coverage, networks
 from metallab.pytorch.coverage import mps_coverage, report
 from metalsim.operators import status
 
-# Operators that raise NotImplementedError on MPS up to PyTorch 2.15, as users report them; listed by hand.
-MISSING = [
-    "rrelu_with_noise", "mode", "special_ndtri", "special_log_ndtr", "multi_margin_loss",
-    "multilabel_margin_loss_forward", "_adaptive_avg_pool3d", "adaptive_max_pool3d", "fractional_max_pool2d",
-    "fractional_max_pool3d", "linalg_eig",
-]  # fmt: skip
 # Named in the talks, or in the release notes since, as running on MPS.
 NATIVE = [
     "softshrink", "grid_sampler_2d", "triangular_solve", "topk", "histc", "masked_fill_.Scalar", "median",
@@ -42,16 +37,24 @@ def of(covered, operator):
 
 
 KNOWN = [
-    *(pytest.param(name, "missing", id=f"{name} is missing") for name in MISSING),
-    *(pytest.param(name, "native", id=f"{name} is native") for name in NATIVE),
-    pytest.param("embedding_renorm_", "falls back", id="embedding_renorm_ falls back"),
-    pytest.param("linalg_pinv.atol_rtol_tensor", "composite", id="pinv is composite"),
+    *(pytest.param(each, "missing", id=f"{each} is missing") for each in WITHOUT_KERNEL),
+    *(pytest.param(f"aten::{name}", "native", id=f"{name} is native") for name in NATIVE),
+    pytest.param("aten::embedding_renorm_", "falls back", id="embedding_renorm_ falls back"),
+    pytest.param("aten::linalg_pinv.atol_rtol_tensor", "composite", id="pinv is composite"),
 ]
 
 
-@pytest.mark.parametrize(("name", "known"), KNOWN)
-def test_what_is_known_of_an_operator(name, known):
-    assert status(f"aten::{name}") == known
+@pytest.mark.parametrize(("operator", "known"), KNOWN)
+def test_what_is_known_of_an_operator(operator, known):
+    assert status(operator) == known
+
+
+@pytest.mark.parametrize("operator", WITHOUT_KERNEL)
+def test_an_operator_without_a_kernel_is_foretold(operator):
+    covered = mps_coverage(*WITHOUT_KERNEL[operator][:2])
+    (use,) = covered.having("missing")
+    assert not covered.runs
+    assert use.operator.partition(".")[0] == operator.partition(".")[0]
 
 
 def symmetric(*shape: int) -> torch.Tensor:
