@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -120,6 +122,39 @@ def test_lines_to_paste_of_a_page_have_no_comments(path):
 def test_a_comment_behind_a_command_is_found():
     block = "```sh\nmake lab  # all of it\nprintf '# group\\nada\\n'\n```"
     assert documented_commands.commented(block) == ["make lab  # all of it"]
+
+
+# ---------------------------------------------------------------- tests that a command selects
+
+
+def find_words_that_select_nothing(command: str) -> list[str]:
+    """Return the words behind -k, in a command of pytest, that no name of a test in the files of the command holds."""
+    parts = shlex.split(command)
+    if "pytest" not in parts or "-k" not in parts:
+        return []
+
+    files = [ROOT / part for part in parts if part.endswith(".py")]
+    names = [
+        name
+        for file in files
+        for name in re.findall(r"^ *def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    expression = parts[parts.index("-k") + 1]
+    words = set(re.findall(r"\w+", expression)) - {"and", "or", "not"}
+    return sorted(word for word in words if not any(word in name for name in names))
+
+
+def test_each_word_of_a_documented_selection_selects_a_test():
+    selecting = [command for command in KNOWN.commands() if " -k " in command]
+    assert selecting
+
+    empty = {each: find_words_that_select_nothing(each) for each in selecting}
+    assert {each: words for each, words in empty.items() if words} == {}
+
+
+def test_a_word_that_selects_nothing_is_found():
+    command = 'python -m pytest tests/project/test_commands.py -k "selects or nowhere"'
+    assert find_words_that_select_nothing(command) == ["nowhere"]
 
 
 # ---------------------------------------------------------------- the clone

@@ -50,7 +50,7 @@ def test_what_is_known_of_an_operator(operator, known):
 
 
 @pytest.mark.parametrize("operator", WITHOUT_KERNEL)
-def test_an_operator_without_a_kernel_is_foretold(operator):
+def test_an_operator_without_a_metal_kernel_is_foretold(operator):
     covered = mps_coverage(*WITHOUT_KERNEL[operator][:2])
     (use,) = covered.having("missing")
     assert not covered.runs
