@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from metallab import paths
-from metallab.authoring import course, course_tables
+from metallab.authoring import course, course_tables, new_page
 
 PAGES = course.read()
 
@@ -35,14 +35,18 @@ def test_prerequisites_lead_back_to_the_beginning():
     assert [pair for pair in pairs if pair[1] >= pair[0] or pair[1] in merged] == []
 
 
-def test_every_subject_is_still_shown():
-    shown = course.collect_subjects(PAGES)
-    assert [name.split()[0] for name in shown] == [
-        "1",
-        "2",
-        "2b",
-        *map(str, range(3, 27)),
-    ]
+def test_the_subjects_of_the_course_are_named_once():
+    assert len(set(course.SUBJECTS)) == len(course.SUBJECTS)
+
+
+def test_most_pages_take_as_long_as_the_guide_says():
+    """Whoever plans a new page reads it there, and `make page` writes a number between these."""
+    guide = (paths.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    fewest, most = map(int, re.search(r"most pages take (\d+) to (\d+) minutes", guide).groups())
+
+    usual = [page.number for page in PAGES if fewest <= page.minutes <= most]
+    assert len(usual) >= 0.8 * len(PAGES)
+    assert fewest <= new_page.describe()["minutes"] <= most
 
 
 def test_every_page_has_its_part():
@@ -131,8 +135,15 @@ def test_pages_that_fit_are_read(checkout):
         ({"after": ["02"]}, "name a page that is there"),
         ({"exercises": 99}, "a part of the minutes"),
         ({"routes": ["quick"]}, "'quick'"),
+        ({"subjects": {"99 knitting": "setup"}}, "'99 knitting'"),
     ],
-    ids=["after-a-later-page", "after-no-page", "too-many-minutes", "no-such-path"],
+    ids=[
+        "after-a-later-page",
+        "after-no-page",
+        "too-many-minutes",
+        "no-such-path",
+        "no-such-subject",
+    ],
 )
 def test_what_does_not_fit_is_told(checkout, told, fault):
     change(checkout, "01_time_it_right", **told)
@@ -159,6 +170,12 @@ def test_a_page_without_a_description_is_told(checkout):
 def test_a_number_of_no_part_is_told(checkout):
     (checkout / "01_time_it_right.ipynb").rename(checkout / "71_time_it_right.ipynb")
     with pytest.raises(course.CourseError, match="the first that of a part"):
+        course.read(checkout)
+
+
+def test_a_number_that_a_page_once_had_is_told(checkout):
+    (checkout / "10_run_pytorch_on_mps.ipynb").rename(checkout / "19_run_pytorch_on_mps.ipynb")
+    with pytest.raises(course.CourseError, match="is part of 13 and 64"):
         course.read(checkout)
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 
 from metallab import paths, timing
+from metallab.authoring import new_page
 from metalsim.device import TESTED_TORCH
 
 ROOT = paths.ROOT
@@ -183,25 +184,21 @@ def test_every_notebook_has_its_row(name, row):
     assert re.findall(row, text, re.MULTILINE) == PAGES
 
 
-UNWRITTEN = re.compile(r'[:|*"] ?"?to be written')  # an entry, not a sentence with these words
 WHERE_TO_WRITE = (
     "rows of tables come from the notebook: change its metadata.metallab.course, then make course; "
     "paragraphs are written in docs/teaching.md"
 )
+MODULES = sorted((ROOT / "utils" / "metallab" / "exercises").glob("page_*.py"))
+"""What judges the exercises, and has their hints."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(pytest.param(f"notebooks/{page}", id=page.removesuffix(".ipynb")) for page in PAGES),
-        *("README.md", "docs/teaching.md"),
-    ],
-)
-def test_what_make_page_left_to_be_written_is_written(name):
-    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    left = [line for line in lines if UNWRITTEN.search(line)]
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *MODULES, *DOCUMENTS], ids=named)
+def test_what_make_page_left_to_be_written_is_written(path):
+    left = new_page.find_unwritten(path)
 
-    assert not left, "\n".join([f"{name} has something to be written; {WHERE_TO_WRITE}", *left])
+    assert not left, "\n".join(
+        [f"{named(path)} has something to be written; {WHERE_TO_WRITE}", *left]
+    )
 
 
 def test_each_notebook_leads_to_the_next():

@@ -54,6 +54,46 @@ def test_a_new_page_has_all_that_is_made_from_pages(checkout, write, number):
     assert f"| [{number}]({file}) | [Do this]({file}) | 40 |" in readme
 
 
+OF_EVERY_PAGE = {"setup", "own", "own-check", "finish"}
+"""Cells that stay as `make page` writes them."""
+
+
+def is_open(cell):
+    """Whether somebody has to write what stands in a cell of a new page."""
+    is_text_or_result = cell.cell_type == "markdown" or cell.id == "result"
+    return is_text_or_result and cell.id not in OF_EVERY_PAGE
+
+
+def test_each_text_of_a_new_page_says_that_it_is_to_be_written(write):
+    page, _ = write("18")
+
+    cells = nbformat.read(page, 4).cells
+    asked = {cell.id for cell in cells if is_open(cell)}
+    assert {"title", "result", "result-caption", "wrong", "own-1", "own-2", "recap"} <= asked
+    assert asked == {cell.id for cell in cells if new_page.UNWRITTEN in cell.source}
+
+
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [
+        pytest.param("utils/metallab/exercises/page_18.py", 2, id="a hint for each exercise"),
+        pytest.param("README.md", 1, id="the question"),
+        pytest.param("docs/teaching.md", 2, id="the row and the paragraph"),
+    ],
+)
+def test_what_a_new_page_leaves_to_be_written_elsewhere_is_found(checkout, write, file, count):
+    write("18")
+
+    assert len(new_page.find_unwritten(checkout / file)) == count
+
+
+def test_a_sentence_about_what_is_to_be_written_is_no_placeholder(tmp_path):
+    document = tmp_path / "guide.md"
+    document.write_text(f"What is *{new_page.UNWRITTEN}* is red.\n**18.** {new_page.UNWRITTEN}.\n")
+
+    assert new_page.find_unwritten(document) == [f"**18.** {new_page.UNWRITTEN}."]
+
+
 @pytest.mark.parametrize(
     ("number", "following"),
     [
@@ -96,6 +136,13 @@ def test_a_number_of_no_part_is_refused(checkout, capsys):
         new_page.main(["71_do_this"])
     assert "4 Shipping" in capsys.readouterr().err
     assert not (paths.NOTEBOOKS / "71_do_this.ipynb").exists()
+
+
+def test_a_number_that_a_page_once_had_is_refused(checkout, capsys):
+    with pytest.raises(SystemExit):
+        new_page.main(["19_do_this"])
+    assert "is part of 13 and 64" in capsys.readouterr().err
+    assert not (paths.NOTEBOOKS / "19_do_this.ipynb").exists()
 
 
 def test_a_new_page_brings_what_checks_its_exercises(checkout):

@@ -54,7 +54,8 @@ LIMITS = {"cell_timeout": 1800, "timeout": 3600}  # seconds, against a hang
 def wrong_answers(path):
     """A page's, by the id of the cell with the solution."""
     assert path.stem in WRONG_ANSWERS, (
-        f"give it two in tests/support/wrong_answers.txt, each below '== {path.stem} 1'"
+        "write a wrong answer to each exercise, in a cell tagged wrong behind its check; make format moves it "
+        f"to tests/support/wrong_answers.txt, below '== {path.stem} 1' for the first exercise, '... 2' for the second"
     )
     return WRONG_ANSWERS[path.stem]
 
@@ -248,7 +249,7 @@ def find_long_errors(run):
             yield f"{name} does not say in which line: {error.evalue}"
 
 
-def find_rows_not_shown(run):
+def find_subjects_not_shown(run):
     """A page shows the subjects that it says it shows."""
     return scope.not_shown(run.path.stem, run.cells)
 
@@ -325,7 +326,7 @@ def find_simulated_times(run):
 
 FAULTS = (
     find_long_errors,
-    find_rows_not_shown,
+    find_subjects_not_shown,
     find_missing_words,
     find_judged_stubs,
     find_solutions_that_are_not_right,
@@ -739,18 +740,37 @@ def test_has_exercises_each_with_a_solution_and_a_wrong_answer_to_try(path):
     assert set(solutions) == set(wrong_answers(path))
 
 
-MANY = 3
-"""Pages with more exercises than this have those in the teacher's guide that a class stumbles over."""
+TASK = re.compile(r"^(?:\*\*Exercise|\*\*Step|## Puzzle) (\d+)", re.MULTILINE)
+"""What the text of an exercise begins with. Puzzles are counted over their pages."""
+
+
+def find_tasks(path):
+    """The numbers of the tasks that are told before each stub, and behind the stub before it."""
+    tasks, told = [], []
+    for cell in read_page(path).cells:
+        if cell.cell_type == "markdown":
+            told += TASK.findall(cell.source)
+        elif "exercise" in cell.metadata.get("tags", []):
+            tasks.append(told)
+            told = []
+    return tasks
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
+def test_each_exercise_has_its_task_in_the_text_before_it(path):
+    tasks = find_tasks(path)
+
+    numbers = [int(number) for told in tasks for number in told]
+    assert [len(told) for told in tasks] == [1] * len(tasks)
+    assert numbers == list(range(numbers[0], numbers[0] + len(tasks)))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=notebook_id)
 def test_the_teacher_s_guide_says_of_each_exercise_what_goes_wrong(path):
     guide = (paths.ROOT / "docs" / "teaching.md").read_text(encoding="utf-8")
     (paragraph,) = re.findall(rf"^\*\*{path.stem[:2]}\.\*\* (?:.+\n)+", guide, re.MULTILINE)
-    cells = code_cells(path)
-    count = sum("exercise" in cell.metadata.get("tags", []) for cell in cells)
 
-    wanted = [f"*{number}:*" for number in range(1, count + 1)] if count <= MANY else []
+    wanted = [f"*{number}:*" for told in find_tasks(path) for number in told]
     missing = [each for each in wanted if each not in paragraph]
     assert missing == [], f"docs/teaching.md, Lesson by lesson, {path.stem[:2]}: {missing}"
 

@@ -1,4 +1,4 @@
-"""Each row of the scope has a cell, and a cell that did not run is found. `test_notebooks.py` runs the pages."""
+"""Each subject has a cell that shows it, and one that did not run is found. `test_notebooks.py` runs the pages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from nbformat.v4 import new_code_cell, new_output
 from metallab import paths
 
 
-def test_no_row_is_lost():
-    assert [row.split()[0] for row in scope.ROWS] == ["1", "2", "2b", *map(str, range(3, 27))]
-
-
 def code_of(number):
     """The ids of the cells of code of a page."""
     (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
@@ -21,9 +17,14 @@ def code_of(number):
     return {cell.id for cell in cells if cell.cell_type == "code"}
 
 
-@pytest.mark.parametrize("pages", scope.ROWS.values(), ids=[row.split()[0] for row in scope.ROWS])
-def test_every_row_has_a_cell_that_exists(pages):
-    assert any(pages.values())
+@pytest.mark.parametrize(
+    "subject", scope.SHOWN, ids=[subject.split()[0] for subject in scope.SHOWN]
+)
+def test_each_subject_of_the_course_is_shown_by_cells_that_exist(subject):
+    pages = scope.SHOWN[subject]
+    assert any(pages.values()), (
+        f"no page has a cell for {subject}, of SUBJECTS in authoring/course.py"
+    )
 
     asked = {number: set(names.split()) for number, names in pages.items()}
     assert {
@@ -42,23 +43,23 @@ MAC = new_output(
 
 @pytest.fixture
 def shown():
-    """The cells of page 12 that show a row, all of which ran."""
+    """The cells of page 12 that show a subject, all of which ran."""
     return {name: cell("1", name=name) for name in scope.cells_of("12_find_the_wrong_layer")}
 
 
-def test_of_a_page_that_ran_no_row_is_lost(shown):
+def test_of_a_page_that_ran_no_subject_is_lost(shown):
     assert scope.not_shown("12_find_the_wrong_layer", shown) == []
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "instead",
     [None, cell("1", executed=None), cell("%%isolated x --full"), cell("1", MAC)],
     ids=["gone", "not run", "left out in fast mode", "needs a Mac"],
 )
-def test_a_row_that_is_no_longer_shown_is_named(shown, lost):
+def test_a_subject_that_is_no_longer_shown_is_named(shown, instead):
     del shown["find"]
-    cells = shown if lost is None else shown | {"find": lost}
+    cells = shown if instead is None else shown | {"find": instead}
 
-    (row,) = scope.not_shown("12_find_the_wrong_layer", cells)
+    (lost,) = scope.not_shown("12_find_the_wrong_layer", cells)
 
-    assert row.startswith("21 ")
+    assert lost.startswith("21 ")

@@ -1,6 +1,7 @@
-"""What the collection must show, subject by subject, and the cells that show it: no subject may be lost.
+"""The cells that show the subjects of the course: none of these may be lost.
 
-Each page says which subjects it shows (``metadata.metallab.course.subjects``, see `metallab.authoring.course`).
+`metallab.authoring.course.SUBJECTS` lists the subjects, and each page says which of them it shows
+(``metadata.metallab.course.subjects``).
 `tests/project/test_notebooks.py` runs each page once and passes its cells to `not_shown`.
 """
 
@@ -11,7 +12,7 @@ import re
 from metallab import needs
 from metallab.authoring import course
 
-ROWS = course.collect_subjects(course.read())
+SHOWN = course.collect_subjects(course.read())
 """Each subject, with the ids of the cells that show it, by the number of the page."""
 
 ON_A_MAC = {"tool-run"}
@@ -24,9 +25,11 @@ _NEEDS_A_MAC = re.compile(r"not on this machine|(?:needs|only on) a Mac")
 
 
 def cells_of(stem: str) -> dict[str, str]:
-    """The row of each cell of a page that shows one."""
+    """The subject of each cell of a page that shows one."""
     number = stem.split("_")[0]
-    return {name: row for row, pages in ROWS.items() for name in pages.get(number, "").split()}
+    return {
+        name: subject for subject, pages in SHOWN.items() for name in pages.get(number, "").split()
+    }
 
 
 def state(cell) -> str:
@@ -46,14 +49,14 @@ def state(cell) -> str:
 
 
 def not_shown(stem: str, cells: dict) -> list[str]:
-    """The rows that an executed page should show and does not; ``cells`` by their ids."""
+    """The subjects that an executed page should show and does not; ``cells`` by their ids."""
     lost = []
-    for name, row in cells_of(stem).items():
+    for name, subject in cells_of(stem).items():
         good = {"passed", "lacks a tool"}
         if name in ON_A_MAC:
             good.add("needs a Mac")
 
         found = state(cells[name]) if name in cells else "not there"
         if found not in good:
-            lost.append(f"{row}: {name} {found}")
+            lost.append(f"{subject}: {name} {found}")
     return lost

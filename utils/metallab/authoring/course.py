@@ -106,6 +106,49 @@ TALK = Route(
 )
 
 
+SUBJECTS = (
+    "1 the MPS backend: device, copies, views, memory",
+    "2 the talks' operators and the community's",
+    "2b networks that adopted MPS",
+    "3 profiler, log of operators, and a portable trace",
+    "4 the Softshrink network that falls back",
+    "5 a custom operator in four steps",
+    "6 automatic mixed precision",
+    "7 events and allocator",
+    "8 times of whole networks, between machines",
+    "9 TensorFlow's remapper",
+    "10 TensorFlow's mixed precision policy",
+    "11 plain pip install of TensorFlow and plug-in",
+    "12 JAX: grad, higher derivatives, vmap, jit",
+    "13 YOLOv5 live, CPU beside MPS",
+    "14 MPSGraph: build, compile, executable",
+    "15 MPSGraphPackage: store once, load fast",
+    "16 Core ML or ONNX to MPSGraphPackage",
+    "17 GPU and Neural Engine; Core ML and ONNX",
+    "18 int8",
+    "19 complex numbers, FFT up to four dimensions, filters",
+    "20 conv3d, grid sampling, sort, cumulative",
+    "21 the layer that is wrong",
+    "22 MLX beside PyTorch and JAX",
+    "23 a small language model",
+    "24 Core AI: convert, refusals, state, small weights",
+    "25 Metal puzzles, graded without a Mac",
+    "26 a project of one's own",
+)
+"""The subjects that must not get lost when pages are rewritten or merged. Each is shown by a cell of at least one page.
+
+A page names under ``subjects`` those that it shows, with the ids of the cells that show them, and ``make test`` looks
+whether these cells ran. Most pages teach more than that, and a page may show none of them: then ``subjects`` is ``{}``.
+A subject joins this list, at its end, if the course is to show it whatever becomes of the page.
+"""
+
+RETIRED = {"19": "is part of 13 and 64"}
+"""Numbers of pages that there were once, with what became of each. People quote them, so no new page takes one.
+
+A page that is merged into another one leaves its number here.
+"""
+
+
 @dataclass(frozen=True)
 class Page:
     """What a page says of itself."""
@@ -117,7 +160,7 @@ class Page:
     question: str
     """The one question that it answers, as Markdown."""
     minutes: int
-    """In a room, with the exercises and without what is *Deeper*: a plan."""
+    """In a room, with the exercises and without what is *Deeper*: a plan. README and the plans of a day show it."""
     exercises: int
     """Of these, the minutes for the exercises."""
     after: tuple[str, ...]
@@ -125,7 +168,7 @@ class Page:
     without_a_mac: str
     """What of it is real, simulated or stored on a machine without an Apple GPU."""
     subjects: dict[str, str]
-    """What of the course's subjects it shows: ids of cells, with spaces between, by the subject."""
+    """What it shows of the course's `SUBJECTS`, perhaps nothing: ids of cells, with spaces between, by the subject."""
     routes: tuple[str, ...]
     """Names of the `ROUTES` that it is on."""
     talk: int | None
@@ -214,19 +257,34 @@ def _check(pages: Sequence[Page]) -> None:
 
 
 def _check_page(page: Page) -> None:
-    """Raise CourseError where a page's number, paths or minutes cannot be."""
+    """Raise CourseError where a page's number, paths, subjects or minutes cannot be."""
     digits = {part.digit for part in PARTS}
     if len(page.number) != 2 or page.number[0] not in digits:
         raise CourseError(
             f"{page.file}: a number is two digits, the first that of a part: {sorted(digits)}"
+        )
+    if page.number in RETIRED:
+        raise CourseError(
+            f"{page.file}: {describe_retired(page.number)}; give the page another number"
         )
 
     names = {route.name for route in ROUTES}
     if unknown := set(page.routes) - names:
         raise CourseError(f"{page.file} is on {sorted(unknown)}: routes are {sorted(names)}")
 
+    if unknown := page.subjects.keys() - set(SUBJECTS):
+        raise CourseError(
+            f"{page.file} shows {sorted(unknown)}, and SUBJECTS in metallab/authoring/course.py has no such subject: "
+            "take a name from there, or add this one to it"
+        )
+
     if not 0 <= page.exercises <= page.minutes:
         raise CourseError(f"{page.file}: exercises are a part of the minutes")
+
+
+def describe_retired(number: str) -> str:
+    """Return the sentence that says why a number of `RETIRED` cannot be taken."""
+    return f"number {number} was that of a page that {RETIRED[number]}, and readers quote it"
 
 
 def _check_order(page: Page, leading: set[str]) -> None:
@@ -257,16 +315,8 @@ def find_on_route(pages: Sequence[Page], route: Route) -> list[Page]:
 
 
 def collect_subjects(pages: Sequence[Page]) -> dict[str, dict[str, str]]:
-    """Return what shows each subject: ids of cells, with spaces between, by the page's number, by the subject."""
-    shown: dict[str, dict[str, str]] = {}
-    for page in pages:
-        for subject, cells in page.subjects.items():
-            shown.setdefault(subject, {})[page.number] = cells
-    return dict(sorted(shown.items(), key=lambda item: _make_sort_key(item[0])))
-
-
-def _make_sort_key(subject: str) -> tuple[int, str]:
-    """Return what sorts ``2b ...`` between ``2 ...`` and ``3 ...``."""
-    number = subject.split()[0]
-    digits = "".join(filter(str.isdigit, number))
-    return int(digits), number
+    """Return what shows each of the `SUBJECTS`: ids of cells, with spaces between, by the page's number."""
+    return {
+        subject: {page.number: page.subjects[subject] for page in pages if subject in page.subjects}
+        for subject in SUBJECTS
+    }

@@ -6,12 +6,16 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode, read, v4, writes
 
 from metallab import paths
 from metallab.authoring import course, course_tables
+
+UNWRITTEN = "TO BE WRITTEN"
+"""What each text of a new page has that somebody has to write; a test finds it wherever it is left."""
 
 SETUP = """\
 import metallab.device  # before any framework: it prepares the device
@@ -24,6 +28,7 @@ lab = metallab.device.pick()  # the device that this page measures
 device = lab.torch_device  # in a script of yours: torch.device("mps")
 lab.banner()"""
 RESULT = """\
+# TO BE WRITTEN: your result in place of this one, in so few lines
 count = 100_000  # fast: 1000
 numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(device)
 measured = timing.measure(lambda: numbers.sort(), on=lab, name="sort")
@@ -32,7 +37,8 @@ figure, axes = plt.subplots(figsize=(7.5, 3), layout="constrained")
 axes.plot(numbers.sort().values.cpu(), label="sorted")
 axes.set(title="A hundred thousand numbers", xlabel="place", ylabel="number")
 plt.show()"""
-CAPTION = "The numbers, sorted. If you see a line that never falls, the sort is right."
+CAPTION = """\
+TO BE WRITTEN, of your picture: The numbers, sorted. If you see a line that never falls, the sort is right."""
 OWN = """\
 ## On your own
 
@@ -52,7 +58,7 @@ from metallab.exercises.judging import exercise, expect
 
 @exercise(
     "{page}.1",
-    hint="twice as much",
+    hint="TO BE WRITTEN: what helps without giving the answer away",
 )
 def judge_double1(double1: Callable[..., Any]) -> bool:
     """Ask for the double of numbers, 0 and negative ones among them."""
@@ -63,7 +69,7 @@ def judge_double1(double1: Callable[..., Any]) -> bool:
 
 @exercise(
     "{page}.2",
-    hint="twice as much",
+    hint="TO BE WRITTEN: what helps without giving the answer away",
 )
 def judge_double2(double2: Callable[..., Any]) -> bool:
     """Ask for the double of numbers, 0 and negative ones among them."""
@@ -78,15 +84,18 @@ HEADLINE = {"sentences": ["measured"], "picture": "figure"}
 def make_cells(name: str, title: str) -> list[NotebookNode]:
     """Return the cells of the page: result, exercises, recap, end."""
     page = name.partition("_")[0]
-    promise = f"# {title}\n\nWhich question is answered? What does one have at the end?"
-    recap = "## Recap\n\n- What to remember.\n\n**Next**: to be written."
+    promise = (
+        f"# {title}\n\n{UNWRITTEN}, in two sentences: what one can do or knows at the end, and how."
+    )
+    wrong = f"## What goes wrong\n\n{UNWRITTEN}, with a cell behind it that shows it happening."
+    recap = f"## Recap\n\n- {UNWRITTEN}: what to remember.\n\n**Next**: made by make course."
 
     return [
         v4.new_markdown_cell(promise, id="title"),
         v4.new_code_cell(SETUP, id="setup"),
         v4.new_code_cell(RESULT, id="result"),
         v4.new_markdown_cell(CAPTION, id="result-caption", metadata={"tags": ["caption"]}),
-        v4.new_markdown_cell("## What goes wrong\n\nShow it happening.", id="wrong"),
+        v4.new_markdown_cell(wrong, id="wrong"),
         v4.new_markdown_cell(OWN.format(page=page), id="own"),
         v4.new_code_cell(IMPORT, id="own-check"),
         *make_exercise(page, 1),
@@ -97,13 +106,15 @@ def make_cells(name: str, title: str) -> list[NotebookNode]:
 
 
 def make_exercise(page: str, number: int) -> list[NotebookNode]:
-    """Return the cells of an exercise: stub, solution, the line that checks it, and a wrong answer."""
+    """Return the cells of an exercise: task, stub, solution, the line that checks it, and a wrong answer."""
+    task = f"**Exercise {number}.** {UNWRITTEN}: what `double{number}(n)` returns."
     define = f"def double{number}(n):\n    return "
     solution = _make_cell("solution", number, f"# a solution\n{define}2 * n")
     solution.metadata["jupyter"] = {"source_hidden": True}
     check = f'check("{page}.{number}", double{number})'
 
     return [
+        v4.new_markdown_cell(task, id=f"own-{number}"),
         _make_cell("exercise", number, f"{define}..."),
         solution,
         v4.new_code_cell(check, id=f"check-{number}"),
@@ -116,20 +127,25 @@ def _make_cell(tag: str, number: int, code: str) -> NotebookNode:
 
 
 def describe() -> dict[str, Any]:
-    """Return what the page says of itself, to be filled in; see `metallab.authoring.course`."""
+    """Return what the page says of itself, to be filled in; see `metallab.authoring.course`.
+
+    The minutes are those of the median page.
+    """
     return {
-        "question": "Which question does this page answer?",
+        "question": f"{UNWRITTEN}: which question does this page answer?",
         "minutes": 40,
         "exercises": 10,
         "after": ["01"],
-        "without_a_mac": "to be written",
+        "without_a_mac": UNWRITTEN,
+        "subjects": {},
+        "routes": [],
     }
 
 
 def make(name: str) -> list[str]:
     """Write the notebook, what checks its exercises, and what names it; return what is left to do.
 
-    FileExistsError if its number is taken, course.CourseError if it is that of no part.
+    FileExistsError if its number is taken or was, course.CourseError if it is that of no part.
     """
     pages = course.read()
     number, _, words = name.partition("_")
@@ -151,18 +167,30 @@ def make(name: str) -> list[str]:
     course_tables.write()
 
     return [
-        f"write {paths.shorten(file)}, and what it says of itself in metadata.metallab.course; then make course",
+        f"whatever has the words {UNWRITTEN}, and what is only an example of its kind (the result, double1, double2):",
+        f"in {paths.shorten(file)} the page, and what it says of itself in metadata.metallab.course; then make course",
         f"in {paths.shorten(module)} what each exercise asks, and its hint",
-        "the page's paragraph in docs/teaching.md, and a question in docs/quiz.md if the page is on a path there",
+        "in docs/teaching.md the page's paragraph, and in docs/quiz.md a question if the page is on a path there",
         f"make format; commit; make run show test ONLY={number} DEVICE=cpu RUN=build/full-cpu; commit",
     ]
 
 
+def find_unwritten(file: Path) -> list[str]:
+    """Return the lines of a page, a module or a document that `make page` has left to be written.
+
+    A sentence about these words has them in italics, and is none.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if UNWRITTEN in line.replace(f"*{UNWRITTEN}*", "")]
+
+
 def _assert_free(name: str, pages: Sequence[course.Page]) -> None:
-    """Raise FileExistsError if the number of a page is taken, course.CourseError if it is that of no part."""
+    """Raise FileExistsError if the number of a page is taken or was, course.CourseError if it is that of no part."""
     number = name.partition("_")[0]
     if taken := [page for page in pages if page.number == number]:
         raise FileExistsError(f"{name}: notebooks/{taken[0].file} has this number; take another")
+    if number in course.RETIRED:
+        raise FileExistsError(f"{name}: {course.describe_retired(number)}; take another")
     if number[0] not in {part.digit for part in course.PARTS}:
         digits = ", ".join(f"{part.digit} {part.title}" for part in course.PARTS)
         raise course.CourseError(f"{name}: the first digit is that of a part: {digits}")
@@ -172,7 +200,7 @@ def _add_paragraph(before: str, number: str) -> None:
     """Add the page's paragraph to the teacher's guide, behind that of the page before."""
     guide = paths.ROOT / "docs" / "teaching.md"
     paragraph = rf"^\*\*{before}\.\*\* (?:.+\n)+\n"  # of Lesson by lesson
-    asked = f"**{number}.** *Ask:* to be written. *Watch for:* ... *1:* ... *2:* ...\n\n"
+    asked = f"**{number}.** *Ask:* {UNWRITTEN}. *Watch for:* {UNWRITTEN}. *1:* {UNWRITTEN}. *2:* {UNWRITTEN}.\n\n"
     text = guide.read_text(encoding="utf-8")
     paths.write_atomically(guide, re.sub(paragraph, rf"\g<0>{asked}", text, flags=re.MULTILINE))
 
