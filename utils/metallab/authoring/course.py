@@ -316,7 +316,8 @@ def find_on_route(pages: Sequence[Page], route: Route) -> list[Page]:
 
 def collect_subjects(pages: Sequence[Page]) -> dict[str, dict[str, str]]:
     """Return what shows each of the `SUBJECTS`: ids of cells, with spaces between, by the page's number."""
-    return {
-        subject: {page.number: page.subjects[subject] for page in pages if subject in page.subjects}
-        for subject in SUBJECTS
-    }
+    shown: dict[str, dict[str, str]] = {subject: {} for subject in SUBJECTS}
+    for page in pages:
+        for subject, cells in page.subjects.items():
+            shown[subject][page.number] = cells
+    return shown
