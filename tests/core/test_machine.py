@@ -426,6 +426,29 @@ def test_what_is_asked_anew_each_time_is_marked_as_momentary_or_a_setting(comman
     assert unmarked == [], "give each field(metadata=momentary(...)) or field(metadata=SETTING)"
 
 
+KNOWN = (True, 7, 7.5, "AC", "a" * 40, {"OMP_NUM_THREADS": "7"}, (7.0, 7.0, 7.0))
+"""Values, of which each field takes at least one."""
+
+
+def find_known(name):
+    """A value that the field of a description may have."""
+    for value in KNOWN:
+        given = json.loads(example().to_json()) | {name: value}
+        try:
+            return getattr(read(json.dumps(given)), name)
+        except msgspec.ValidationError:
+            continue
+    raise LookupError(f"give KNOWN a value that {name} may have")
+
+
+@pytest.mark.parametrize("name", [each.name for each in dataclasses.fields(Machine)])
+def test_each_field_is_shown_by_a_row(unknown, name):
+    """A report lists the values of a setting, and none that has no row."""
+    known = dataclasses.replace(unknown, **{name: find_known(name)})
+
+    assert known.rows() != unknown.rows(), f"give {name} a line in Machine.rows"
+
+
 @pytest.mark.parametrize("name", machine.find_momentary())
 def test_what_is_momentary_may_be_unknown_and_is_left_out_by_name(name):
     described = dataclasses.replace(machine.describe(), **{name: (1.0, 1.0, 1.0)})
@@ -480,11 +503,16 @@ def test_a_hostile_field_is_refused_by_name(field, value):
 
 
 @pytest.fixture
-def rows_of_unknown():
-    """The table of a machine of which nothing is known but its Python."""
-    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
+def unknown():
+    """A machine of which nothing is known but its Python."""
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
     known = {"python": "3.11", "versions": {"jax": None}, "environment": {}}
-    return dict(Machine(**unknown | known).rows())
+    return Machine(**nothing | known)
+
+
+@pytest.fixture
+def rows_of_unknown(unknown):
+    return dict(unknown.rows())
 
 
 def test_the_table_shows_unknown_as_unknown(rows_of_unknown):

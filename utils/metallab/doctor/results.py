@@ -157,7 +157,7 @@ class Obstacle(StrEnum):
     ON_GPU = "on the GPU"
     """It meets a tensor there that has to be on the CPU: the lengths of sequences that are packed."""
     FLOAT64 = "float64"
-    """It makes that."""
+    """It makes a tensor of that dtype. `TaskSupport.summary` tells of one that the model holds or gets as an input."""
     COMPLEX128 = "complex128"
     ARRAY = "array"
     SECOND_DERIVATIVE = "second derivative"
@@ -166,7 +166,10 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """An operator that does not run on the GPU, makes float64, or meets a tensor on the CPU."""
+    """An operator that does not run on the GPU, makes float64, or meets a tensor on the CPU.
+
+    A weight, a buffer or an input in float64 is no operator: `TaskSupport.summary` names it, with the way out.
+    """
 
     name: str
     obstacle: Obstacle
