@@ -3,8 +3,9 @@
 import re
 
 import pytest
+from doctor_results import report_of
 
-from metallab import paths
+from metallab import device, paths, project
 from metallab.classroom import class_pages
 
 LIGHT, DARK = [
@@ -15,9 +16,18 @@ LEGIBLE = 4.5
 """The contrast that WCAG 2.2 asks of text (criterion 1.4.3)."""
 STYLES = sorted(paths.PALETTE.parent.rglob("*.css"))
 """The book has a theme of its own, with names of its own."""
+TEMPLATES = sorted(paths.PALETTE.parent.rglob("*.j2"))
 ALL_STYLES = "".join(path.read_text(encoding="utf-8") for path in STYLES)
-OF_TEXT = sorted(set(re.findall(r"(?<![-\w])color: var\(--([\w-]+)\)", ALL_STYLES)))
+LOCAL = {"mark", "sign"}
+"""Names that a style sets for itself, from colours of the palette: of a status, and the sign beside its word."""
+OF_TEXT = sorted(
+    set(re.findall(r"(?<![-\w])(?:color|--mark): var\(--([\w-]+)", ALL_STYLES)) - LOCAL
+)
 """The colours that a style gives to text."""
+IN_NOTEBOOKS = sorted(set(re.findall(r"var\(--[\w-]+, (#[0-9a-f]{6})\)", ALL_STYLES)))
+"""The colours that stand for those of the palette in a notebook, which has none."""
+SEEN = 3
+"""The contrast that WCAG 2.2 asks of what is no text (criterion 1.4.11): beside each such sign stands its word."""
 
 
 def luminance(colour: str) -> float:
@@ -51,8 +61,8 @@ def test_light_and_dark_have_the_same_names():
 
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)
 def test_each_colour_that_a_style_uses_is_in_the_palette(path):
-    used = re.findall(r"var\(--([\w-]+)\)", path.read_text(encoding="utf-8"))
-    assert set(used) <= LIGHT.keys()
+    used = re.findall(r"var\(--([\w-]+)", path.read_text(encoding="utf-8"))
+    assert set(used) <= LIGHT.keys() | LOCAL
 
 
 @pytest.mark.parametrize(
@@ -69,5 +79,33 @@ def test_a_colour_of_the_palette_is_written_there_alone(path):
     assert ("--good:" in path.read_text(encoding="utf-8")) == (path == paths.PALETTE)
 
 
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_leaves_colours_to_the_styles(path):
+    assert re.findall(r"#[0-9a-f]{3,8}\b", path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#111111"], ids=["light", "dark"])
+@pytest.mark.parametrize("colour", IN_NOTEBOOKS)
+def test_what_stands_for_the_palette_in_a_notebook_is_seen_in_light_and_dark(colour, ground):
+    assert contrast(colour, ground) >= SEEN
+
+
 def test_the_pages_of_a_class_have_the_palette():
     assert f"--good: {LIGHT['good']}" in class_pages.render_slips({}, "http://hub")
+
+
+def test_the_doctor_s_page_has_the_palette():
+    assert f"--good: {LIGHT['good']}" in report_of()._html(page=True)
+
+
+def test_the_report_of_a_project_has_the_palette(tmp_path):
+    assert (
+        f"--good: {LIGHT['good']}" in project.Project(tmp_path, on=device.cpu()).save().read_text()
+    )
+
+
+def test_in_a_notebook_the_doctor_changes_no_colours_but_its_own():
+    shown = report_of()._repr_html_()
+
+    assert ":root" not in shown
+    assert "body" not in shown

@@ -59,7 +59,7 @@ FAILED = BUILD / "failed"
 REPORT = BUILD / "report"
 CONSTRAINTS = ROOT / "constraints.txt"
 PALETTE = Path(__file__).with_name("palette.css")
-"""The colours of all pages of HTML."""
+"""The colours of the pages of HTML; it says of which."""
 
 
 def read_regular(path: Path, most: int = -1, *, follow: bool = False) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from metallab import paths
 from metallab.doctor import wording
 from metallab.doctor.answer import Answer
 from metallab.doctor.questions import Question, R
@@ -183,7 +184,7 @@ def render(template: str, *, folder: Path = TEMPLATES, **values: Any) -> str:
     template
         The file's name; values are escaped if it is one of HTML.
     folder
-        Where it lies; it may include those of this package.
+        Where it lies; it may include those of this package, and the palette.
     values
         What stands for the names in the template.
 
@@ -200,7 +201,7 @@ def render(template: str, *, folder: Path = TEMPLATES, **values: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES, paths.PALETTE.parent]),
         autoescape=".html" in template,
         trim_blocks=True,
         undefined=jinja2.StrictUndefined,
