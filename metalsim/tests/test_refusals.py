@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +103,7 @@ def test_no_rule_contradicts_what_metal_computes_and_the_cpu_does_not(version):
 
 
 def test_a_rule_that_contradicts_what_metal_computes_is_found(monkeypatch):
+    monkeypatch.setattr(operators, "WITHOUT_CPU_KERNEL", {"aten::trace": ("Bool",)})
     monkeypatch.setattr(rules, "RULES", {name: [*held] for name, held in rules.RULES.items()})
     rules.by_dtype("trace", rules.is_("bool"), "trace not implemented for {dtype}")
     monkeypatch.setattr(refusals, "_of_version", refusals._of_version.__wrapped__)  # uncached
@@ -702,10 +705,47 @@ def test_without_a_folder_the_table_is_that_of_the_installed_pytorch():
 
 # ---- PyTorch's own list ---------------------------------------------------------------------------------------------
 
-
-@pytest.mark.skipif(
+of_the_followed_release = pytest.mark.skipif(
     not is_followed(), reason="differences are explained for the release that is followed"
 )
+PRINT_DIFFERENCES = """
+import json, sys
+sys.path.insert(0, "tools")
+import expected_on_macs
+print(json.dumps([[*key, why] for key, why in expected_on_macs.DIFFERENCES.items()]))
+"""
+
+
+def run_with_the_sources(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the checkout, with the simulated GPU of these sources."""
+    folders = ["metalsim/src", os.environ.get("PYTHONPATH")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=1800
+    )
+
+
+def rows_of_the_readme() -> set[tuple[str, str, str]]:
+    """Return the entries that do not agree, of which side, and why: of the followed release."""
+    readme = (ROOT / "metalsim/README.md").read_text(encoding="utf-8")
+    table = readme.partition("\nThese do not agree (")[2].partition("\nThe same with PyTorch")[0]
+    rows = re.findall(r"^\| `(\S+)` \| (.*?) \| (.*) \|$", table, re.MULTILINE)
+    return {
+        (name, "gradients" if dtypes.endswith("(gradients)") else "forward", why)
+        for name, dtypes, why in rows
+    }
+
+
+@of_the_followed_release
+def test_the_readme_has_the_reason_of_each_difference():
+    done = run_with_the_sources("-c", PRINT_DIFFERENCES)
+    assert done.returncode == 0, done.stderr
+
+    assert {tuple(each) for each in json.loads(done.stdout)} == rows_of_the_readme()
+
+
+@of_the_followed_release
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.nightly)])
 def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
     """`tools/expected_on_macs.py` of all of float32 and a sample of each other entry, in one process.
@@ -715,12 +755,6 @@ def test_the_simulated_device_raises_where_pytorch_s_macs_do(every):
     from torch.testing._internal.common_methods_invocations import op_db
 
     names = sorted({op.name for op in op_db})[::every] if every > 1 else []  # none: all
-    command = [sys.executable, "tools/expected_on_macs.py", "--only", ",".join(names)]
-    folders = ["metalsim/src", os.environ.get("PYTHONPATH")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=1800
-    )
+    done = run_with_the_sources("tools/expected_on_macs.py", "--only", ",".join(names))
 
     assert done.returncode == 0, done.stdout + done.stderr
