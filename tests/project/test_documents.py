@@ -186,7 +186,7 @@ def test_every_notebook_has_its_row(name, row):
 
 WHERE_TO_WRITE = (
     "rows of tables come from the notebook: change its metadata.metallab.course, then make course; "
-    "paragraphs are written in docs/teaching.md"
+    "paragraphs are written in docs/teaching.md, and hints in the page's module of metallab/exercises"
 )
 MODULES = sorted((ROOT / "utils" / "metallab" / "exercises").glob("page_*.py"))
 """What judges the exercises, and has their hints."""

@@ -174,7 +174,7 @@ class Page:
     talk: int | None
     """Its place in the order of the talk; None if the talk does not speak of it."""
     merge: str | None
-    """What it is to be merged into: the number of that page, which need not be there yet."""
+    """What it is to be merged into: the number of that page, which need not be there yet. Its own then is `RETIRED`."""
 
     @property
     def number(self) -> str:
