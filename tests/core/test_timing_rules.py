@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -796,6 +797,17 @@ def test_other_programs_withhold_a_speed_up_above_the_threshold_alone(
 def test_a_drift_withholds_above_the_threshold_alone(quiet, drift, direction, is_withheld) -> None:
     withheld = timing.why_withheld(quiet["a"], drift=direction * drift)
     assert (withheld is not None) == is_withheld
+
+
+@pytest.mark.parametrize(
+    ("drift", "advice"),
+    [
+        pytest.param(0.2, "20% more time .* let the machine rest", id="slower"),
+        pytest.param(-0.2, "20% less time .* run again at once", id="faster"),
+    ],
+)
+def test_rest_is_advised_to_a_machine_that_became_slower_alone(drift, advice) -> None:
+    assert re.search(advice, str(timing.why_withheld(drift=drift)))
 
 
 @pytest.mark.parametrize("case", DOUBTS)

@@ -416,7 +416,8 @@ def test_a_reason_that_stays_is_no_disturbance():
     ("runs", "advice"),
     [
         pytest.param(BUSY_PAIR, "Close other programs and run again", id="busy"),
-        pytest.param([MOVED], "Let the machine rest and run again", id="drifted"),
+        pytest.param([MOVED], "Let the machine rest and run again", id="slower"),
+        pytest.param([dataclasses.replace(MOVED, sentinel_drift=-0.5)], "Run again", id="faster"),
         pytest.param(MOON, "Do what each comparison says and run again", id="another reason"),
         pytest.param(
             [*BUSY_PAIR, MOVED, *MOON],

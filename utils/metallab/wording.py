@@ -34,7 +34,9 @@ PHRASES = {
     "simulated": "its times are not those of the hardware it imitates",
     "fast mode": "too few samples for a conclusion",
     "busy machine": "other programs used {others:.1f} cores meanwhile; close them and run again",
-    "drifted": "a fixed computation took {change} time afterwards than before; let the machine rest and run again",
+    "drifted": "a fixed computation took {change} more time afterwards than before; let the machine rest and run again",
+    "sped up": "a fixed computation took {change} less time afterwards than before, so the machine was slower when it "
+    "began; run again at once",
     "differs in a round": "in round {round} {whose} returned something else than at first, and so it may in others: "
     "look for a function that draws random numbers, or changes its input or itself, for calls that the system aborted, "
     "or for work that nobody waits for: {difference}",
@@ -78,8 +80,8 @@ def describe_busy(cores: float) -> str:
 
 def describe_drift(drift: float) -> str:
     """Return the detail of a machine whose speed moved; ``drift`` is relative, 0.1 for 10 % more time."""
-    direction = "more" if drift > 0 else "less"
-    return PHRASES["drifted"].format(change=f"{abs(drift):.0%} {direction}")
+    phrase = PHRASES["drifted" if drift > 0 else "sped up"]
+    return phrase.format(change=f"{abs(drift):.0%}")
 
 
 def describe_difference(whose: str, number: int, difference: str) -> str:

@@ -343,20 +343,28 @@ def _describe_disturbance(conditions: Conditions) -> str:
         commands = [f"make run ONLY={number}" for number in lessons]
     return (
         f"Measurements: {len(conditions.measured)}, of them {', '.join(faults)}.{lost} "
-        f"{_advise(conditions)} and run again: {'; '.join(commands)}."
+        f"{_advise(conditions)}: {'; '.join(commands)}."
     )
 
 
 def _advise(conditions: Conditions) -> str:
-    """Return what to do about a disturbed machine before all is run again."""
+    """Return what to do about a disturbed machine, and that all is to be run again.
+
+    Rest helps a machine that became slower. One that became faster had been slow when it began, and rest would bring
+    that back.
+    """
+    drifts = [each.sentinel_drift or 0.0 for each in conditions.drifted]
+    drifts += [each.page_drift or 0.0 for each in conditions.page_drifted]
+
     steps = []
     if conditions.busy:
         steps.append("close other programs")
-    if conditions.drifted or conditions.page_drifted:
+    if any(drift > 0 for drift in drifts):
         steps.append("let the machine rest")
     if conditions.disturbed_otherwise:
         steps.append("do what each comparison says")
-    return ", ".join(steps).capitalize()
+    before = f"{', '.join(steps)} and " if steps else ""
+    return f"{before}run again".capitalize()
 
 
 def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[str]:
