@@ -26,7 +26,15 @@ def load(path: Path | str) -> list[Record]:
 
 
 def of(lesson: str, *comparisons: Comparison) -> list[Record]:
-    """Return comparisons of this machine as records of a page, to be set beside those of a file."""
+    """Return comparisons of this machine as records of a page, to be set beside those of a file.
+
+    Parameters
+    ----------
+    lesson
+        The page's name.
+    *comparisons
+        What it has compared.
+    """
     return records.gather(lesson, *comparisons)
 
 
