@@ -256,11 +256,23 @@ def test_messages_of_each_kind_are_looked_up(said):
     assert [text for text in check_mac.messages_of("2.15.0") if text.startswith(said)]
 
 
-def test_a_name_of_a_kernel_is_a_string_by_itself():
-    library = b"\0kthvalue MPS\0index_reduce_mps_kernel\0"
-    assert list(check_mac.find_unknown_names(library, ["kthvalue MPS", "index_reduce_mps"])) == [
-        "no kernel calls itself 'index_reduce_mps'"
-    ]
+NAMES = b"\0kthvalue MPS\0index_reduce_mps_kernel\0upsample_{}_backward\0trilinear\0"
+"""Strings of a library: a name, one in which a name is a part, and two of which the library makes a name."""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        pytest.param("kthvalue MPS", True, id="whole"),
+        pytest.param("upsample_trilinear_backward", True, id="made of two"),
+        pytest.param("index_reduce_mps", False, id="a part"),
+        pytest.param("upsample_bilinear_backward", False, id="half of it"),
+        pytest.param("upsample__backward", False, id="nothing filled in"),
+    ],
+)
+def test_a_name_of_a_kernel_is_found_whole_or_made_of_two_strings(name, is_known):
+    unknown = list(check_mac.find_unknown_names(NAMES, [name]))
+    assert unknown == ([] if is_known else [f"no kernel calls itself {name!r}"])
 
 
 def test_words_of_another_version_are_not_known(wheels, capsys):
