@@ -241,8 +241,7 @@ def wrong_operators(
         else:
             expected.add(f"wrapper_MPS_{each.func.name.overload_name}_{cpp.name(each.func)}")
 
-    for name in sorted(there ^ expected):
-        yield f"{name} is native here or there only"
+    yield from tell_differences(there, expected)
 
 
 def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) -> Iterator[str]:
@@ -252,9 +251,17 @@ def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) ->
         re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name))
         for name in launched
     }
-    yield from (
-        f"torchvision::{name} is native here or there only" for name in sorted(there ^ {*table})
+    yield from tell_differences(
+        {f"torchvision::{name}" for name in there}, {f"torchvision::{name}" for name in table}
     )
+
+
+def tell_differences(in_the_library: set[str], native_here: set[str]) -> Iterator[str]:
+    """Yield a line for each kernel that only one side has, and which side that is."""
+    for name in sorted(in_the_library - native_here):
+        yield f"{name} is in the library, and not native here"
+    for name in sorted(native_here - in_the_library):
+        yield f"{name} is native here, and not in the library"
 
 
 def find_unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:

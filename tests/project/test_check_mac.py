@@ -92,6 +92,14 @@ def test_an_operator_without_its_kernel_or_the_reverse_is_found(known, count):
     assert len(list(check_mac.wrong_operators(MANGLED, known))) == count
 
 
+def test_it_is_said_which_side_lacks_a_kernel():
+    known = {"abs": "native", "relu": "missing"}
+    assert list(check_mac.wrong_operators(MANGLED, known)) == [
+        "wrapper_MPS__relu is in the library, and not native here",
+        "wrapper_MPS__abs is native here, and not in the library",
+    ]
+
+
 LAUNCH = ["__ZN6vision3ops12_GLOBAL__N_110nms_encodeEP"]
 """The symbol of what launches torchvision's kernel of nms."""
 
