@@ -38,7 +38,9 @@ NEXT = """\
 4. make test NIGHTLY=1, and make test SUITE=torch TORCH=all for the older ones; linux.yml adds make test SUITE=cpu.
 5. make setup COREAI=1, and make test ONLY=42: whether coreai-torch converts with this PyTorch.
 6. Write in both tables of releases which Pythons have wheels and which were tested.
-7. Go through the lines above, and write what is new into CHANGELOG.md."""
+7. metalsim/README.md says how many entries of PyTorch's list agree: count again with
+   tools/benchmarks/simulated_operators.py --samples 100000, and with tools/expected_on_macs.py.
+8. Go through the lines above, and write what is new into CHANGELOG.md."""
 
 
 class NotDone(Exception):

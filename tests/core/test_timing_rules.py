@@ -802,8 +802,8 @@ def test_a_drift_withholds_above_the_threshold_alone(quiet, drift, direction, is
 @pytest.mark.parametrize(
     ("drift", "advice"),
     [
-        pytest.param(0.2, "20% more time .* let the machine rest", id="slower"),
-        pytest.param(-0.2, "20% less time .* run again at once", id="faster"),
+        pytest.param(2 * timing.DRIFT, "more time .* let the machine rest", id="slower"),
+        pytest.param(-2 * timing.DRIFT, "less time .* run again at once", id="faster"),
     ],
 )
 def test_rest_is_advised_to_a_machine_that_became_slower_alone(drift, advice) -> None:
@@ -848,7 +848,7 @@ def test_a_machine_that_drifted_gets_no_speed_up(factor) -> None:
 
 
 def test_a_small_drift_withholds_nothing() -> None:
-    inside, watch = compare_while_drifting(1.05)
+    inside, watch = compare_while_drifting(1 + timing.DRIFT / 2)
     assert set(inside.ratios) == {"b"}
     assert inside.withheld == {}
     assert inside.drift == watch.drift
@@ -1080,9 +1080,9 @@ def watch_machine(factor: float) -> timing.Sentinel:
 @pytest.mark.parametrize(
     ("factor", "has_drifted"),
     [
-        pytest.param(1.2, True, id="slower"),
-        pytest.param(0.8, True, id="faster"),
-        pytest.param(1.05, False, id="hardly slower"),
+        pytest.param(1 + 2 * timing.DRIFT, True, id="slower"),
+        pytest.param(1 - 2 * timing.DRIFT, True, id="faster"),
+        pytest.param(1 + timing.DRIFT / 2, False, id="hardly slower"),
     ],
 )
 def test_a_sentinel_reports_a_machine_that_is_not_as_before(factor, has_drifted) -> None:

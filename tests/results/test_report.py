@@ -355,9 +355,7 @@ def test_a_headline_of_the_page_s_own_has_no_excuse(run, stored):
 @pytest.mark.parametrize(
     ("sentences", "fields", "reason"),
     [
-        pytest.param(
-            ["It is 9 times as fast."], {}, "no comparison in its results gives", id="run"
-        ),
+        pytest.param(["It is 9 times as fast."], {}, "nothing in its results gives", id="run"),
         pytest.param(
             ["It is right.", "It is 9 times as fast."], {}, "left out: 1", id="run, one of two"
         ),
@@ -365,11 +363,17 @@ def test_a_headline_of_the_page_s_own_has_no_excuse(run, stored):
         pytest.param(
             ["It is 9 times as fast."],
             STORED | {"headline_is_replaced": True},
-            "no comparison in its results gave",
+            "nothing in its results gave",
             id="replaced when it was stored",
         ),
         pytest.param(
-            ["It is right."], {"headline_is_withheld": True}, "was withheld", id="withheld"
+            ["It is right."],
+            STORED | {"headline_left_out": 2},
+            "left out when it was stored: 2",
+            id="stored, two of three",
+        ),
+        pytest.param(
+            ["It is right."], {"headline_is_withheld": True}, "is withheld", id="withheld"
         ),
     ],
 )
@@ -388,6 +392,17 @@ def test_a_headline_that_may_be_the_page_s_own_is_called_a_measurement(run):
 
     assert text_of(card.select_one("p.headline")) == given
     assert "was not kept when it was stored" in notes_of(card)
+
+
+def test_a_measurement_that_the_page_names_as_its_headline_is_its_own(run):
+    run.summary(entry("01_a"))
+    made = record("m", samples=(1.0,) * 10)
+    run.records(dataclasses.replace(made, headline=records.Headline((str(made.measurement),))))
+
+    (card,) = run.page().select("#notebooks article")
+
+    assert text_of(card.select_one("p.headline")) == str(made.measurement)
+    assert notes_of(card) == ""
 
 
 def test_a_page_without_its_headline_says_which_name_is_missing(run):

@@ -161,15 +161,17 @@ class Curve:
             lines, xlabel="n", heading=heading, marks=marks, withheld=self.sizes_withheld
         )
 
-    def __str__(self) -> str:
+    @property
+    def finding(self) -> str:
+        """From which size on it wins, as a sentence for a headline: without the sizes for which no time was left."""
         ours, theirs = (self.gpu, self.baseline) if self.gpu else (self.baseline, self.rival)
-        sentence = (
-            f"{self.work}, {self.device(ours)} against {self.device(theirs)}: "
-            f"{self._describe_win().removesuffix('.')}."
-        )
+        sides = f"{self.device(ours)} against {self.device(theirs)}"
+        return f"{self.work}, {sides}: {self._describe_win().removesuffix('.')}."
+
+    def __str__(self) -> str:
         if self.stored:
-            return f"{sentence} Stored, not measured here."
-        return f"{sentence} {self.left_out}" if self.left_out else sentence
+            return f"{self.finding} Stored, not measured here."
+        return f"{self.finding} {self.left_out}" if self.left_out else self.finding
 
     def _describe_win(self) -> str:
         """Return from which size on it wins, without a subject."""

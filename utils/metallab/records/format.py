@@ -423,7 +423,7 @@ def compare_runs(run: Record, base: Record) -> Comparison:
         parity=claimed.parity,
     )
     stated = claimed.withheld
-    # what was withheld for its outputs, or as simulated, has no ratio; on a busy machine, or after a drift, it has one
+    # what was withheld for its outputs, or as simulated, has no ratio; for a reason that may pass it has one
     has_ratio = stated is None or claimed.median is not None
     return replace(
         compared,

@@ -113,8 +113,8 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
     """Return the headline that a file's last process saved, with the sentences that its samples support.
 
     A sentence of the page that tells no time, rate or speed-up is kept: its numbers are counts, sizes or errors, which
-    the page has computed and no sample could tell. One that does is kept if the comparisons of the file give all of it.
-    If none is kept, the first comparison's is taken, or else the first measurement in words.
+    the page has computed and no sample could tell. One that does is kept if the comparisons and the measurements of the
+    file give all of it. If none is kept, the first comparison's is taken, or else the first measurement in words.
     """
     last = _find_last(records)
     if last.headline is None:
@@ -123,8 +123,7 @@ def headline_of(records: Sequence[Record]) -> Headline | None:
 
     kept = tuple(text for text in last.headline.sentences if text not in left_out)
     if not kept:
-        given = _list_given(records)
-        kept = (_shorten(given[0] if given else records[0].measurement),)
+        kept = (_shorten(_list_given(records)[0]),)
     return replace(last.headline, sentences=kept)
 
 
@@ -149,8 +148,11 @@ def _find_last(records: Sequence[Record]) -> Record:
 
 
 def _list_given(records: Sequence[Record]) -> list[str]:
-    """Return what the comparisons of the last process give, as a page may have put it in words."""
-    return [text for _, texts in _answers_of_last_process(records) for text in texts]
+    """Return what the comparisons of the last process give, then its measurements, as a page may have put it in words."""
+    last = _find_last(records)
+    compared = [text for _, texts in _answers_of_last_process(records) for text in texts]
+    measured = [str(each.measurement) for each in records if each.taken == last.taken]
+    return [*compared, *measured]
 
 
 def _is_supported(sentence: str, given: Sequence[str]) -> bool:

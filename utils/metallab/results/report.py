@@ -86,6 +86,8 @@ class Notebook:
     headline_is_replaced: bool | None = None
     """Of a stored page: whether the sentences that it said of itself were replaced when it was stored, as its records
     did not give them. None of a run, and of a page that was stored when this was not kept."""
+    headline_left_out: int | None = None
+    """Of a stored page: how many of these sentences were left out for that. None as above."""
     withheld: int = 0
     """Of a stored page: how many of its speed-ups are withheld because something disturbed the machine."""
 
@@ -380,13 +382,13 @@ def _describe_headline_of_run(records: Sequence[Record]) -> str:
     left_out = len(find_left_out(records))
     if headline_is_replaced(records):
         return (
-            "The page says something else of itself: a time, a rate or a speed-up that no comparison in its results "
-            "gives in these words. This is what they give."
+            "The page says something else of itself: a time, a rate or a speed-up that nothing in its results gives in "
+            "these words. This is what they give."
         )
     if left_out:
         return (
             f"Sentences of the page's headline that are left out: {left_out}. They tell a time, a rate or a speed-up "
-            "that no comparison in its results gives in these words."
+            "that nothing in its results gives in these words."
         )
     return ""
 
@@ -394,11 +396,20 @@ def _describe_headline_of_run(records: Sequence[Record]) -> str:
 def _describe_stored_headline(notebook: Notebook, records: Sequence[Record]) -> str:
     """Return why the headline of a stored page is not in the page's own words, as far as was kept."""
     if notebook.headline_is_withheld:
-        return "The page's own headline was withheld, because the machine was disturbed; the page says by what."
+        return (
+            "A speed-up in the page's own headline is withheld, because the machine was disturbed; the page says by "
+            "what."
+        )
     if notebook.headline_is_replaced:
         return (
-            "The page says something else of itself: a time, a rate or a speed-up that no comparison in its results "
-            "gave in these words when it was stored. This is one of its measurements."
+            "The page says something else of itself: a time, a rate or a speed-up that nothing in its results gave in "
+            "these words when it was stored. This is one of its measurements."
+        )
+
+    if notebook.headline_left_out:
+        return (
+            f"Sentences of the page's headline that were left out when it was stored: {notebook.headline_left_out}. "
+            "They tell a time, a rate or a speed-up that nothing in its results gave in these words."
         )
 
     shown, said = headline_of(records), records[0].headline
@@ -407,12 +418,21 @@ def _describe_stored_headline(notebook: Notebook, records: Sequence[Record]) -> 
             "When the page was stored its headline was another one, which was checked with all of its measurements; "
             "this folder keeps one of them, and only what that one gives is shown."
         )
-    if notebook.headline_is_replaced is None and headline_is_replaced(records):
+    was_kept = notebook.headline_is_replaced is not None
+    if not was_kept and shown is not None and _is_measurement(shown, records):
         return (
             "This is one of its measurements. Whether the page says so of itself was not kept when it was stored; "
             "the page tells."
         )
     return ""
+
+
+def _is_measurement(shown: Headline, records: Sequence[Record]) -> bool:
+    """Return whether a headline is one of the measurements in words, which may be cut."""
+    if len(shown.sentences) != 1:
+        return False
+    said = shown.sentences[0].removesuffix("…")
+    return any(str(each.measurement).startswith(said) for each in records)
 
 
 def _card(notebook: Notebook, run: Path, records: Sequence[Record], *, is_stored: bool) -> Card:

@@ -230,8 +230,9 @@ def _find_steady(stretches: Sequence[_Stretch]) -> list[_Stretch]:
 
     It did if the slowest of the looks at it, at the ends of these stretches, took at most `DRIFT` more time than the
     fastest. Which of the two came first makes no difference here. So this is a little stricter than `has_drifted`,
-    which relates the later look to the earlier one: a machine that has become faster and takes 9.5 % less time has not
-    drifted, but it took 10.5 % more time before, so its rounds are taken again. What is steady has never drifted.
+    which relates the later look to the earlier one: of a machine that has become faster it asks how much less time it
+    takes now, which is a smaller share than how much more it took before. So the rounds of one that barely has not
+    drifted are taken again. What is steady has never drifted.
     """
     looks = {id(look): look for stretch in stretches for look in stretch.looks}.values()
     of_each_device = zip(*looks, strict=True)

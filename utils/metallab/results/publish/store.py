@@ -94,6 +94,7 @@ def _summarize(entry: report.Notebook, measured: Sequence[Record]) -> report.Not
         failed_copy=None,
         headline_is_withheld=records.headline_is_withheld(measured),
         headline_is_replaced=records.headline_is_replaced(measured),
+        headline_left_out=len(records.find_left_out(measured)),
         withheld=findings.count_lost_speed_ups(measured),
     )
 
