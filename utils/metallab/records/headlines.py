@@ -148,7 +148,7 @@ def _find_last(records: Sequence[Record]) -> Record:
 
 
 def _list_given(records: Sequence[Record]) -> list[str]:
-    """Return what the comparisons of the last process give, then its measurements, as a page may have put it in words."""
+    """Return what comparisons and measurements of the last process give, as a page may have put it in words."""
     last = _find_last(records)
     compared = [text for _, texts in _answers_of_last_process(records) for text in texts]
     measured = [str(each.measurement) for each in records if each.taken == last.taken]
