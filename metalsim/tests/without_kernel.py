@@ -1,4 +1,4 @@
-"""Calls of operators that have no Metal kernel: the one table of all tests about them.
+"""Calls of operators that have no Metal kernel: the one table of all tests that run without a Mac.
 
 `test_metalsim_device.py` wants each raised; `tests/pytorch/test_coverage.py` wants each reported, and the operator's
 status to be *missing*. Listed by hand from what people report, and not from PyTorch's table, which is judged by it.

@@ -133,6 +133,8 @@ def by_dtype(  # noqa: PLR0913 - each is a field of the rule, and calls name it
 ) -> None:
     """Make a rule about the dtype that the operator computes in, to which its arguments are promoted.
 
+    Of the arguments the first two that `_OPERANDS` names are looked at.
+
     Parameters
     ----------
     operators

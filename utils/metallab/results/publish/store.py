@@ -228,7 +228,8 @@ def _explain_not_run(original: nbformat.NotebookNode, described: Sequence[Machin
     missing = [name for name in needed if _was_never_installed(name, described)]
     if not missing:
         return "it was not run there"
-    return f"it was not run there, where {' and '.join(missing)} was not installed"
+    verb = "was" if len(missing) == 1 else "were"
+    return f"it was not run there, where {' and '.join(missing)} {verb} not installed"
 
 
 def _was_never_installed(package: str, described: Sequence[Machine]) -> bool:
