@@ -30,6 +30,7 @@ if CHILD:
 import doctor_models  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from disagreeing import OtherThere  # noqa: E402
 from doctor_models import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -709,18 +710,6 @@ def test_a_kernel_that_is_wrong_in_another_layout_is_named_with_a_program(case):
     assert "torch.testing.assert_close" in evidence["A program that shows it"].text
 
 
-class AskingWhere(nn.Module):
-    """Takes another way on an Apple GPU, with operators that are right."""
-
-    def __init__(self):
-        super().__init__()
-        self.before, self.behind = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        y = self.before(x)
-        return self.behind(y.relu() if y.device.type == "mps" else y.sigmoid())
-
-
 class Unwritten(nn.Module):
     """Adds to memory that nobody wrote to."""
 
@@ -745,7 +734,7 @@ class Strict(nn.Module):
         return self.layer(x)
 
 
-@on_simulated.cases({"a branch on the device": AskingWhere, "unwritten memory": Unwritten})
+@on_simulated.cases({"a branch on the device": OtherThere, "unwritten memory": Unwritten})
 def test_an_output_that_differs_fails_though_each_operator_agrees(make):
     answer = correctness.answer(subject_of(make(), torch.randn(5, 4)), LIMITS)
     evidence = {each.title: each for each in answer.evidence}

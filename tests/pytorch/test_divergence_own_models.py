@@ -19,6 +19,7 @@ if CHILD:
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from disagreeing import OtherThere  # noqa: E402
 from torch import nn  # noqa: E402
 
 from metallab import device  # noqa: E402
@@ -128,18 +129,6 @@ def test_a_name_is_no_device():
 
 
 # ---- what differs though no operator does ---------------------------------------------------------------------------
-
-
-class OtherThere(nn.Module):
-    """Takes another way on an Apple GPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.before, self.behind = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        y = self.before(x)
-        return self.behind(y.relu() if y.device.type == "mps" else y.sigmoid())
 
 
 class Unwritten(nn.Module):
