@@ -12,6 +12,7 @@ import pytest
 from measurements import make_measurement
 
 from metallab import timing
+from metallab.timing import stopping
 from metallab.timing.outputs import describe_check
 
 
@@ -26,17 +27,32 @@ def test_median_interval_has_the_promised_probability(n):
     assert 1 - 2 * binom.cdf(low, n, 0.5) < 0.95
 
 
+MICROSECOND = 1000
+"""Nanoseconds."""
+
+
 def test_samples_are_thinned_evenly():
-    """And looked at from time to time: at most 100 readings of the clock besides two of each call."""
-    readings, calls = itertools.count(), []
-
-    def clock():
-        return 1000 * next(readings)
-
+    clock = functools.partial(next, itertools.count(step=MICROSECOND))
     budget = timing.Budget(min_samples=9000, min_seconds=0.0, warmup_seconds=0.0)
-    got = timing.measure(lambda: calls.append(1), on=timing.Host(), clock=clock, budget=budget)
+    got = timing.measure(lambda: None, on=timing.Host(), clock=clock, budget=budget)
     assert 2000 <= got.n <= 4000
-    assert next(readings) - 2 * len(calls) < 100
+
+
+def test_the_noise_of_many_samples_is_computed_from_time_to_time(monkeypatch):
+    """Not for each: after a number of samples it is computed again when there are a fifth more."""
+    computed = []
+
+    def noise(samples):
+        computed.append(len(samples))
+        return 2.0 ** len(computed)  # neither quiet nor stable
+
+    monkeypatch.setattr(stopping, "noise", noise)
+    clock = functools.partial(next, itertools.count(step=MICROSECOND))
+    budget = timing.Budget(min_samples=10, min_seconds=0.0, max_seconds=0.03, warmup_seconds=0.0)
+    got = timing.measure(lambda: None, on=timing.Host(), clock=clock, budget=budget)
+    assert got.stop_reason == "time limit"
+    assert got.n >= 2000
+    assert len(computed) < 200
 
 
 def test_a_question_that_there_is_not_is_refused_with_those_that_there_are():

@@ -40,9 +40,12 @@ class Machine:
         self.clock.now += round(0.010 * self.slowness * 1e9)
 
     def compare(
-        self, slowness: Callable[[float], float] = lambda seconds: 1.0, **options: object
+        self,
+        slowness: Callable[[float], float] = lambda seconds: 1.0,
+        slow: float = 0.020,
+        **options: object,
     ) -> timing.Comparison:
-        """Compare two functions of which one takes half as long; ``slowness`` is that of everything, by the time."""
+        """Compare a function of so many seconds with one of half; ``slowness`` is that of everything, by the time."""
 
         def work(seconds: float) -> None:
             self.slowness = slowness(self.clock.now / 1e9)
@@ -50,7 +53,7 @@ class Machine:
 
         options.setdefault("on", self.device)
         return timing.compare(
-            {"slow": lambda: work(0.020), "fast": lambda: work(0.010)},
+            {"slow": lambda: work(slow), "fast": lambda: work(slow / 2)},
             baseline="slow",
             parity=timing.Unchecked("clocks"),
             clock=self.clock,
@@ -216,6 +219,26 @@ def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
         clock=machine.clock,
     )
     assert not any(seen)
+
+
+BUDGET_SECONDS = 2 * timing.FULL_COMPARISON.max_seconds
+"""Of two variants."""
+
+
+def test_rounds_are_not_taken_again_where_too_few_of_them_would_count(machine):
+    """Calls are slow, and the speed changes with each of them: twice the budget would not bring six steady pairs."""
+    compared = machine.compare(lambda seconds: 1.5 ** (int(seconds / 0.6) % 3), slow=0.4)
+    assert compared.answers["fast"].reason is timing.Reason.DRIFTED
+    assert machine.clock.now / 1e9 < 1.5 * BUDGET_SECONDS
+
+
+def test_the_budget_ends_a_comparison_of_which_no_more_rounds_become_steady(machine):
+    """Six pairs are enough for an interval. Twenty, at which noise may end it, would never come."""
+    steady = 1.2  # seconds
+    compared = machine.compare(lambda now: 1.0 if now < steady else 1.3 * now / steady)
+    assert timing.FEWEST_PAIRS <= compared["fast"].n < timing.FULL_COMPARISON.min_samples
+    assert compared.answers["fast"].ratio.median == pytest.approx(2.0)
+    assert machine.clock.now / 1e9 < 1.5 * BUDGET_SECONDS
 
 
 # ---------------------------------------------------------------- other programs

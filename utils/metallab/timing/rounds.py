@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from metallab import mode, wording
@@ -26,8 +26,14 @@ from metallab.timing.sentinels import Sentinel, find_open
 from metallab.timing.stopping import Samples
 from metallab.timing.verdicts import DRIFT, FEWEST_PAIRS
 
-LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.5)
-"""Of a comparison's look at the speed of a device, before its rounds and after each stretch of them."""
+FIRST_LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.1)
+"""Of a comparison's look at the speed of a device before its rounds: the device may have rested."""
+
+LOOK = replace(FIRST_LOOK, warmup_seconds=0.0, warmup_limit=0.0)
+"""Of one after each stretch of rounds, in which the device has worked.
+
+It is short, since it only has to tell apart what lasts longer than itself. Where two threads of a rented machine took
+twice as long for seconds at a time, medians of 0.5 s differed as much as those of 0.05 s did."""
 
 Look = tuple[Measurement, ...]
 """The time of each watched device's fixed work."""
@@ -71,13 +77,13 @@ class _Lookout:
             self.watched[name] = device
             self.work[name] = make_work()
 
-    def look(self) -> Look:
+    def look(self, budget: Budget = LOOK) -> Look:
         """Return how long the work takes now on each device."""
         samplers = [
             Sampler(self.work[name], device, "latency", self.clock)
             for name, device in self.watched.items()
         ]
-        return tuple(take_measurement(sampler, "sentinel", LOOK) for sampler in samplers)
+        return tuple(take_measurement(sampler, "sentinel", budget) for sampler in samplers)
 
     def sentinels(self, looks: Sequence[Look]) -> tuple[Sentinel, ...]:
         """Return the page's sentinels, or for each device the two looks that differ most, in the order of time."""
@@ -139,11 +145,11 @@ class _Stretches:
         self.closed: list[_Stretch] = []
         self.steady: list[_Stretch] = []
         """Those of them that count."""
-        self._open()
+        self._open(lookout.look(FIRST_LOOK))
 
-    def _open(self) -> None:
-        """Begin a stretch with a look."""
-        self.look = self.lookout.look()
+    def _open(self, look: Look) -> None:
+        """Begin a stretch, after a look."""
+        self.look = look
         self.open_rows: list[Sequence[float]] = []
         self.load = BackgroundLoad()
         self.opened = self.clock()
@@ -163,7 +169,7 @@ class _Stretches:
         """End a stretch, and find anew which of them count."""
         rows, before = self.open_rows, self.look
         seconds, others = self._open_seconds, self.load.cores()
-        self._open()
+        self._open(self.lookout.look())
         self.closed.append(_Stretch(rows, seconds, others, (before, self.look)))
 
         quiet = [stretch for stretch in self.closed if stretch.others <= BUSY]
@@ -193,10 +199,24 @@ class _Stretches:
 
         counted_seconds = sum(stretch.seconds for stretch in self.steady)
         repeated = self.counted.seconds - counted_seconds
-        is_late = self.all.seconds >= 2 * self.budget.max_seconds * self.all.columns
-
         reason = self.counted.stop_reason(self.budget, repeated=repeated)
-        return reason or ("time limit" if is_late else None)
+        return reason or ("time limit" if self._is_hopeless else None)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """True if the budget is spent, and as much again would not bring the pairs of an interval.
+
+        It is reckoned by how many rounds count so far. Of calls that take seconds, one disturbed round may be all that
+        is lacking, so the budget alone is no limit.
+        """
+        limit = self.budget.max_seconds * self.all.columns
+        passed = self.all.seconds
+        if passed < limit:
+            return False
+
+        latest = 2 * limit
+        expected = len(self.counted.rows) * latest / passed
+        return passed >= latest or expected < self.fewest
 
     def finish(self, reason: str) -> Rounds:
         """Return the rounds that count: the undisturbed ones, if they are enough for an interval."""

@@ -31,8 +31,8 @@ class Samples:
         self.started = clock()
         self.rows: list[Sequence[float]] = []
         """Seconds a call."""
-        self.next_check = 1
-        """The number of samples at which the rule is asked again."""
+        self.next_look = 1
+        """The number of samples at which the noise is computed again."""
 
     @property
     def seconds(self) -> float:
@@ -45,31 +45,32 @@ class Samples:
         return self.rows[:: max(1, len(self.rows) // MAX_SAMPLES)]
 
     def stop_reason(self, budget: Budget, repeated: float = 0.0) -> str | None:
-        """Return why to stop now, or None to go on. The noise is computed from time to time.
+        """Return why to stop now, or None to go on.
 
+        The clock is read each time. The noise takes longer, and is computed only when there are some more rows.
         ``repeated`` is the time, in seconds, of rows that do not count, since others are taken in their place.
         """
         count = len(self.rows)
-        if count < self.next_check:
+        if count == 0:
             return None
-        self.next_check = self._choose_next_check(budget)
-
         if budget.max_samples and count >= budget.max_samples:
             return f"{count} samples, as asked"
 
         passed = self.seconds
-        has_enough = count >= budget.min_samples
-        if has_enough and passed - repeated >= budget.min_seconds * self.columns:
-            calm = self._describe_calm(budget)
-            if calm is not None:
-                return calm
+        if count >= self.next_look:
+            self.next_look = self._choose_next_look(budget)
+            has_enough = count >= budget.min_samples
+            if has_enough and passed - repeated >= budget.min_seconds * self.columns:
+                calm = self._describe_calm(budget)
+                if calm is not None:
+                    return calm
         return "time limit" if passed >= self._time_limit(budget) else None
 
-    def _choose_next_check(self, budget: Budget) -> int:
-        """Return the number of samples at which to ask again: a fifth more, or a number of the budget's before."""
+    def _choose_next_look(self, budget: Budget) -> int:
+        """Return the number of samples at which to compute the noise again: a fifth more, or the budget's least."""
         count = len(self.rows)
-        named = [limit for limit in (budget.min_samples, budget.max_samples) if limit]
-        return min([math.ceil(count * 1.2), *(limit for limit in named if limit > count)])
+        a_fifth_more = math.ceil(count * 1.2)
+        return min(a_fifth_more, budget.min_samples) if count < budget.min_samples else a_fifth_more
 
     def _describe_calm(self, budget: Budget) -> str | None:
         """Return what is known of the noise of all columns; None if more samples would tell more."""
