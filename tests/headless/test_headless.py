@@ -186,6 +186,13 @@ print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "chil
 """A cell that prints what its kernel sees, and leaves two processes."""
 
 
+AT_THE_END = """
+import atexit, pathlib
+atexit.register(pathlib.Path(os.environ["METALLAB_OUT"], "ended").touch)
+"""
+"""A cell that registers something to be called when its kernel ends."""
+
+
 @dataclasses.dataclass
 class Passed:
     """A run of a notebook that passes, into a folder with files of earlier runs."""
@@ -225,9 +232,8 @@ def passed(tmp_path_factory) -> Passed:
     folder = tmp_path_factory.mktemp("passed")
     raises = {"source": "1 / 0", "id": "replaced"}, {"source": "1 / 0", "id": "emptied"}
     hog = "hog = bytearray(300 << 20); del hog"
-    page = make(
-        folder / "lesson" / "01_good.ipynb", LOOK, *raises, "  \n", hog, title="Pass a test"
-    )
+    cells = [LOOK, *raises, "  \n", hog, AT_THE_END]
+    page = make(folder / "lesson" / "01_good.ipynb", *cells, title="Pass a test")
     out = folder / "out"
     leave_files(out, "01_good.ipynb", "results/01_good.json", "failed/01_good.ipynb")
     leave_files(out, "results/02_other.json")
@@ -252,8 +258,12 @@ def test_a_notebook_that_passes_has_no_reason_and_no_failed_copy(passed):
 def test_a_result_names_the_notebook_and_counts_its_cells(passed):
     assert passed.result.name == "01_good"
     assert passed.result.title == "Pass a test"
-    assert passed.result.cells == 3
-    assert passed.result.executed == 3
+    assert passed.result.cells == 4
+    assert passed.result.executed == 4
+
+
+def test_what_a_page_registered_for_the_end_of_its_kernel_is_called(passed):
+    assert (passed.out / "ended").exists()
 
 
 def test_a_result_has_the_time_and_the_peak_of_memory(passed):
