@@ -309,7 +309,7 @@ def test_processes_that_a_notebook_left_are_ended(passed):
 
 def test_cells_are_replaced_and_emptied_by_id(passed):
     assert text(passed.cells[1]) == "42"
-    assert [cell.execution_count for cell in passed.cells] == [1, 2, None, None, 3]
+    assert [cell.execution_count for cell in passed.cells] == [1, 2, None, None, 3, 4]
 
 
 def test_what_an_earlier_run_left_of_the_notebook_is_removed(passed):
