@@ -26,7 +26,9 @@ class Refused(NamedTuple):
     """How the message begins."""
     error: type[Exception] = RuntimeError
     since: str = ""
-    """The first version of PyTorch that refuses it in these words; empty: all known ones."""
+    """The first version of PyTorch that refuses it in these words; empty: all known ones before `until`."""
+    until: str = ""
+    """The last version that does; empty: all later ones."""
 
 
 IMAGE = torch.rand(1, 2, 12, 12)
@@ -125,6 +127,19 @@ _OF_ALL_VERSIONS = {
         lambda x: torchvision.ops.roi_align(x.bfloat16(), torch.zeros(1, 5, device=x.device).bfloat16(), 2), (IMAGE,),
         "aoti_torch_mps_get_kernel_function( shaderLibrary(), kernel.c_str(), &func) API call failed at ", since="2.14",
     ),
+    "a linear layer of complex numbers": Refused(
+        lambda x: F.linear(x, x), (COMPLEX,), "mps linear does not support complex types", until="2.11",
+    ),
+    "complex numbers gathered": Refused(
+        lambda x: x.gather(0, torch.zeros(3, 3, dtype=torch.long, device=x.device)), (COMPLEX,),
+        "gather(): Yet not supported for complex", until="2.11",
+    ),
+    "the largest of whole numbers, scattered": Refused(
+        lambda x: x.scatter_reduce(0, x % 4, x, "amax"), (WHOLE,), "not supported for torch.int64", until="2.12",
+    ),
+    "complex random numbers": Refused(
+        lambda x: x.random_(), (COMPLEX,), "random_mps_ handles only integral", until="2.12",
+    ),
     "logarithmic whole numbers": Refused(
         lambda x: torch.logspace(0, 3, 4, dtype=torch.int32, device=x.device), (WHOLE,),
         "logspace is not implemented for integral dtypes on MPS", NotImplementedError, "2.15",
@@ -133,6 +148,6 @@ _OF_ALL_VERSIONS = {
 REFUSED = {
     name: each
     for name, each in _OF_ALL_VERSIONS.items()
-    if versions.is_between(torch.__version__, each.since, "")
+    if versions.is_between(torch.__version__, each.since, each.until)
 }
 """Those of the PyTorch that is installed."""

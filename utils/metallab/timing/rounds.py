@@ -133,7 +133,9 @@ class _Stretches:
     """Of a stretch, at least."""
 
     TRIES = 3
-    """Others who were busy for most of this many times the least time of a comparison are busy for good."""
+    """So many times the least time of a comparison are waited for others, or for another speed, to go away.
+
+    Others who were busy for most of it are busy for good."""
 
     def __init__(self, columns: int, clock: Clock, budget: Budget, lookout: _Lookout) -> None:
         self.clock, self.budget, self.lookout = clock, budget, lookout
@@ -142,6 +144,8 @@ class _Stretches:
         self.least = budget.min_seconds * columns
         self.fewest = min(budget.min_samples, FEWEST_PAIRS)
 
+        self.enough_after: float | None = None
+        """Seconds after which all rounds would have been enough, had none been disturbed; None before that."""
         self.closed: list[_Stretch] = []
         self.steady: list[_Stretch] = []
         """Those of them that count."""
@@ -190,33 +194,39 @@ class _Stretches:
 
     def stop_reason(self) -> str | None:
         """Return why to stop now, or None to go on: judged by the rounds that count."""
-        if self._all_count:
-            reason = self.all.stop_reason(self.budget)
-            if reason and self.open_rows:
+        enough = self.all.stop_reason(self.budget)
+        if enough and self._all_count:
+            if self.open_rows:
                 self._close()  # which may find that the last rounds were disturbed
             if self._all_count:
-                return reason
+                return enough
 
+        if enough and self.enough_after is None:
+            self.enough_after = self.all.seconds
         counted_seconds = sum(stretch.seconds for stretch in self.steady)
         repeated = self.counted.seconds - counted_seconds
         reason = self.counted.stop_reason(self.budget, repeated=repeated)
-        return reason or ("time limit" if self._is_hopeless else None)
+        return reason or ("time limit" if self._is_late else None)
 
     @property
-    def _is_hopeless(self) -> bool:
-        """True if the budget is spent, and as much again would not bring the pairs of an interval.
+    def _is_late(self) -> bool:
+        """True if rounds were taken again for as long as all of them would have needed, had each of them counted.
 
-        It is reckoned by how many rounds count so far. Of calls that take seconds, one disturbed round may be all that
-        is lacking, so the budget alone is no limit.
+        A moment's disturbance of a short comparison may pass meanwhile, so that this is a few times the least time at
+        least. Where the budget is spent it is late before that, too, if so much time would not bring the pairs of an
+        interval: reckoned by how many rounds count so far. Of calls that take seconds, one disturbed round may be all
+        that is lacking, so the budget alone is no limit.
         """
-        limit = self.budget.max_seconds * self.all.columns
-        passed = self.all.seconds
-        if passed < limit:
+        if self.enough_after is None:
             return False
 
-        latest = 2 * limit
+        latest = max(2 * self.enough_after, (1 + self.TRIES) * self.least)
+        passed = self.all.seconds
+        if passed >= latest:
+            return True
+        is_spent = passed >= self.budget.max_seconds * self.all.columns
         expected = len(self.counted.rows) * latest / passed
-        return passed >= latest or expected < self.fewest
+        return is_spent and expected < self.fewest
 
     def finish(self, reason: str) -> Rounds:
         """Return the rounds that count: the undisturbed ones, if they are enough for an interval."""
