@@ -36,7 +36,7 @@ from releases import since  # noqa: E402
 
 from metallab.pytorch import kernels  # noqa: E402
 from metallab.pytorch.kernels import extension as page_sources  # noqa: E402
-from metalsim import SimulationError, building, objc, preload  # noqa: E402
+from metalsim import SimulationError, building, clang, objc, preload  # noqa: E402
 from metalsim_objc import extension, toolchain  # noqa: E402
 
 HOST = kernels.source("softshrink.mm")
@@ -639,7 +639,7 @@ def test_a_missing_compiler_is_named_with_the_command(monkeypatch):
     from metalsim.shader import compiler
 
     def refuse():
-        raise compiler._no_compiler("none")
+        raise clang._no_compiler("none")
 
     monkeypatch.setattr(compiler, "find_compiler", refuse)
     with pytest.raises(SimulationError, match=r"Objective-C\+\+ .*pip install ziglang"):

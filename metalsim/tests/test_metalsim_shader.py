@@ -24,7 +24,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from metalsim import SimulationError, device, shader
+from metalsim import SimulationError, clang, device, shader
 from metalsim.shader import binding, check, compiler, source
 from metalsim.shader.accesses import KINDS
 
@@ -48,7 +48,7 @@ sanitized = pytest.mark.skipif(
 
 
 @pytest.fixture(params=COMPILERS)
-def each_compiler(request, monkeypatch) -> compiler.Compiler:
+def each_compiler(request, monkeypatch) -> clang.Compiler:
     monkeypatch.setenv("METALSIM_CXX", COMPILERS[request.param])
     chosen = compiler.find_compiler()
     assert chosen.kind == request.param
@@ -1752,30 +1752,30 @@ def test_a_compiler_ends_at_its_limit(monkeypatch):
 @pytest.fixture
 def no_clang(monkeypatch):
     """A machine without clang; what is found is forgotten before and after."""
-    monkeypatch.setattr(compiler.shutil, "which", lambda name: None)
-    compiler._find_compiler.cache_clear()
+    monkeypatch.setattr(clang.shutil, "which", lambda name: None)
+    clang._find_compiler.cache_clear()
     yield
-    compiler._find_compiler.cache_clear()
+    clang._find_compiler.cache_clear()
 
 
 @pytest.mark.skipif("zig" not in COMPILERS, reason="ziglang is not here")
 @pytest.mark.usefixtures("no_clang")
 def test_without_clang_the_wheel_of_ziglang_is_taken():
-    assert compiler._find_compiler("", "no path at all").kind == "zig"
+    assert clang._find_compiler("", "no path at all").kind == "zig"
 
 
 @pytest.mark.usefixtures("no_clang")
 def test_without_a_compiler_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
-        compiler._find_compiler("", "no path at all")
+        clang._find_compiler("", "no path at all")
 
 
 def test_a_compiler_that_cannot_be_started_is_not_blamed_on_the_cache(monkeypatch, tmp_path):
     """The package ziglang may have been copied without its permission to execute."""
     copied = tmp_path / "zig"
     copied.write_text("no x among its permissions")
-    without_permission = compiler.Compiler((str(copied), "c++"), "zig", "copied")
+    without_permission = clang.Compiler((str(copied), "c++"), "zig", "copied")
     monkeypatch.setattr(compiler, "find_compiler", lambda: without_permission)
     monkeypatch.setenv("METALSIM_CACHE", str(tmp_path / "cache"))
 

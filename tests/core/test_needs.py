@@ -23,11 +23,11 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks for what Linux 
 @pytest.fixture(autouse=True)
 def nothing_is_known():
     """What another test has found on this machine is not known here, and the other way round."""
-    from metalsim.shader import compiler
+    from metalsim import clang
 
-    compiler._find_compiler.cache_clear()
+    clang._find_compiler.cache_clear()
     yield
-    compiler._find_compiler.cache_clear()
+    clang._find_compiler.cache_clear()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from metallab import isolated
 from metallab.pytorch import kernels
 from metallab.pytorch.kernels import extension, nvrtc, rule, softshrink
-from metalsim import shader
+from metalsim import clang, shader
 from metalsim.shader import compiler
 
 DTYPES = {"float": torch.float32, "half": torch.float16, "bfloat": torch.bfloat16}
@@ -375,8 +375,8 @@ def test_by_another_compiler_of_the_simulated_gpu_objective_cpp_is_built_anew(mo
     monkeypatch.setattr(extension.simulation, "running", lambda: True)
 
     def name_folder(identity):
-        clang = compiler.Compiler(("clang++",), "clang", identity)
-        monkeypatch.setattr(compiler, "find_compiler", lambda: clang)
+        chosen = clang.Compiler(("clang++",), "clang", identity)
+        monkeypatch.setattr(compiler, "find_compiler", lambda: chosen)
         return extension._folder("softshrink.mm", [])
 
     assert name_folder("clang 19") != name_folder("clang 20")

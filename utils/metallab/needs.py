@@ -290,11 +290,11 @@ def _has_shader_compiler() -> bool:
     """Return whether Metal's language can be compiled here."""
     if sys.platform == "darwin":
         return _has_apple_gpu()
-    from metalsim.shader import compiler  # imports torch
+    from metalsim import clang
 
     try:
-        compiler.find_compiler()
-    except compiler.NoCompiler:
+        clang.find_compiler()
+    except clang.NoCompiler:
         return False
     return True
 
