@@ -120,6 +120,19 @@ def test_messages_are_in_the_library():
     ]
 
 
+def test_words_that_a_library_keeps_in_two_strings_are_known():
+    library = b"\0pad_3d\0pad_2d\0: no such way to pad\0"
+    assert list(check_mac.find_unknown_words(library, ["pad_3d: no such way to pad"])) == []
+
+
+@pytest.mark.parametrize(
+    "words", ["sums are not yet supported for complex", "pad is no way to pad"]
+)
+def test_words_that_begin_or_end_as_others_are_unknown(words):
+    library = b"\0pad is not supported for complex on MPS\0there is no way to pad\0"
+    assert list(check_mac.find_unknown_words(library, [words])) == [f"no kernel says {words!r}"]
+
+
 @pytest.fixture
 def frameworks():
     """What PyObjC knows of a graph: a method of macOS 15 and one of a later version."""
