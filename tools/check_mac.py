@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import contextlib
 import hashlib
 import json
@@ -68,7 +69,6 @@ NO_SELECTORS = {
         "copyMakeBorder",
         "getLogger",
         "macOS13",
-        "NotImplementedError_",
         "mT",
         "putText",
         "setLevel",
@@ -290,6 +290,10 @@ def find_unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]
             yield f"no kernel says {words!r}"
 
 
+MIN_PART = 6
+"""Letters of a part of a message: every library has strings that end in one or two given ones."""
+
+
 def _holds(library: bytes, piece: str) -> bool:
     """Return whether a library has a piece of a message: whole, or as the end of one string and the start of another.
 
@@ -302,8 +306,15 @@ def _holds(library: bytes, piece: str) -> bool:
         third = max(12, len(piece) // 3)
         return piece[:third].encode() in library or piece[-third:].encode() in library
 
-    parts = ((piece[:end].encode(), piece[end:].encode()) for end in range(1, len(piece)))
-    return any(b"\0" + after in library and before + b"\0" in library for before, after in parts)
+    for end in range(1, len(piece) - MIN_PART):
+        before, after = piece[:end], piece[end:]
+        is_part = len(before) >= MIN_PART or not before.strip(
+            " ,:"
+        )  # a word, or what follows a field
+        ends_one = before.encode() + b"\0" in library
+        if is_part and ends_one and b"\0" + after.encode() in library:
+            return True
+    return False
 
 
 def find_unknown_names(library: bytes, names: Iterable[str]) -> Iterator[str]:
@@ -410,6 +421,8 @@ def _is_of_apple(name: str) -> bool:
 
 def _names_in_text(text: str) -> Iterator[str]:
     """Yield the selector that a string is, or the names in it if it is a program."""
+    if hasattr(builtins, text.removesuffix(":")):
+        return  # the name of an exception, before its message
     selector = text.replace(":", "_")
     if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(selector):
         yield selector

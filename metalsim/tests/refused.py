@@ -26,7 +26,7 @@ class Refused(NamedTuple):
     """How the message begins."""
     error: type[Exception] = RuntimeError
     since: str = ""
-    """The first version of PyTorch that refuses it in these words; empty: all known ones before `until`."""
+    """The first version of PyTorch that refuses it in these words; empty: all known ones up to `until`."""
     until: str = ""
     """The last version that does; empty: all later ones."""
 

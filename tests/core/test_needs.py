@@ -268,3 +268,15 @@ def test_a_cell_that_lacks_its_tool_twice_is_named_once(cells):
 @pytest.mark.parametrize("key", ["fix", "mend"])
 def test_a_stored_page_may_have_the_older_key(key):
     assert needs.read_fix({"what": "it", key: "make setup"}) == "make setup"
+
+
+def test_asking_for_a_compiler_does_not_wait_for_pytorch():
+    """The worker of a page asks before it starts the page's kernel."""
+    code = """
+import sys
+from metallab import needs
+needs.missing(["shader-compiler", "c++", "mlx"])
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

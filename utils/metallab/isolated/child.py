@@ -44,7 +44,9 @@ def main(folder: str) -> int:
     # taken down: do not wait
     if is_simulated:
         os._exit(0)
-    # Python would look for garbage among all objects, several times: half a second where PyTorch is loaded
+    # while it ends Python would look for garbage among all objects, again and again: half a second where PyTorch is
+    # loaded. Once is enough, for files that the code left open
+    gc.collect()
     gc.freeze()
     return 0
 

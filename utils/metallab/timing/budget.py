@@ -30,7 +30,8 @@ class Budget:
     min_seconds
         Seconds for each function, at least.
     max_seconds
-        Seconds for each function, at most. A sample that has begun is finished.
+        Seconds for each function, at most. A sample that has begun is finished, and a comparison may take disturbed
+        rounds again for about as long.
     max_samples
         Samples after which it ends in any case; None for no such number.
     warmup_calls

@@ -58,7 +58,8 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
     taken again, as the budget permits.
 
     **How long it takes**: half a second for each variant if their times are steady, up to four if they vary, and longer
-    for calls of seconds, until there are enough pairs for an interval. ``seconds=`` sets a time for all of it.
+    for calls of seconds, until there are enough pairs for an interval; up to about twice that if disturbed rounds are
+    taken again. ``seconds=`` sets a time for all of it.
 
     **What is compared**: after the last sample each variant is called once more, untimed, and its result compared with
     the baseline's first one. So a function that is right at first only, learns, or changes an input gets no speed-up;

@@ -26,11 +26,11 @@ from metallab.timing.sentinels import Sentinel, find_open
 from metallab.timing.stopping import Samples
 from metallab.timing.verdicts import DRIFT, FEWEST_PAIRS
 
-FIRST_LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.1)
+FIRST_LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.25)
 """Of a comparison's look at the speed of a device before its rounds: the device may have rested."""
 
-LOOK = replace(FIRST_LOOK, warmup_seconds=0.0, warmup_limit=0.0)
-"""Of one after each stretch of rounds, in which the device has worked.
+LOOK = replace(FIRST_LOOK, warmup_limit=0.1)
+"""Of one after each stretch of rounds, in which the devices have worked.
 
 It is short, since it only has to tell apart what lasts longer than itself. Where two threads of a rented machine took
 twice as long for seconds at a time, medians of 0.5 s differed as much as those of 0.05 s did."""
@@ -126,16 +126,17 @@ class _Stretches:
     does, never the variants' own times, so that the choice favours none of them.
 
     If others are busy most of the time, the machine is busy for good. Then all rounds count, and the comparison says
-    so. They do, too, where nothing steady comes within the budget, or where it asks for a number of samples.
+    so. They do, too, where too little is steady until it is late (`_is_late`), or where the budget asks for a number of
+    samples.
     """
 
     SECONDS = 0.5
     """Of a stretch, at least."""
 
     TRIES = 3
-    """So many times the least time of a comparison are waited for others, or for another speed, to go away.
+    """Others who were busy for most of so many times the least time of a comparison are busy for good.
 
-    Others who were busy for most of it are busy for good."""
+    So long, and the least time itself, is waited for another speed to go away."""
 
     def __init__(self, columns: int, clock: Clock, budget: Budget, lookout: _Lookout) -> None:
         self.clock, self.budget, self.lookout = clock, budget, lookout
@@ -144,8 +145,10 @@ class _Stretches:
         self.least = budget.min_seconds * columns
         self.fewest = min(budget.min_samples, FEWEST_PAIRS)
 
-        self.enough_after: float | None = None
-        """Seconds after which all rounds would have been enough, had none been disturbed; None before that."""
+        self.enough: str | None = None
+        """Why to stop if all rounds count; None as long as they are too few."""
+        self.enough_after = 0.0
+        """Seconds after which they were enough."""
         self.closed: list[_Stretch] = []
         self.steady: list[_Stretch] = []
         """Those of them that count."""
@@ -194,15 +197,16 @@ class _Stretches:
 
     def stop_reason(self) -> str | None:
         """Return why to stop now, or None to go on: judged by the rounds that count."""
-        enough = self.all.stop_reason(self.budget)
-        if enough and self._all_count:
-            if self.open_rows:
+        if self.enough is None:
+            self.enough = self.all.stop_reason(self.budget)
+            self.enough_after = self.all.seconds
+
+        if self._all_count:
+            if self.enough and self.open_rows:
                 self._close()  # which may find that the last rounds were disturbed
             if self._all_count:
-                return enough
+                return self.enough
 
-        if enough and self.enough_after is None:
-            self.enough_after = self.all.seconds
         counted_seconds = sum(stretch.seconds for stretch in self.steady)
         repeated = self.counted.seconds - counted_seconds
         reason = self.counted.stop_reason(self.budget, repeated=repeated)
@@ -210,22 +214,26 @@ class _Stretches:
 
     @property
     def _is_late(self) -> bool:
-        """True if rounds were taken again for as long as all of them would have needed, had each of them counted.
+        """True if disturbed rounds were taken again for long enough.
 
-        A moment's disturbance of a short comparison may pass meanwhile, so that this is a few times the least time at
-        least. Where the budget is spent it is late before that, too, if so much time would not bring the pairs of an
-        interval: reckoned by how many rounds count so far. Of calls that take seconds, one disturbed round may be all
-        that is lacking, so the budget alone is no limit.
+        That is for as long as all rounds would have needed, had each of them counted. It is a few times the least time
+        at least, so that a moment's disturbance of a short comparison can pass. Where the budget is spent, it is late
+        before that as well if the rest of the time would not bring the pairs of an interval: reckoned by how many
+        rounds count so far. Of calls that take most of a second, a round or two may be all that is lacking.
         """
-        if self.enough_after is None:
+        if self.enough is None:
             return False
 
-        latest = max(2 * self.enough_after, (1 + self.TRIES) * self.least)
+        budget_seconds = self.budget.max_seconds * self.all.columns
+        least_wait = min((1 + self.TRIES) * self.least, 2 * budget_seconds)
+        latest = max(2 * self.enough_after, least_wait)
         passed = self.all.seconds
         if passed >= latest:
             return True
-        is_spent = passed >= self.budget.max_seconds * self.all.columns
-        expected = len(self.counted.rows) * latest / passed
+
+        is_spent = passed >= max(budget_seconds, least_wait)
+        end = min(latest, self.counted.time_limit(self.budget))
+        expected = len(self.counted.rows) * end / passed
         return is_spent and expected < self.fewest
 
     def finish(self, reason: str) -> Rounds:

@@ -31,7 +31,7 @@ class Samples:
         self.started = clock()
         self.rows: list[Sequence[float]] = []
         """Seconds a call."""
-        self.next_look = 1
+        self.next_noise = 1
         """The number of samples at which the noise is computed again."""
 
     @property
@@ -57,16 +57,16 @@ class Samples:
             return f"{count} samples, as asked"
 
         passed = self.seconds
-        if count >= self.next_look:
-            self.next_look = self._choose_next_look(budget)
+        if count >= self.next_noise:
+            self.next_noise = self._choose_next_noise(budget)
             has_enough = count >= budget.min_samples
             if has_enough and passed - repeated >= budget.min_seconds * self.columns:
                 calm = self._describe_calm(budget)
                 if calm is not None:
                     return calm
-        return "time limit" if passed >= self._time_limit(budget) else None
+        return "time limit" if passed >= self.time_limit(budget) else None
 
-    def _choose_next_look(self, budget: Budget) -> int:
+    def _choose_next_noise(self, budget: Budget) -> int:
         """Return the number of samples at which to compute the noise again: a fifth more, or the budget's least."""
         count = len(self.rows)
         a_fifth_more = math.ceil(count * 1.2)
@@ -83,7 +83,7 @@ class Samples:
             return "noise is stable"
         return None
 
-    def _time_limit(self, budget: Budget) -> float:
+    def time_limit(self, budget: Budget) -> float:
         """Return the time limit in seconds; a comparison of slow variants has more, for the pairs of an interval."""
         has_enough = len(self.rows) >= budget.min_samples
         if has_enough or self.columns == 1:

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from metalsim import building
-from metalsim.clang import NoCompiler as NoCompiler  # part of this module, too
+from metalsim.clang import NoCompiler as NoCompiler  # callers ask for it here
 from metalsim.clang import find_compiler as find_compiler
 from metalsim.errors import SimulationError
 from metalsim.shader import source as msl
