@@ -231,6 +231,20 @@ def test_blocks_that_grow_ever_longer_end_at_a_limit_of_time() -> None:
     assert clock.now < 12e9, "8 s of work are the limit"
 
 
+def test_many_variants_with_steady_times_are_called_quiet() -> None:
+    """Half a second for each of ten would be more than the four seconds that a comparison with 20 rounds has."""
+    clock = FakeClock()
+    many = {f"variant {number}": clock.taking(lambda: 0.010) for number in range(10)}
+    compared = timing.compare(
+        many,
+        on=timing.Host(),
+        baseline="variant 0",
+        parity=timing.Unchecked("clocks"),
+        clock=clock,
+    )
+    assert compared["variant 1"].stop_reason == "quiet"
+
+
 def test_waiting_between_samples_is_limited_too() -> None:
     """Microseconds of measured work with a second of waiting before each: ends all the same."""
     clock = FakeClock()

@@ -248,14 +248,24 @@ def test_a_short_budget_waits_for_a_moment_of_another_speed_to_pass(machine):
     assert compared.drift == 0.0
 
 
+def test_a_short_budget_is_exceeded_by_no_more_than_itself(machine):
+    """The speed changes all the time, so no rounds can be put together."""
+    budget = timing.Budget(min_samples=6, min_seconds=0.3, max_seconds=0.3)
+    compared = machine.compare(lambda now: 1.3 ** (int(now / 0.4) % 7), budget=budget)
+    assert compared.answers["fast"].reason is timing.Reason.DRIFTED
+    two_variants = 2 * budget.max_seconds
+    assert machine.clock.now / 1e9 < 2 * two_variants + 1.5, "and one more stretch with its looks"
+
+
 # ---------------------------------------------------------------- other programs
 
 
 class BusyFor:
-    """Stands in for `timing.BackgroundLoad`: other programs use two cores in some stretches, and none in the others."""
+    """Stands in for `timing.BackgroundLoad`: other programs use cores in some stretches, and none in the others."""
 
-    def __init__(self, stretches: float, after: int = 0) -> None:
+    def __init__(self, stretches: float, after: int = 0, cores: float = 2.0) -> None:
         self.seen = 0
+        self.cores = cores
         self.first, self.last = after + 1, after + stretches
 
     def __call__(self) -> BusyFor._Count:
@@ -267,7 +277,7 @@ class BusyFor:
 
         def cores(self) -> float:
             self.plan.seen += 1
-            return 2.0 if self.plan.first <= self.plan.seen <= self.plan.last else 0.0
+            return self.plan.cores if self.plan.first <= self.plan.seen <= self.plan.last else 0.0
 
 
 def test_rounds_that_others_disturbed_are_taken_again(machine, monkeypatch):
@@ -286,15 +296,41 @@ def test_a_machine_that_is_busy_for_good_is_called_so_and_ends(machine, monkeypa
     assert compared["fast"].others == pytest.approx(2.0)
     assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
     assert compared["fast"].n >= timing.FULL_COMPARISON.min_samples
+    assert compared["fast"].stop_reason == "others were busy most of the time"
     assert machine.clock.now < 20e9, "it went on taking rounds again"
 
 
-def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch):
+@pytest.mark.parametrize("watched", [0, 1, 2])
+def test_a_machine_that_becomes_busy_for_good_is_called_so(machine, monkeypatch, watched):
+    """However many of its devices are watched: looks at their speeds take time as well."""
     monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=float("inf"), after=1))
-    machine.device = timing.Host()
-    compared = machine.compare()
+    other = WatchedDevice(label="another GPU", kind="mps", work=machine.device.work)
+    devices = {"slow": machine.device, "fast": other if watched == 2 else machine.device}
+    compared = machine.compare(on=devices if watched else timing.Host())
     assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
     assert machine.clock.now < 20e9
+
+
+def test_quiet_stretches_do_not_make_up_for_busy_ones_that_count(machine, monkeypatch):
+    """On average over all stretches others use less than a quarter of a core here, and in most of them more."""
+    load_of_most = timing.BUSY * 1.2
+    monkeypatch.setattr(
+        rounds, "BackgroundLoad", BusyFor(stretches=float("inf"), after=2, cores=load_of_most)
+    )
+    machine.device = timing.Host()
+    compared = machine.compare()
+    assert compared["fast"].others == pytest.approx(load_of_most)
+    assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
+
+
+def test_disturbed_rounds_that_count_for_lack_of_others_withhold_the_speed_up(machine, monkeypatch):
+    """Calls are so slow that the quiet stretch at the beginning has too few pairs for an interval."""
+    monkeypatch.setattr(
+        rounds, "BackgroundLoad", BusyFor(stretches=float("inf"), after=3, cores=timing.BUSY * 1.2)
+    )
+    machine.device = timing.Host()
+    compared = machine.compare(slow=2.0)
+    assert compared.answers["fast"].reason is timing.Reason.BUSY_MACHINE
 
 
 def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, monkeypatch):

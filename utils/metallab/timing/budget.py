@@ -28,10 +28,11 @@ class Budget:
     min_samples
         Samples of each function before noise may end a measurement; the time limit ends it anyway.
     min_seconds
-        Seconds for each function, at least.
+        Seconds for each function, at least; of many functions together no more than ``max_seconds``.
     max_seconds
-        Seconds for each function, at most. A sample that has begun is finished, and a comparison may take disturbed
-        rounds again for about as long.
+        Seconds after which it ends if it has ``min_samples``. A comparison that lacks them goes on until each function
+        had so many seconds. A sample that has begun is finished, and a comparison may take disturbed rounds again for
+        about as long.
     max_samples
         Samples after which it ends in any case; None for no such number.
     warmup_calls

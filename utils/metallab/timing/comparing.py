@@ -55,11 +55,12 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
     Each round takes one sample of each variant, in random order: pairing within a round cancels drift, the random order
     cancels cycles. Between the rounds a sentinel watches the speed of each device that has work for one, unless the
     page has one open. Rounds in which other programs were busy, or the machine had another speed than in most, are
-    taken again, as the budget permits.
+    taken again, for about as long as the comparison would have taken without them.
 
-    **How long it takes**: half a second for each variant if their times are steady, up to four if they vary, and longer
-    for calls of seconds, until there are enough pairs for an interval; up to about twice that if disturbed rounds are
-    taken again. ``seconds=`` sets a time for all of it.
+    **How long it takes**: half a second for each variant if their times are steady. If they vary it ends after four
+    seconds in all, or, where calls are so slow that there are no 20 rounds by then, after up to four for each variant,
+    and of calls of seconds later still, when there are enough pairs for an interval. It takes up to about twice that if
+    disturbed rounds are taken again. ``seconds=`` sets a time for all of it.
 
     **What is compared**: after the last sample each variant is called once more, untimed, and its result compared with
     the baseline's first one. So a function that is right at first only, learns, or changes an input gets no speed-up;
@@ -100,8 +101,8 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
     budget
         How long to measure; by default `FULL_COMPARISON`, in fast mode `FAST`.
     seconds
-        The time for all of it, as far as slow calls leave a choice: each variant gets its share. By default the budget
-        alone says how long.
+        The most time for all of it, as far as slow calls leave a choice: each variant gets its share. By default the
+        budget alone says how long.
     cold
         Clear the caches of a variant's device before each of its samples, outside of the time that is taken, as where
         other work comes between two calls of your program. The untimed call before stays, so threads are awake and

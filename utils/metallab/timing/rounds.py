@@ -7,7 +7,7 @@ a look at the machine between them, and disturbed stretches are taken again.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,9 @@ FIRST_LOOK = Budget(min_samples=5, min_seconds=0.05, max_seconds=0.25)
 LOOK = replace(FIRST_LOOK, warmup_limit=0.1)
 """Of one after each stretch of rounds, in which the devices have worked.
 
-It is short, since it only has to tell apart what lasts longer than itself. Where two threads of a rented machine took
-twice as long for seconds at a time, medians of 0.5 s differed as much as those of 0.05 s did."""
+It takes 0.05 to 0.25 s, after at most 0.1 s of warming up. It is short, since it only has to tell apart what lasts
+longer than itself: where two threads of a rented machine took twice as long for seconds at a time, medians of 0.5 s
+differed as much as those of 0.05 s did."""
 
 Look = tuple[Measurement, ...]
 """The time of each watched device's fixed work."""
@@ -47,7 +48,7 @@ class Rounds:
     """Seconds a call: a row for each round, a column for each variant."""
     stop_reason: str
     others: float
-    """Cores that other programs used meanwhile."""
+    """Cores that other programs used meanwhile; where disturbed rounds count for lack of others, during these."""
     sentinels: tuple[Sentinel, ...]
     """Of each device that was watched two of its looks at these rounds, those that differ most."""
 
@@ -108,13 +109,18 @@ class _Stretch:
     """Cores that other programs used."""
     looks: tuple[Look, Look]
 
-    def is_steady(self, limits: Sequence[tuple[float, float]]) -> bool:
-        """Return whether each device's times, in both looks, are within its limits in seconds."""
-        for look in self.looks:
-            for measured, (low, high) in zip(look, limits, strict=True):
-                if not low <= measured.median <= high:
-                    return False
-        return True
+    @property
+    def is_busy(self) -> bool:
+        """True if other programs used more than `BUSY` cores."""
+        return self.others > BUSY
+
+    @functools.cached_property
+    def extremes(self) -> list[tuple[float, float]]:
+        """For each watched device the shorter and the longer of its two times, in seconds."""
+        return [
+            (min(before.median, after.median), max(before.median, after.median))
+            for before, after in zip(*self.looks, strict=True)
+        ]
 
 
 class _Stretches:
@@ -126,106 +132,119 @@ class _Stretches:
     does, never the variants' own times, so that the choice favours none of them.
 
     If others are busy most of the time, the machine is busy for good. Then all rounds count, and the comparison says
-    so. They do, too, where too little is steady until it is late (`_is_late`), or where the budget asks for a number of
-    samples.
+    so. They do, too, where too few rounds are undisturbed until it is late (`_is_late`), or where the budget asks for a
+    number of samples.
     """
 
     SECONDS = 0.5
     """Of a stretch, at least."""
 
-    TRIES = 3
-    """Others who were busy for most of so many times the least time of a comparison are busy for good.
+    BUSY_FOR_GOOD = 3
+    """Others who were busy for most of so many times the least time of a comparison are busy for good."""
 
-    So long, and the least time itself, is waited for another speed to go away."""
+    WAIT = 4
+    """For so many times the least time of a comparison disturbed rounds are taken again in any case."""
 
     def __init__(self, columns: int, clock: Clock, budget: Budget, lookout: _Lookout) -> None:
         self.clock, self.budget, self.lookout = clock, budget, lookout
-        self.counted = Samples(columns, clock)
         self.all = Samples(columns, clock)
-        self.least = budget.min_seconds * columns
+        self.counted = Samples(columns, clock)
+        self.least = self.all.least_seconds(budget)
         self.fewest = min(budget.min_samples, FEWEST_PAIRS)
+        """Rounds that have to count, or all of them do."""
 
-        self.enough: str | None = None
-        """Why to stop if all rounds count; None as long as they are too few."""
-        self.enough_after = 0.0
-        """Seconds after which they were enough."""
+        self.enough_after: float | None = None
+        """Seconds after which all rounds were enough, the disturbed ones among them; None as long as they are not."""
+        self.calm: str | None = None
+        """Why the rounds that count are enough; None if they are not."""
         self.closed: list[_Stretch] = []
-        self.steady: list[_Stretch] = []
+        self.steady: Sequence[_Stretch] = []
         """Those of them that count."""
-        self._open(lookout.look(FIRST_LOOK))
+        self._begin(lookout.look(FIRST_LOOK))
 
-    def _open(self, look: Look) -> None:
+    def _begin(self, look: Look) -> None:
         """Begin a stretch, after a look."""
         self.look = look
-        self.open_rows: list[Sequence[float]] = []
+        self.current_rows: list[Sequence[float]] = []
         self.load = BackgroundLoad()
-        self.opened = self.clock()
+        self.began = self.clock()
 
     @property
-    def _open_seconds(self) -> float:
-        return (self.clock() - self.opened) / 1e9
+    def _current_seconds(self) -> float:
+        return (self.clock() - self.began) / 1e9
 
     def add(self, row: Sequence[float]) -> None:
         """Take a round in; with it a stretch may end."""
         self.all.rows.append(row)
-        self.open_rows.append(row)
-        if self._open_seconds >= self.SECONDS:
-            self._close()
+        self.current_rows.append(row)
+        if self._current_seconds >= self.SECONDS:
+            self._end()
 
-    def _close(self) -> None:
-        """End a stretch, and find anew which of them count."""
-        rows, before = self.open_rows, self.look
-        seconds, others = self._open_seconds, self.load.cores()
-        self._open(self.lookout.look())
-        self.closed.append(_Stretch(rows, seconds, others, (before, self.look)))
+    def _end(self) -> None:
+        """End a stretch, find anew which of them count, and whether they are enough, and begin another one."""
+        seconds, others = self._current_seconds, self.load.cores()
+        look = self.lookout.look()
+        self.closed.append(_Stretch(self.current_rows, seconds, others, (self.look, look)))
 
-        quiet = [stretch for stretch in self.closed if stretch.others <= BUSY]
+        quiet = [stretch for stretch in self.closed if not stretch.is_busy]
         self.steady = _find_steady(quiet)
         self.counted.rows = [row for stretch in self.steady for row in stretch.rows]
+        self.calm = self.counted.calm(self.budget, _seconds_of(self.steady))
+
+        # last, so that the time for all of this belongs to no stretch
+        self._begin(look)
+
+    @property
+    def _is_undisturbed(self) -> bool:
+        return len(self.steady) == len(self.closed)
 
     @property
     def _is_busy_for_good(self) -> bool:
-        passed = sum(stretch.seconds for stretch in self.closed)
-        busy = sum(stretch.seconds for stretch in self.closed if stretch.others > BUSY)
-        return passed >= self.TRIES * self.least and busy > passed / 2
-
-    @property
-    def _all_count(self) -> bool:
-        """True if nothing was disturbed, or is not taken again."""
-        nothing_disturbed = len(self.steady) == len(self.closed)
-        return bool(self.budget.max_samples) or nothing_disturbed or self._is_busy_for_good
+        busy = _seconds_of(stretch for stretch in self.closed if stretch.is_busy)
+        waited = self.all.seconds >= self.BUSY_FOR_GOOD * self.least
+        return waited and busy > _seconds_of(self.closed) / 2
 
     def stop_reason(self) -> str | None:
-        """Return why to stop now, or None to go on: judged by the rounds that count."""
-        if self.enough is None:
-            self.enough = self.all.stop_reason(self.budget)
+        """Return why to stop now, or None to go on.
+
+        All rounds are judged if none was disturbed or none is taken again, and otherwise those that count.
+        """
+        reason = self.all.stop_reason(self.budget)
+        if reason and self.enough_after is None:
             self.enough_after = self.all.seconds
 
-        if self._all_count:
-            if self.enough and self.open_rows:
-                self._close()  # which may find that the last rounds were disturbed
-            if self._all_count:
-                return self.enough
+        if self.budget.max_samples:
+            return reason
+        if reason and self._is_undisturbed and self.current_rows:
+            self._end()  # which may find that the last rounds were disturbed
+        return reason if self._is_undisturbed else self._reason_to_take_none_again()
 
-        counted_seconds = sum(stretch.seconds for stretch in self.steady)
-        repeated = self.counted.seconds - counted_seconds
-        reason = self.counted.stop_reason(self.budget, repeated=repeated)
-        return reason or ("time limit" if self._is_late else None)
+    def _reason_to_take_none_again(self) -> str | None:
+        """Return why to stop now although rounds were disturbed, or None to go on."""
+        if self._is_busy_for_good and self.enough_after is not None:
+            return "others were busy most of the time"
+        if self.calm:
+            return self.calm
+
+        is_over = self.steady and self.all.seconds >= self.counted.time_limit(self.budget)
+        return "time limit" if is_over or self._is_late else None
 
     @property
     def _is_late(self) -> bool:
         """True if disturbed rounds were taken again for long enough.
 
-        That is for as long as all rounds would have needed, had each of them counted. It is a few times the least time
-        at least, so that a moment's disturbance of a short comparison can pass. Where the budget is spent, it is late
-        before that as well if the rest of the time would not bring the pairs of an interval: reckoned by how many
-        rounds count so far. Of calls that take most of a second, a round or two may be all that is lacking.
+        That is for as long as all rounds would have needed, had each of them counted. A short comparison goes on for
+        `WAIT` times its least time, so that a moment's disturbance can pass.
+
+        Where the budget is spent, it is late before that as well if the rest of the time would not bring the pairs of
+        an interval: reckoned by how many rounds count so far. Of calls that take most of a second, a round or two may
+        be all that is lacking.
         """
-        if self.enough is None:
+        if self.enough_after is None:
             return False
 
         budget_seconds = self.budget.max_seconds * self.all.columns
-        least_wait = min((1 + self.TRIES) * self.least, 2 * budget_seconds)
+        least_wait = self.WAIT * self.least
         latest = max(2 * self.enough_after, least_wait)
         passed = self.all.seconds
         if passed >= latest:
@@ -237,54 +256,71 @@ class _Stretches:
         return is_spent and expected < self.fewest
 
     def finish(self, reason: str) -> Rounds:
-        """Return the rounds that count: the undisturbed ones, if they are enough for an interval."""
-        if self.open_rows:
-            self._close()
+        """Return the rounds that count: the undisturbed ones, unless they are fewer than an interval needs."""
+        if self.current_rows:
+            self._end()
+
+        if self._is_undisturbed or self.budget.max_samples:
+            return self._rounds(self.all, self.closed, reason, _mean_load(self.closed))
+
         has_enough = len(self.counted.rows) >= self.fewest
-        if self._all_count or not has_enough:
-            return self._rounds(self.all, self.closed, reason)
-
-        repeated = len(self.all.rows) - len(self.counted.rows)
-        if repeated:
+        if has_enough and not self._is_busy_for_good:
+            repeated = len(self.all.rows) - len(self.counted.rows)
             reason = f"{reason}; {repeated} disturbed rounds do not count"
-        return self._rounds(self.counted, self.steady, reason)
+            return self._rounds(self.counted, self.steady, reason, _mean_load(self.steady))
 
-    def _rounds(self, samples: Samples, stretches: Sequence[_Stretch], stop_reason: str) -> Rounds:
+        # quiet stretches do not make up for the others, whose rounds count as well
+        disturbed = [stretch for stretch in self.closed if stretch.is_busy]
+        return self._rounds(self.all, self.closed, reason, _mean_load(disturbed or self.closed))
+
+    def _rounds(
+        self, samples: Samples, stretches: Sequence[_Stretch], stop_reason: str, others: float
+    ) -> Rounds:
         """Return the rounds of some stretches, with what other programs and the speed did in them."""
-        seconds = sum(stretch.seconds for stretch in stretches)
-        core_seconds = sum(stretch.others * stretch.seconds for stretch in stretches)
         looks = [look for stretch in stretches for look in stretch.looks]
-
-        return Rounds(
-            rows=samples.kept,
-            stop_reason=stop_reason,
-            others=core_seconds / seconds if seconds else 0.0,
-            sentinels=self.lookout.sentinels(looks),
-        )
+        return Rounds(samples.kept, stop_reason, others, self.lookout.sentinels(looks))
 
 
-def _find_steady(stretches: Sequence[_Stretch]) -> list[_Stretch]:
+def _seconds_of(stretches: Iterable[_Stretch]) -> float:
+    """Return how long some stretches took together, without the looks between them."""
+    return sum(stretch.seconds for stretch in stretches)
+
+
+def _mean_load(stretches: Sequence[_Stretch]) -> float:
+    """Return how many cores other programs used in these stretches on average, over their time."""
+    seconds = _seconds_of(stretches)
+    core_seconds = sum(stretch.others * stretch.seconds for stretch in stretches)
+    return core_seconds / seconds if seconds else 0.0
+
+
+def _find_steady(stretches: Sequence[_Stretch], device: int = 0) -> Sequence[_Stretch]:
     """Return those that have the most rounds together, and in which each device kept its speed.
 
     It did if the slowest of the looks at it, at the ends of these stretches, took at most `DRIFT` more time than the
-    fastest. Which of the two came first makes no difference here. So this is a little stricter than `has_drifted`,
-    which relates the later look to the earlier one: of a machine that has become faster it asks how much less time it
-    takes now, which is a smaller share than how much more it took before. So the rounds of one that barely has not
-    drifted are taken again. What is steady has never drifted.
+    fastest. `has_drifted` asks how much more or less time the later of two looks took. For a machine that became
+    faster, that is a smaller share than how much more it took before, so this is a little stricter, and what is steady
+    has never drifted.
+
+    Parameters
+    ----------
+    stretches
+        In which the devices before this one kept their speeds.
+    device
+        The position of the first device that is still to be asked for.
     """
-    looks = {id(look): look for stretch in stretches for look in stretch.looks}.values()
-    of_each_device = zip(*looks, strict=True)
+    if not stretches or device == len(stretches[0].extremes):
+        return stretches
 
-    best: list[_Stretch] = []
-    most_rows = 0
-    for fastest in itertools.product(*of_each_device):
-        limits = [(look.median, look.median * (1 + DRIFT)) for look in fastest]
-        steady = [stretch for stretch in stretches if stretch.is_steady(limits)]
-
-        rows = sum(len(stretch.rows) for stretch in steady)
-        if rows > most_rows:
-            best, most_rows = steady, rows
-    return best
+    choices = []
+    for fastest in {stretch.extremes[device][0]: None for stretch in stretches}:
+        alike = [
+            stretch
+            for stretch in stretches
+            if fastest <= stretch.extremes[device][0]
+            and stretch.extremes[device][1] <= fastest * (1 + DRIFT)
+        ]
+        choices.append(_find_steady(alike, device + 1))
+    return max(choices, key=lambda chosen: sum(len(stretch.rows) for stretch in chosen))
 
 
 def take_rounds(

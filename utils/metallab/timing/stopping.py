@@ -32,11 +32,11 @@ class Samples:
         self.rows: list[Sequence[float]] = []
         """Seconds a call."""
         self.next_noise = 1
-        """The number of samples at which the noise is computed again."""
+        """The number of rows from which on the noise is computed."""
 
     @property
     def seconds(self) -> float:
-        """Since the first could be taken."""
+        """Since this was made; what comes before the first row and between rows counts, too."""
         return (self.clock() - self.started) / 1e9
 
     @property
@@ -44,11 +44,10 @@ class Samples:
         """The rows, or every n-th of more than twice `MAX_SAMPLES`."""
         return self.rows[:: max(1, len(self.rows) // MAX_SAMPLES)]
 
-    def stop_reason(self, budget: Budget, repeated: float = 0.0) -> str | None:
+    def stop_reason(self, budget: Budget) -> str | None:
         """Return why to stop now, or None to go on.
 
-        The clock is read each time. The noise takes longer, and is computed only when there are some more rows.
-        ``repeated`` is the time, in seconds, of rows that do not count, since others are taken in their place.
+        The clock is read each time. The noise takes longer to compute: that is done when there are a fifth more rows.
         """
         count = len(self.rows)
         if count == 0:
@@ -57,20 +56,24 @@ class Samples:
             return f"{count} samples, as asked"
 
         passed = self.seconds
-        if count >= self.next_noise:
-            self.next_noise = self._choose_next_noise(budget)
-            has_enough = count >= budget.min_samples
-            if has_enough and passed - repeated >= budget.min_seconds * self.columns:
-                calm = self._describe_calm(budget)
-                if calm is not None:
-                    return calm
+        if count >= self.next_noise and self._has_least(budget, passed):
+            self.next_noise = math.ceil(count * 1.2)
+            calm = self._describe_calm(budget)
+            if calm is not None:
+                return calm
         return "time limit" if passed >= self.time_limit(budget) else None
 
-    def _choose_next_noise(self, budget: Budget) -> int:
-        """Return the number of samples at which to compute the noise again: a fifth more, or the budget's least."""
-        count = len(self.rows)
-        a_fifth_more = math.ceil(count * 1.2)
-        return min(a_fifth_more, budget.min_samples) if count < budget.min_samples else a_fifth_more
+    def calm(self, budget: Budget, seconds: float) -> str | None:
+        """Return why rows that took so many seconds are enough; None if they are too few, or more would tell more."""
+        return self._describe_calm(budget) if self._has_least(budget, seconds) else None
+
+    def least_seconds(self, budget: Budget) -> float:
+        """Return the seconds before which no noise ends it."""
+        return min(budget.min_seconds * self.columns, budget.max_seconds)
+
+    def _has_least(self, budget: Budget, seconds: float) -> bool:
+        """Return whether rows that took so many seconds are as many as the budget wants at least, and took as long."""
+        return len(self.rows) >= budget.min_samples and seconds >= self.least_seconds(budget)
 
     def _describe_calm(self, budget: Budget) -> str | None:
         """Return what is known of the noise of all columns; None if more samples would tell more."""
@@ -84,7 +87,11 @@ class Samples:
         return None
 
     def time_limit(self, budget: Budget) -> float:
-        """Return the time limit in seconds; a comparison of slow variants has more, for the pairs of an interval."""
+        """Return the time limit in seconds.
+
+        It is the budget's where there are as many rows as it wants. A comparison that lacks them has this time for each
+        of its variants, and more where calls are so slow that the pairs of an interval are lacking.
+        """
         has_enough = len(self.rows) >= budget.min_samples
         if has_enough or self.columns == 1:
             return budget.max_seconds
