@@ -627,6 +627,13 @@ def test_the_collection_s_networks_run(make):
     assert not covered.having("unknown")
 
 
+class Trained(nn.Module):
+    """Is told whether it is trained by an argument, which has the name of a setting of coverage."""
+
+    def forward(self, x, training):
+        return x * 2 if training else x
+
+
 FACTORIES = {
     "good": lambda: (nn.Linear(2, 2), (torch.randn(1, 2),)),
     "one_input_needs_no_tuple": lambda: (nn.Linear(2, 2), torch.randn(1, 2)),
@@ -634,6 +641,7 @@ FACTORIES = {
         nn.Sequential(nn.Linear(2, 2), nn.RReLU()),
         (torch.randn(1, 2),),
     ),
+    "has_an_input_named_as_a_setting": lambda: (Trained(), {"x": torch.ones(2), "training": True}),
     "as_the_doctor_takes_it": lambda: (nn.RReLU(), {"input": torch.ones(2)}, torch.sum),
     "makes_a_number": lambda: 3,
     "has_other_shapes": lambda: (nn.Linear(2, 2), torch.ones(3)),
@@ -649,7 +657,9 @@ def factories(monkeypatch):
 
 
 @pytest.mark.usefixtures("factories")
-@pytest.mark.parametrize("name", ["good", "one_input_needs_no_tuple"])
+@pytest.mark.parametrize(
+    "name", ["good", "one_input_needs_no_tuple", "has_an_input_named_as_a_setting"]
+)
 def test_the_command_ends_with_0_for_a_model_that_runs(name):
     assert command(["coverage", f"factories:{name}"]) == 0
 
@@ -774,6 +784,7 @@ MIXED = {
     "a layer of Python's module": lambda model, y: OUTER_LAYER(y),
     "from a number": lambda model, y: y * torch.tensor([y.sum().item()]),
     "type": lambda model, y: y + y.type(torch.FloatTensor),
+    "type by its name": lambda model, y: y + y.type(dtype=torch.FloatTensor),
     "type of another": lambda model, y: y + torch.ones(4).type_as(OUTSIDE),
     "a mask": lambda model, y: y.masked_fill(torch.ones(4, dtype=torch.bool), 0),
     "a mask of attention": lambda model, y: nn.functional.scaled_dot_product_attention(
@@ -1062,6 +1073,18 @@ def test_a_buffer_of_float64_hides_no_other_float64(function, dtype):
     assert lines.count("") == (dtype == torch.float64)
     assert any("test_coverage.py:" in line for line in lines)
     assert "at tests/pytorch/test_coverage.py:" in covered.answer
+
+
+def test_a_module_that_is_given_by_name_has_its_float64_told():
+    """Moving the module to an Apple GPU raises, whatever the function does with the buffer."""
+    table = nn.Module()
+    table.register_buffer("scale", torch.ones(4, dtype=torch.float64))
+
+    def scale(x, table):
+        return x * table.scale.float()
+
+    covered = mps_coverage(scale, torch.ones(2, 4), table=table)
+    assert [problem.text for problem in covered.problems] == ["MPS has no float64, but scale is"]
 
 
 def test_where_a_repaired_model_does_not_run_what_it_holds_is_told():

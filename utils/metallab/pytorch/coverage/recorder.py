@@ -153,6 +153,7 @@ class Recorder:
         modules, outcome = self.calls[operator], self._outcomes.get(operator)
         status: How = operators.status(operator)
         reason = way_out = ""
+        # a refusal is the Metal kernel's: without a kernel it does not come so far
         if isinstance(outcome, refusals.Refusal) and status in ("native", "composite"):
             status, reason, way_out = "refused", outcome.words, outcome.way_out
         elif isinstance(outcome, refusals.Detour):
@@ -180,7 +181,7 @@ class Recorder:
             buffers and inputs of such a dtype: nobody can tell then which follow from those.
         """
         found = [replace(each, modules=tuple(modules)) for each, modules in self._problems.items()]
-        # a backward pass meets what the forward pass has kept
+        # those without a line are of a backward pass, which meets again what the forward pass has kept
         found = [each for each in found if each.line] or found
         if not tells_dtypes:
             found = [each for each in found if each.kind not in NARROWER]
@@ -204,6 +205,7 @@ class Recorder:
         def see(operator: Any, args: Any, kwargs: Any) -> Any:
             return self._see_operator(dispatcher, operator, args, kwargs)
 
+        # `see` is given its own mode, which is off in it and has to see the pieces of an operator as well
         dispatcher = watching(see)
         functions = _FunctionMode(self._see_function)
         with (
@@ -237,6 +239,7 @@ class Recorder:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             before = self._is_called_by_python
+            # until a function of Python's is seen, such as one that a hook calls
             self._is_called_by_python = False
             try:
                 with functions.enter_again():
@@ -259,6 +262,7 @@ class Recorder:
         def push_seeing(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
             def pack_seeing(tensor: Tensor) -> Any:
                 before = self._is_inside_a_whole
+                # what the model's own hook calls is no part of that function
                 self._is_inside_a_whole = False
                 try:
                     with functions.enter_again():
@@ -318,7 +322,10 @@ class Recorder:
     # ---- functions, above the dispatcher
 
     def _call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Call a function; count it if it is one operator on MPS."""
+        """Call a function; count it if it is one operator on MPS.
+
+        A tensor that it reads as numbers is judged first. It may end the trace (`_judge_reading`, `_read_lengths`).
+        """
         name = getattr(function, "__name__", "")
         if name in READ_AS_NUMBERS:
             self._judge_reading(name, args[0])
@@ -339,7 +346,10 @@ class Recorder:
         return function(*args, **kwargs)
 
     def _read_lengths(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments of CTC with numbers in place of lengths; end a trace in which they have none."""
+        """Return the arguments of CTC with numbers in place of lengths; end a trace in which they have none.
+
+        So CTC takes them outside of a trace, wherever they lie, while it would keep the tensors of a trace.
+        """
 
         def read(value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -362,7 +372,10 @@ class Recorder:
             self._is_of_other_dtypes = False
 
     def _judge_reading(self, name: str, tensor: Tensor) -> None:
-        """Report a tensor on the GPU that is taken for an array; end a trace in which a tensor has no numbers."""
+        """Report a tensor on the GPU that is taken for an array; end a trace in which a tensor has no numbers.
+
+        Where that ends a trace on meta, the report goes with `Ended` into the next one.
+        """
         array = Problem("array", *NO_ARRAY, line=_find_calling_line())
         is_array = name in AS_ARRAYS
         if is_array and self.whereabouts.is_noted and self.whereabouts.find(tensor) is Place.GPU:
@@ -373,6 +386,10 @@ class Recorder:
             raise Ended(f"{name} asks for numbers", array if is_on_the_gpu else None)
 
     def _call_attention(self, function: Callable, args: Any, kwargs: Any) -> Any:
+        """Call attention: counted as one operator where nothing needs a gradient, else as the pieces that it calls.
+
+        A tensor that lies on the CPU among others on the GPU is reported here.
+        """
         given = {**dict(zip(ATTENTION_TAKES, args, strict=False)), **kwargs}
         # in its pieces a mask on the CPU meets numbers that were made for it, whose place nobody names
         if self.whereabouts.is_noted and self._is_on_both(given):
@@ -461,7 +478,8 @@ class Recorder:
     ) -> None:
         """Count a call, unless it is part of one that was counted, and keep its outcome on a Mac.
 
-        ``has_node`` says that the last node of autograd is the operator's own, by which its gradient has its line.
+        Of several calls a refusal is kept, or else the first detour to the CPU. ``has_node`` says that the last node of
+        autograd is the operator's own, by which its gradient has its line.
         """
         if self._is_inside_a_whole:
             return
@@ -501,7 +519,11 @@ class Recorder:
         return was_counted
 
     def _judge_second_derivative(self) -> None:
-        """Report a gradient of a gradient for which MPS has no formula."""
+        """Report a gradient of a gradient for which MPS has no formula.
+
+        A backward pass with ``create_graph=True`` makes nodes of its own, and those of operators without a derivative
+        are noted. It is reported when a second backward pass comes to such a node.
+        """
         node = torch._C._current_autograd_node()
         if node is None or self._is_called_by_python:
             return
@@ -514,11 +536,15 @@ class Recorder:
         whole = self._find_whole_of_gradient()
         is_kept = torch.is_grad_enabled()  # by create_graph=True
         if whole and is_kept and whole.backward_operator in WITHOUT_DERIVATIVE:
-            made = torch.autograd._get_sequence_nr() - 1  # before its operator is seen
+            # autograd makes the node before its operator is seen, so the last number that was given is its own
+            made = torch.autograd._get_sequence_nr() - 1
             self._without_derivative[made] = whole.backward_operator
 
     def _call_operator(self, operator: Any, args: Any, kwargs: Any) -> Any:
-        """Call an operator. A copy from meta to the CPU gives zeros, on which nothing may depend."""
+        """Call an operator. A copy from meta to the CPU gives zeros, on which nothing may depend.
+
+        Ended if an operator on the CPU wants to know numbers that may come from such zeros.
+        """
         is_copy = operator == torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu"
         if self.device == "meta" and is_copy and args[0].is_meta:
             self._has_zeros = True
@@ -535,11 +561,12 @@ class Recorder:
     def _gather(self, operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Report tensors that were left on the CPU, which raise on MPS, and move them for a trace on meta."""
         name = operator.name()
+        # a copy is what takes a tensor from one device to the other
         is_exempt = "copy" in name or name in TAKES_FROM_THE_CPU
         if is_exempt or not self._is_on_both((args, kwargs)):
             return args, kwargs
 
-        # x[indices] moves indices from the CPU
+        # x[indices] moves indices from the CPU: in a schema they are a list of optional tensors
         pairs = zip(operator._schema.arguments, args, strict=False)
         not_moved = [each for known, each in pairs if str(known.type) != "List[Optional[Tensor]]"]
         if Place.CPU in self._find_places((not_moved, kwargs)):
@@ -641,6 +668,11 @@ def require_dense(values: Any, where: str) -> None:
         Tensors, as deep as PyTorch's pytree goes.
     where
         The end of ``sparse tensors, which ...``.
+
+    Raises
+    ------
+    Ended
+        With the message.
     """
     for leaf in list_tensors(values):
         if not _is_dense(leaf):

@@ -132,7 +132,7 @@ class Coverage:
 
     @property
     def answer(self) -> str:
-        """One line."""
+        """One line: yes, yes with care, no, or not known, with the reason and what limits the answer."""
         caveat = self._describe_caveats()
         wrong = [*self._describe_problems(), *self._describe_operators()]
         if wrong:
@@ -157,7 +157,10 @@ class Coverage:
         return f" ({' '.join(caveats)})" if caveats else ""
 
     def _describe_problems(self) -> list[str]:
-        """Return the first problem of each kind, and how many more there are; what it holds is a kind of its own."""
+        """Return the first problem of each kind, and how many more there are.
+
+        What the model holds (parameters, buffers and inputs of a dtype that MPS lacks) is a kind of its own.
+        """
         by_kind: dict[tuple[str, bool], list[Problem]] = collections.defaultdict(list)
         for problem in self.problems:
             is_held = not problem.operator
@@ -233,6 +236,7 @@ class Coverage:
         return places
 
     def __str__(self) -> str:
+        """Return the answer, a table of the operators, and what to do about each that may leave the GPU or raises."""
         rows = [
             (use.operator, use.status, f"{use.calls:,}", shorten(use.modules)) for use in self.uses
         ]

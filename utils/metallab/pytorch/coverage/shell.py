@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from metallab.pytorch.coverage.report import Coverage
-from metallab.pytorch.coverage.tracing import TraceFailed, mps_coverage
+from metallab.pytorch.coverage.tracing import TraceFailed, predict_coverage
 from metallab.pytorch.errors import NotAModel
 from metallab.pytorch.model import load_model
 
@@ -53,8 +53,9 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
     try:
         subject = load_model(given.factory)
-        coverage = mps_coverage(
-            subject.model, *subject.inputs, training=given.training, **subject.named
+        # not `mps_coverage`, for which an input by the name ``training`` would be a setting of its own
+        coverage = predict_coverage(
+            subject.model, subject.inputs, subject.named, training=given.training
         )
     except (NotAModel, TraceFailed) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)

@@ -84,10 +84,12 @@ def predict_coverage(
     held = _find_held_wide_dtypes(model, inputs, named)
     repaired = _trace_repaired(model, inputs, named, training) if held else None
     recorder, limits = repaired or _trace(model, inputs, named, training)
+    # with wide dtypes as they are held, nobody can tell which of those that it makes follow from them
+    tells_dtypes = not held or repaired is not None
 
     uses = [recorder.summarize(operator) for operator in recorder.calls]
     uses.sort(key=lambda use: (WORST_FIRST.index(use.status), use.operator))
-    problems = [*held, *recorder.list_problems(not held or repaired is not None)]
+    problems = [*held, *recorder.list_problems(tells_dtypes)]
     return Coverage(
         _name(model),
         tuple(uses),
@@ -139,6 +141,8 @@ def _trace(
 
     Inference keeps no gradients. A model that computes some by itself, such as forces, may want them in inference, too:
     what fails without them is tried with them.
+
+    TraceFailed if it fails in all of these ways, with what to do about the last failure.
     """
     needs_gradients = not_followed = ""
     problem: Problem | None = None
@@ -150,7 +154,8 @@ def _trace(
             not_followed = str(explain(error))
             if not way.has_gradients:
                 needs_gradients = not_followed
-            # the first way that ended knows it from a trace of the whole; a later one may end before it
+            # what the first way ended at raises on a Mac, so it is reported in the trace that succeeds, which may not
+            # see it; a way in between may end before it comes there
             problem = problem or getattr(error, "problem", None)
             continue
 
@@ -216,6 +221,15 @@ def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool)
         On which device, and how.
     model, inputs, named, training
         See `mps_coverage`.
+
+    Raises
+    ------
+    Ended
+        Where the trace cannot go on: the model asks for numbers, or computes with sparse or nested tensors.
+    NothingToTrain
+        If no output has a gradient, and it is asked about training.
+    Exception
+        What the model raises.
     """
     with _as_on_mps(way.has_gradients):
         values = (model, inputs, named)
@@ -237,12 +251,14 @@ def trace_on(way: Way, model: Callable, inputs: Any, named: Any, training: bool)
 
 @contextlib.contextmanager
 def _as_on_mps(has_gradients: bool) -> Iterator[None]:
-    """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were."""
+    """Keep the CPU from taking kernels that MPS does not have, and the caller's random numbers as they were.
+
+    Gradients are kept or not as it is asked, in whatever mode the caller is.
+    """
     # PyTorch's fused encoder stays on, because a Mac asks for it, too, and on the way calls an operator that MPS lacks.
     # It is not taken: any tensor counts as one with functions of its own while `Recorder.recording` watches
-    onednn = (
-        torch._C._get_mkldnn_enabled()
-    )  # a fused LSTM; the public function for it warns of TensorFloat-32
+    # oneDNN has a fused LSTM; the public function that switches it off warns of TensorFloat-32
+    onednn = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
 
     try:
@@ -250,9 +266,8 @@ def _as_on_mps(has_gradients: bool) -> Iterator[None]:
             torch.random.fork_rng(devices=[]),
             torch.inference_mode(False),
             torch.set_grad_enabled(has_gradients),
-            torch.nn.attention.sdpa_kernel(
-                torch.nn.attention.SDPBackend.MATH
-            ),  # no fused attention
+            # no fused attention
+            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
         ):
             yield
     finally:
@@ -260,7 +275,11 @@ def _as_on_mps(has_gradients: bool) -> Iterator[None]:
 
 
 def _move(value: Any, device: str, is_narrowed: bool) -> Any:
-    """Copy a module, or every tensor in a value, to a device. Parameters are moved before the module is copied."""
+    """Copy a module, or every tensor in a value, to a device, in narrower dtypes if that is asked.
+
+    Parameters and buffers are copied there first, and put into the memo of the module's deep copy, which takes them for
+    their copies: so no second copy of them is made where they lie.
+    """
     if isinstance(value, torch.jit.ScriptModule):  # its parameters are in C++
         moved_script = copy_model(value).to(device)
         return moved_script._apply(_narrow) if is_narrowed else moved_script
@@ -303,7 +322,7 @@ def _sum_outputs(outputs: Any) -> Tensor:
 
 
 def _find_held_wide_dtypes(model: Any, inputs: Any, named: Any) -> list[Problem]:
-    """Return a problem for the parameters, buffers and inputs that MPS cannot hold."""
+    """Return a problem for each dtype that MPS lacks, naming the parameters, buffers and inputs that have it."""
     tensors = _list_held(model, inputs, named)
 
     problems = []
@@ -331,7 +350,10 @@ def _find_way_out(dtype: str, wide: Sequence[tuple[str, Tensor]]) -> str:
 
 
 def _loses_digits(tensor: Tensor) -> bool:
-    """Return True if float32 rounds numbers by more than a small share of what they differ from each other in."""
+    """Return True if float32 rounds numbers by more than a small share of what they differ from each other in.
+
+    False where there are no numbers to look at, as on the meta device, fewer than two finite ones, or only equal ones.
+    """
     if tensor.is_meta or tensor.layout is not torch.strided:
         return False
     numbers = tensor.detach()[tensor.isfinite()]
@@ -347,7 +369,8 @@ def _list_held(model: Any, inputs: Any, named: Any) -> list[tuple[str, Tensor]]:
     for name, value in named.items():
         tensors += [(name, leaf) for leaf in tensors_in(value)]
 
-    modules = [each for each in (model, *inputs) if isinstance(each, nn.Module)]
+    given = (model, *inputs, *named.values())
+    modules = [each for each in given if isinstance(each, nn.Module)]
     for module in modules:
         tensors += [*module.named_parameters(), *module.named_buffers()]
     return tensors

@@ -84,7 +84,8 @@ class Whereabouts:
     def place_parts(self, *values: Any) -> None:
         """Note that what was moved lies on the GPU: parameters, buffers and inputs.
 
-        What modules keep besides, such as a tensor in a list, ``model.to`` leaves on the CPU.
+        What modules keep besides, such as a tensor in a list, ``model.to`` leaves on the CPU. Nothing is noted where
+        the device of the trace tells the place.
         """
         if self._placement is None:
             return
@@ -125,7 +126,7 @@ class Whereabouts:
     # ---- functions that move
 
     def call(self, call: Callable[..., Any], function: Callable, args: Any, kwargs: Any) -> Any:
-        """Call a function of PyTorch, and follow where it puts what it makes.
+        """Call a function of PyTorch, follow where it puts what it makes, and return that.
 
         Parameters
         ----------
@@ -141,6 +142,8 @@ class Whereabouts:
                 tensor, *others = args
                 args = (self._move(tensor), *others)  # before a dtype changes, which MPS may lack
             elif function in MOVES:
+                # what its operators make lies where the tensor does, until the result is moved below, with a gradient
+                # that goes back
                 self._wanted = None
             result = call(function, *args, **kwargs)
 
@@ -169,6 +172,7 @@ class Whereabouts:
             return None
         if function == Tensor.cpu:
             return Place.CPU
+        # its operators are given numbers, not the tensor whose device it takes
         if function == Tensor.new_tensor and kwargs.get("device") is None:
             return self.find(args[0])
 
@@ -186,7 +190,10 @@ class Whereabouts:
     def _name_traced_device(
         self, function: Callable, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return a function's arguments with the device of the trace in place of mps."""
+        """Return a function's arguments with the device of the trace in place of mps.
+
+        By position, `Tensor.to` alone takes a device.
+        """
 
         def rename(value: Any) -> Any:
             is_mps = isinstance(value, str | torch.device) and str(value).startswith("mps")
@@ -210,7 +217,10 @@ class Whereabouts:
         return tensor
 
     def _move_with_gradient(self, tensor: Tensor, source: Place, target: Place) -> Tensor:
-        """Copy a tensor to another place; its gradient goes the other way."""
+        """Return a copy of a tensor in another place, whose gradient is copied back to where the tensor lies.
+
+        Both are on the device of the trace, so autograd alone would leave the gradient in the place of the copy.
+        """
         copy_to = self._copy_to
 
         class Move(torch.autograd.Function):
@@ -245,13 +255,17 @@ def list_tensors(values: Any) -> list[Tensor]:
 def _find_destination(
     function: Callable, args: Any, kwargs: Any
 ) -> str | torch.device | Tensor | None:
-    """Return the device, or the tensor on it, that a call names for what it makes; None if it names none."""
+    """Return the device, or the tensor on it, that a call names for what it makes; None if it names none.
+
+    It is named by ``device=``, or as an argument of one of the methods that move. Of `Tensor.type`, which takes a
+    dtype, that is the CPU for ``torch.FloatTensor`` and its like.
+    """
     if kwargs.get("device") is not None:
         return kwargs["device"]
     if function not in (Tensor.to, Tensor.type, Tensor.type_as):
         return None
 
-    second = args[1] if len(args) > 1 else kwargs.get("other")
+    second = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("dtype"))
     if function == Tensor.type:
         return "cpu" if _is_cpu_type(second) else None
     return second if isinstance(second, str | torch.device | Tensor) else kwargs.get("other")
