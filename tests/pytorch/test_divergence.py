@@ -836,6 +836,12 @@ def test_a_nan_is_followed_to_its_first_infinity():
     assert report.infinity.module == "0"
 
 
+def with_buffer_of_float64() -> nn.Module:
+    layer = nn.Linear(2, 2)
+    layer.register_buffer("scale", torch.ones(2, dtype=torch.float64))
+    return layer
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "on", "error", "words"),
     [
@@ -857,6 +863,14 @@ def test_a_nan_is_followed_to_its_first_infinity():
             ValueError,
             "float64",
             id="float64",
+        ),
+        pytest.param(
+            with_buffer_of_float64(),
+            (torch.ones(1, 2),),
+            PyTorchDevice("mps", "Apple M2 GPU"),
+            ValueError,
+            "float64",
+            id="float64 of a buffer",
         ),
     ],
 )

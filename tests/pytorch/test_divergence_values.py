@@ -336,6 +336,12 @@ REPORTS = {
 }  # fmt: skip
 
 
+def test_a_run_that_agrees_makes_none_good_that_raised():
+    merged = REPORTS["raised"].merge(REPORTS["agrees"])
+    assert merged.agreement == "refused"
+    assert merged.kind == "raised"
+
+
 @pytest.mark.parametrize("phrase", wording.PHRASES)
 @pytest.mark.parametrize("outcome", REPORTS)
 def test_a_reworded_phrase_changes_no_decision(outcome, phrase, monkeypatch):

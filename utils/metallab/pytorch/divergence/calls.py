@@ -120,7 +120,8 @@ class Call:
         Parameters
         ----------
         change
-            Applied once to each storage, in one dimension, such as `to_float64`; by default nothing is changed.
+            Applied once to each storage, in one dimension, such as `to_float64`; by default nothing is changed. A
+            tensor without such a storage, as a sparse one, is given to it whole.
         """
         copies: dict[Any, Tensor] = {}
         """By storage: its copy, which all views of the storage share."""
@@ -159,7 +160,7 @@ class Call:
         RuntimeError
             PyTorch's, if a copy finds no memory.
         """
-        mine = iter(self.tensors)
+        mine = iter(self.tensors)  # which `replace` goes through in the same order
         copies: dict[Any, Tensor] = {}
         """By device and storage: its copy there."""
 

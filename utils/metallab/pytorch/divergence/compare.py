@@ -410,9 +410,8 @@ class _ResultComparer:
         WrongValues, WrongKind or None
             `WrongKind` for another shape, or for a dtype that the CPU does not return; None if the device is right.
         """
-        if (
-            not exact.numel()
-        ):  # such as statistics that the CPU does not keep, while a device may keep them
+        # without elements, such as statistics that the CPU does not keep, while a device may keep them
+        if not exact.numel():
             return None
         if value.shape != exact.shape:
             same_dtype = self.reference.cpu_same_dtype
@@ -425,6 +424,7 @@ class _ResultComparer:
             is_worse = _step_above_1(value.dtype) > _step_above_1(dtype)
             is_result = number == 0
             if is_result or is_worse or not is_floating(value):
+                # it is there: without such results `_right_dtype` takes the device's dtype for right
                 return WrongKind.of(self.reference.cpu_same_dtype[number], value)
 
         if is_floating(value) and is_floating(exact):
@@ -438,7 +438,10 @@ class _ResultComparer:
         return WrongValues.of(differ, exact, value, Cause.NOT_EQUAL)
 
     def _right_dtype(self, number: int, exact: Tensor, value: Tensor) -> torch.dtype:
-        """Return the dtype that a result should have: that of the arguments, or else what the CPU returns."""
+        """Return the dtype that a result should have: that of the arguments, or else what the CPU returns.
+
+        Where the CPU has no kernel for the dtype of the arguments, any is right.
+        """
         tensors = self.reference.before.tensors
         expected = {exact.dtype}
         if is_floating(exact):

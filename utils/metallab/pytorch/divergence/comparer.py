@@ -176,7 +176,11 @@ class OperatorComparer:
         self._unwritten -= addresses | written
 
     def _see_call(self, call: Call) -> Any:
-        """Run a call, compare it if the device computed it, and return its result."""
+        """Run a call, compare it if the device computed it, and return its result.
+
+        After a wrong call, and where it computes nothing, as a view, it is run and no more. After the time is over it
+        is counted.
+        """
         operator, args, kwargs = call.operator, call.args, call.kwargs
         if self.report.divergent_call or _computes_nothing(call):
             return operator(*args, **kwargs)
@@ -276,7 +280,7 @@ class OperatorComparer:
         self._trace_infinities(call, before, on_cpu, on_device)
 
     def _keep(self, kind: CallKind | None, call: Call, before: Call, result: Any) -> None:
-        """Keep a call that was right, to make it again."""
+        """Keep a call that was right, to make it again; not a random one that was just found wrong."""
         if not self.known.wants_sample(kind) or self.report.divergent_call is not None:
             return
         sample = make_sample(
@@ -291,8 +295,8 @@ class OperatorComparer:
         self.known.keep(kind, sample)
 
     def _lay_out(self, call: Call, before: Call) -> Call:
-        """Return a call with layouts, and what they hold, in place of tensors."""
-        values = iter(before.tensors)
+        """Return a call with layouts in place of its tensors, and what those held ``before``, which is on the CPU."""
+        values = iter(before.tensors)  # in the order in which `replace` goes through the call's
 
         def lay_out(tensor: Tensor) -> Layout:
             layout = Layout.of(tensor).hold(next(values))
@@ -354,8 +358,11 @@ class OperatorComparer:
 
     @staticmethod
     def _repeat_until_right(is_right: Callable[[], bool]) -> Repeats:
-        """Make a call again until it was right `RIGHT_REPEATS` times, at most `MAX_REPEATS` times."""
-        wrong, right = 1, 0
+        """Make a call again until it was right `RIGHT_REPEATS` times, at most `MAX_REPEATS` times in all.
+
+        It ends where the call raises RuntimeError.
+        """
+        wrong, right = 1, 0  # the first time, when it was found, counts
         while right < RIGHT_REPEATS and wrong + right < MAX_REPEATS:
             try:
                 if is_right():
@@ -398,9 +405,8 @@ class OperatorComparer:
             self._infinities.update(dict.fromkeys(map(_address, infinite_results), origin))
 
         has_new_nan = any(map(_has_nan, on_cpu)) and not any(map(_has_nan, before.tensors))
-        has_elements = any(
-            tensor.numel() for tensor in before.tensors
-        )  # the mean of nothing is NaN
+        # the mean of nothing is NaN
+        has_elements = any(tensor.numel() for tensor in before.tensors)
         if has_new_nan and has_elements:
             self.report.infinity = origin if infinite_arguments else None
             # the CPU makes the NaN as well, else the call would have been found wrong before

@@ -93,6 +93,8 @@ def find(
         other than one number.
     ValueError
         If the model has no floating parameter and no floating input, or float64 where the device has none.
+    RuntimeError
+        If the model raises only while something looks at its operators, which is a fault of this function.
     Exception
         What the model raises on the CPU as well.
 
@@ -271,6 +273,11 @@ class Search:
             How many bursts of calls of each kind there are at most.
         seconds
             After these no more are made.
+
+        Returns
+        -------
+        Report
+            The same with how many calls were made again. One that was wrong is its `divergent_call`.
         """
         with torch.no_grad():
             found = repeat_calls(
@@ -314,13 +321,20 @@ class Search:
         record
             Whether to keep what the layers and the model compute.
 
+        Returns
+        -------
+        Report, RecordedRun
+            What was found, and what was kept: nothing unless ``record``, or if the model raises.
+
         Raises
         ------
         ValueError
             If nothing is floating, or something is in float64 where the device has none.
+        RuntimeError
+            If the model raises only while something looks at its operators.
         Exception
-            What the model raises on the CPU as well. If it raises on the device alone, the report says so, and keeps
-            what was compared before.
+            What the model raises on the CPU as well. If it raises on the device alone, or after a wrong call, the
+            report says so, and keeps what was compared before.
         """
         _check_dtypes(run.model, run.inputs, self.on)
         began = time.monotonic()
@@ -333,6 +347,7 @@ class Search:
         try:
             on_device = run.compare(self.on.torch_device, comparer, record=record)
         except Exception as error:
+            # a wrong call before it is taken for the cause, and the model is not run again to look for another
             is_known = comparer.report.agreement == "differs"
             if not is_known and not self._is_of_device(error, run, mode):
                 raise
@@ -375,9 +390,11 @@ def _raises(run: TrainingRun, device: Any, mode: RunMode) -> bool:
 
 
 def _add_run(report: Report, search: Search, run: TrainingRun, mode: RunMode) -> Report:
-    """Return what was found with one run more, in which a model may raise.
+    """Return what was found with one run more, in a mode that nobody asked for.
 
-    MPS refuses attention with dropout where nothing needs a gradient, for example, which nobody may call.
+    What a model raises in it, anywhere or on the device alone, is noted in ``not_run`` and says nothing against the
+    device: MPS refuses attention with dropout where nothing needs a gradient, for example, which nobody may call. What
+    agreed before that counts. After a wrong call the report has the exception as what follows.
     """
     try:
         other, _ = search.compare(run, mode)
@@ -414,6 +431,7 @@ def _check_loss(loss: Callable[[Any], Tensor] | None) -> None:
     if not callable(loss):
         raise TypeError(f"loss is a {name}: give a function of the model's output")
 
+    # the call of a module takes anything, and hands it on
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         signature = inspect.signature(called)
@@ -445,5 +463,6 @@ def _check_dtypes(model: nn.Module, inputs: Any, on: PyTorchDevice) -> None:
         raise ValueError(
             "the model has no floating parameter and no floating input: there is nothing to compare"
         )
+    dtypes.update(buffer.dtype for buffer in model.buffers())
     if on.kind == "mps" and dtypes & {torch.float64, torch.complex128}:
         raise ValueError("no Apple GPU has float64: give model.float() and inputs in float32")

@@ -72,11 +72,11 @@ def minimize(
     # layouts and dtypes first, then the sizes, the largest first, since fewer elements are quicker to try
     wrong = _simplify(wrong, oracle)
     wrong = _flatten(wrong, oracle)
-    # of many integers in a row some are wrong from a limit on; of two it depends on which
+    # the largest integers before the sizes: of many integers in a row some are wrong from a limit on, while of two it
+    # depends on which
     for index, layout in enumerate(wrong.tensors):
-        if (
-            layout.integers[1] > 1
-        ):  # 0 stands for a tensor of other numbers, too, and below 1 nothing is tried
+        # 0 stands for a tensor of other numbers, too, and below 1 nothing is tried
+        if layout.integers[1] > 1:
             wrong = _bound_integers(wrong, index, _smallest_largest(wrong, index, oracle))
     for size in _list_sizes(wrong, at_least=2):
         wrong = _resize(wrong, size, _smallest_wrong(wrong, size, oracle))

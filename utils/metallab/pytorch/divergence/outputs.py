@@ -6,6 +6,7 @@ memory that nobody wrote to, a branch of the model on its device, random numbers
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -75,7 +76,15 @@ def _compare_outputs(given: Sequence[Tensor], on_cpu: CPURuns) -> WrongValues | 
 
 
 def _compare_output(right: Tensor, value: Tensor, rounded: Tensor | None) -> WrongValues | None:
-    """Return how an output differs by more than rounding explains; None if it does not."""
+    """Return how an output differs by more than rounding explains; None if it does not.
+
+    Parameters
+    ----------
+    right, value
+        What the CPU returns in float64, and the device.
+    rounded
+        What the CPU returns in the model's dtype, to know how large rounding is; None if that is not known.
+    """
     dtype = value.dtype
     right, value = to_float64(right), to_float64(value)
     error = _errors(right, value)
@@ -93,16 +102,7 @@ def _compare_output(right: Tensor, value: Tensor, rounded: Tensor | None) -> Wro
     if largest.isinf():
         return WrongValues.of(error.isinf(), right, value, Cause.NOT_FINITE)
     difference = WrongValues.of(wrong, right, value, Cause.NOT_ROUNDING, shown=error == largest)
-    return WrongValues(
-        count=difference.count,
-        total=difference.total,
-        position=difference.position,
-        value=difference.value,
-        right=difference.right,
-        cause=difference.cause,
-        error=largest.item(),
-        allowed=allowed,
-    )
+    return dataclasses.replace(difference, error=largest.item(), allowed=allowed)
 
 
 def _errors(right: Tensor, value: Tensor) -> Tensor:
@@ -129,7 +129,8 @@ def _find_layer(layers: Sequence[LayerError], on_device: RecordedRun) -> Unexpla
         _relative_limit(layer.output.dtype) if layer.output is not None else math.inf
         for layer in on_device.layers
     ]
-    errors = list(zip(layers, limits, strict=False))  # no layers where they could not be compared
+    # not strict: ``layers`` is empty where they could not be compared
+    errors = list(zip(layers, limits, strict=False))
 
     for number, (layer, limit) in enumerate(errors):
         if _is_unexplained(layer.forward, layer.forward_cpu, limit):

@@ -85,7 +85,8 @@ def write_program(call: Call, device: str, seed: int = 0) -> str:
 def _tolerance(call: Call) -> float:
     """Return the relative tolerance: 0 of integers, but for positions, which may be others where values are equal.
 
-    That of floating tensors is the first one's; ValueError if its dtype has none.
+    That of floating tensors is the first one's; ValueError if its dtype has none. Without a tensor, and of complex
+    ones, it is that of float32.
     """
     floating = [tensor.dtype for tensor in call.tensors if tensor.dtype.is_floating_point]
     if floating:
@@ -132,12 +133,12 @@ def _write_results(call: Call) -> str:
     if types == ["number"]:
         return f"[torch.tensor({calling})]"
 
-    # behind them lies memory as it was, other numbers in each run
+    # not the result that is written in part: in the rest of it lies memory as it was, other numbers in each run
     whole = count_written_whole(call)
     if whole is not None:
         return f"list({calling}[:{whole}])"
 
-    # the results behind them each device keeps in a form of its own
+    # not what an operator keeps for its gradient, each device in a form of its own
     comparable = None if call.name in REFERENCES else count_comparable(call)
     if comparable is not None:
         return f"list({calling}[:{comparable}])"

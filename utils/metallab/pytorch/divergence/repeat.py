@@ -122,10 +122,16 @@ def repeat_calls(
         When to stop, by `time.monotonic`.
     show_progress
         Is called with the number of calls, after each burst.
+
+    Returns
+    -------
+    Repetition
+        How many calls were made, and the first that was wrong, with how many of its burst were wrong and right.
     """
     in_order = sorted(samples, key=lambda sample: sample.num_bytes)
-    repeated: set[int] = set()
+    repeated: set[int] = set()  # places in this order
     calls = 0
+    # a burst of each call, before any has its second one
     for number, (place, sample) in itertools.product(range(rounds), enumerate(in_order)):
         if time.monotonic() >= until:
             break
@@ -172,6 +178,7 @@ def _compare_burst(sample: Sample, on: PyTorchDevice, factor: float) -> list[Dif
     first = [*first_results, *first_after.tensors]
     for placed, returned in made[1:]:
         again, after = _bring_to_cpu(placed, returned)
+        # what equals a right one is right, which takes less time than to compare it with float64
         if differences[0] is None and _is_equal(first, [*again, *after.tensors]):
             differences.append(None)
         else:

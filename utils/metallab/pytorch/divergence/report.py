@@ -259,9 +259,13 @@ class Report:
         worst = self if self.divergent_call is not None else other
         if other.agreement == "differs" and self.agreement != "differs":
             worst = other
+        # a run that raised on the device is not made good by one in another mode that agrees
+        agreements = (self.agreement, other.agreement)
+        is_refused = worst.agreement != "differs" and "refused" in agreements
 
         return replace(
             worst,
+            agreement="refused" if is_refused else worst.agreement,
             raised=self.raised or other.raised,
             is_raised_by_loss=self.is_raised_by_loss or other.is_raised_by_loss,
             compared=self.compared + other.compared,
@@ -287,6 +291,7 @@ class Report:
             return Fix(FixKind.DRAW_ON_CPU)
         is_reported = first is not None and first.operator.rpartition("::")[2] in PUBLIC_THREADS
         if self.kind is Outcome.INTERMITTENT:
+            # what others report of the operator as well is not taken for a call that macOS aborted for its length
             if is_reported:
                 return Fix(FixKind.OTHER_OPERATORS)
             return Fix(FixKind.LESS_WORK)
@@ -370,6 +375,7 @@ class Report:
             (direction, "device", "o-", plots.RED),
             (f"{direction}_cpu", "rounding on a CPU", "s--", plots.BLUE),
         ):
+            # the error first: `max` keeps its first argument unless another is larger, as none is than NaN
             errors = [max(getattr(layer, key), SMALLEST_DRAWN) for layer in self.layers]
             axes.plot(range(len(errors)), errors, style, color=colour, label=label, markersize=5)
 
@@ -383,7 +389,7 @@ class Report:
             axes.set_title(f"first wrong: {first.operator} in {first.module}", fontsize=9)
 
     def _label_layers(self, axes: Axes) -> None:
-        """Write the names of layers below an axis, of more than `MOST_LABELS` only so many, at equal distances."""
+        """Write the names of layers below an axis: of more than `MOST_LABELS` at most so many, at equal distances."""
         names = [layer.module for layer in self.layers]
         step = max(1, math.ceil(len(names) / MOST_LABELS))  # 1 also without a layer
         positions = range(0, len(names), step)
