@@ -105,6 +105,13 @@ def test_what_was_not_touched_is_not_counted(count, words):
         count(one)
 
 
+def test_a_kernel_that_touches_no_memory_is_not_walked():
+    idle = "kernel void k(device float* out, uint i [[thread_position_in_grid]]) {}"
+    one = record(idle, torch.empty(32), threads=32, group_size=32)
+    with pytest.raises(ValueError, match="no memory"):
+        gpu_counts.walk(one)
+
+
 @pytest.mark.parametrize(
     ("kernel", "threads", "limit"),
     [

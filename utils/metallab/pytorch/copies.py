@@ -40,7 +40,8 @@ def copy_model(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Modul
 
     copied: nn.Module = copy.deepcopy(model, memo)
     for weight in copied.parameters():
-        if not weight.is_leaf:  # of a scripted module, which is copied in C++
+        # a scripted module is copied in C++, where autograd sees the copying: its copied weights are results
+        if not weight.is_leaf:
             weight.detach_().requires_grad_()
     return copied
 
@@ -86,6 +87,11 @@ class _TensorMap:
         return tree_map(self._map_leaf, value)
 
     def _map_leaf(self, leaf: Any) -> Any:
+        """Return what stands in the copy for a value that PyTorch's pytree does not go into.
+
+        Tensors and modules are changed, and what may hold some is copied. Numbers, texts, functions and classes are
+        shared by the value and its copy.
+        """
         if isinstance(leaf, Tensor):
             return self._change(leaf)
         if isinstance(leaf, nn.Module):
@@ -105,6 +111,7 @@ class _TensorMap:
     def _copy_object(self, original: Any) -> Any:
         """Return a copy of an object, or itself where it cannot be copied."""
         try:
+            # known before what it holds is copied, which may hold the object again
             copied = self._copies[id(original)] = copy.copy(original)
             for key, held in _list_items(original):
                 copied[key] = self.map(held)
@@ -241,8 +248,10 @@ def narrow_tensors(function: Callable[..., Any], model: nn.Module) -> Callable[.
     function
         One that `open_function` has opened.
     model
-        The model whose loss it is: where the loss holds it, the copy holds it as well.
+        The model whose loss it is. Where the loss holds it, as one that adds the size of the weights may, the copy
+        holds this model itself. Other modules that have such a dtype are copied.
     """
+    # `copy.deepcopy` takes what is in its memo for the copy, so the model and its parts stand for themselves
     copies: dict[int, Any] = {id(module): module for module in model.modules()}
 
     def narrow(tensor: Tensor) -> Tensor:

@@ -126,7 +126,11 @@ class Curve:
 
     @property
     def withheld(self) -> timing.Withheld | None:
-        """Why nothing may be predicted from the ends of the baseline's and the rival's line; None if one may."""
+        """Why nothing may be predicted from the ends of the baseline's and the rival's line; None if one may.
+
+        The times at the ends, which are those of the smallest and of the largest size, have to be sound, and nothing
+        may withhold a speed-up there (`sizes_withheld`).
+        """
         lines = [self.times[self.baseline], self.times[self.rival]]
         ends = [(size, line[size]) for line in lines for size in (min(line), max(line))]
         if withheld := timing.why_withheld(*(measured for _, measured in ends)):
@@ -146,6 +150,7 @@ class Curve:
 
         n = self.crossover
         marks: dict[str, float] = {}
+        # no mark where the GPU wins at every size: from which size on it does was not seen
         if n is not None and self.gpu and n > min(self.answers):
             marks[f"the GPU wins from n = {n} on"] = n
 
@@ -174,7 +179,10 @@ class Curve:
         return f"{self.finding} {self.left_out}" if self.left_out else self.finding
 
     def _describe_win(self) -> str:
-        """Return from which size on it wins, without a subject."""
+        """Return from which size on the GPU wins, or without one the whole CPU, as the end of a sentence.
+
+        Where no size counts, it is the sentence why no speed-up is given at the first of them.
+        """
         counted = [n for n, wins in self._won.items() if wins is not None]
         if not counted:
             return next(iter(self.sizes_withheld.values())).sentence
@@ -242,6 +250,7 @@ def measure(
             times[name][n] = compared[name]
 
     left_out = str(within) if within.left_out else ""
+    # first without answers: the curve itself tells which device is the rival, whose answers they are
     curve = Curve(work, baseline(), times, {}, tuple(comparisons.values()), left_out)
     answers = {n: compared.answers[curve.rival] for n, compared in comparisons.items()}
     return dataclasses.replace(curve, answers=answers)
@@ -258,7 +267,7 @@ def read_stored(work: str) -> Curve:
     """Read a curve of a machine with an NVIDIA H200 from the file of its results.
 
     Of a size that was measured in several processes it is the first of those in which nothing is withheld, if there is
-    one.
+    one. Of work that several pages have measured it is the curve of the first page in `LESSONS`.
 
     ValueError if the file has none of this work.
     """
@@ -280,7 +289,16 @@ def _is_of(run: records.Record, lesson: str, work: str) -> bool:
 
 
 def _join(work: str, runs: Sequence[list[records.Record]]) -> Curve:
-    """Return the curve whose points are stored, each as the processes that measured it."""
+    """Return the curve of a kind of work from its stored points.
+
+    Parameters
+    ----------
+    work
+        Its name.
+    runs
+        For each device at each size the records of all processes that measured it. The point's time is that of the
+        first process that counts; if none does, that of the first one, and the answer says why no speed-up is given.
+    """
     times: dict[str, dict[int, timing.Measurement]] = {}
     answers: dict[str, dict[int, timing.Answer]] = {}
     base = ""

@@ -121,7 +121,8 @@ class CallingModules:
         """Return the path of the innermost module, from its root's class on; empty outside of modules.
 
         In a backward pass that of the operator whose gradient is computed, and `BACKWARD` where that is not known; of
-        what is computed a second time there (checkpointing) the module that does it.
+        what is computed a second time there (checkpointing) the module that does it. To be asked at each operator,
+        counted or not: it also notes the path for the backward pass, of the nodes that autograd has made since.
         """
         entered = self._at_work[threading.get_ident()]
         path = entered[-1][1] if entered else ""
@@ -154,6 +155,7 @@ class CallingModules:
         """
         if self.is_in_backward():
             node = torch._C._current_autograd_node()
+            # whichever thread has noted it, since the backward pass may run in another one
             lines = set() if node is None else set(self._lines[node._sequence_nr()].values())
             return lines.pop() if len(lines) == 1 else None
 
@@ -191,12 +193,12 @@ class CallingModules:
     def _note(self, path: str) -> None:
         """Note that the nodes that were made since the last time belong to a path.
 
-        It is called before each change of module, so they do.
+        It is called before each change of module, so they do. Of a thread that is met for the first time it is the last
+        node alone, since nobody has seen what made those before.
         """
         thread = threading.get_ident()
-        number = (
-            torch.autograd._get_sequence_nr() - 1
-        )  # of the last node, made before its operator is seen
+        # autograd makes the node before its operator is seen, so the last number that was given is its own
+        number = torch.autograd._get_sequence_nr() - 1
         for each in range(self._noted.get(thread, number - 1) + 1, number + 1):
             self._paths[each][thread] = path
         self._noted[thread] = number
@@ -229,6 +231,8 @@ class CallingLine:
 def find_calling_line(until: str = "") -> CallingLine | None:
     """Return the innermost line that runs outside of PyTorch and of this package; None if there is none.
 
+    Where it belongs to an installed package, it comes with the innermost line of the reader's own code (``own``).
+
     Parameters
     ----------
     until
@@ -239,6 +243,7 @@ def find_calling_line(until: str = "") -> CallingLine | None:
     if innermost is None or not find_package(innermost[0]):
         return CallingLine(*innermost) if innermost else None
 
+    # ``lines`` goes on from there, outwards
     own = next((line for line in lines if not find_package(line[0])), None)
     return CallingLine(*innermost, own=CallingLine(*own) if own else None)
 
@@ -299,7 +304,10 @@ class Raised:
 
 
 def explain(error: BaseException) -> Raised:
-    """Describe an exception and where in a model it was raised: the model is the outermost module that was at work."""
+    """Describe an exception and where in a model it was raised: the model is the outermost module that was at work.
+
+    Of what it says the first sentence of the first line is kept, at most 200 characters.
+    """
     kind = type(error).__name__
     first_line = str(error).strip().partition("\n")[0]
     sentence = textwrap.shorten(first_line.partition(". ")[0].rstrip(".!"), 200)
@@ -312,7 +320,11 @@ def explain(error: BaseException) -> Raised:
 
 
 def _find_raising_module(error: BaseException) -> str:
-    """Return the innermost module that was at work, by its place in the outermost one; empty for that itself."""
+    """Return the innermost module that was at work, by its place in the outermost one; empty for that itself.
+
+    Modules are found as the ``self`` of the methods that were running. One that the outermost does not hold is passed
+    over.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     owners = [frame.f_locals.get("self") for frame in frames]
     modules = [owner for owner in owners if isinstance(owner, nn.Module)]
@@ -320,7 +332,7 @@ def _find_raising_module(error: BaseException) -> str:
         return ""
 
     names = {id(module): name for name, module in modules[0].named_modules()}
-    for module in reversed(modules):
+    for module in reversed(modules):  # a traceback goes from the outermost frame to the innermost
         if name := names.get(id(module)):
             return name
     return ""
@@ -337,11 +349,10 @@ def raising_line(error: BaseException) -> str:
 
     frames = [*traceback.walk_tb(error.__traceback__)]
     lines = [(frame.f_code.co_filename, number) for frame, number in reversed(frames)]
+    # code without a file has a name such as <string>
     lines = [line for line in lines if not _is_inside(line[0]) and not line[0].startswith("<")]
     own = [line for line in lines if not find_package(line[0])]
-    for file, number in (*own, *lines):
-        return _line(file, number)
-    return ""
+    return _line(*(own or lines)[0]) if lines else ""
 
 
 @functools.cache
@@ -354,9 +365,8 @@ def find_package(file: str | Path) -> str:
     if not inside:
         return ""
 
-    shortest = min(
-        inside, key=lambda rest: len(rest.parts)
-    )  # site-packages lies in the library's folder
+    # site-packages lies in the folder of Python's library, so the shorter path begins with the package
+    shortest = min(inside, key=lambda rest: len(rest.parts))
     return shortest.parts[0].removesuffix(".py")
 
 

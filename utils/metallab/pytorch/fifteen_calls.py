@@ -71,7 +71,8 @@ class Call:
     work: Work
     make: Make
     doubled: Make
-    """The same with twice the operations and twice the bytes."""
+    """The same with twice the operations, and nearly twice the bytes: what stays as it is, such as the second matrix of
+    a product, is read once. The least is 5/3 times the bytes, of a square product."""
     experiment: Callable[[torch.device], Experiment] | None
     """With only one of the two changed; a CPU and a GPU need different ones. None where none tells the limit."""
     suspects: tuple[Suspect, ...] = ()
@@ -101,6 +102,7 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
     made: dict[int, Probe] = {}
 
     def product(power: int) -> Probe:
+        """Return a product, 2 to the power times the smallest; made once, since the same probe is looked at later."""
         if power not in made:
             n = side * 2**power
             made[power] = Probe(_product(n, n, n)(device), count_product(n, n, n))
@@ -111,8 +113,10 @@ def probes(device: torch.device, side: int = 1024, numbers: int = 2**25) -> Prob
         product=product,
         copy=Probe(lambda: target.copy_(source), Work(0, 2 * source.nbytes)),
         half_copy=Probe(lambda: to.copy_(first), Work(0, 2 * first.nbytes)),
+        # a piece that fits into a CPU's cache, then all numbers, for a device that is done with the piece at once
         functions=(_silu(source, target, CHUNKS), _silu(source, target, 1)),
         skinny=tuple(_skinny(device, numbers, columns) for columns in FEW_COLUMNS),
+        # from small to large, since memory may be handed out anew from a size on: 1 to 64 MiB of the default numbers
         new_memory=tuple(_new_memory(target[: numbers // part]) for part in (128, 32, 8, 2)),
     )
 
@@ -186,7 +190,9 @@ def calls(side: int = 4096) -> list[Call]:
     ----------
     side : int
         Rows of the matrix that multiplies vectors, which has twice as many columns. The tensors of elementwise calls
-        have its square of numbers, in rows of a quarter of it. A multiple of 256; the other sizes follow from it.
+        have its square of numbers, in rows of a quarter of it; the other sizes follow from it as well. A multiple of
+        512. With one of 256 the calls are the same, but the experiment of the smallest product has fewer operations
+        than that product.
 
     Returns
     -------
@@ -213,6 +219,8 @@ def calls(side: int = 4096) -> list[Call]:
 
 
 def _product(rows: int, inner: int, columns: int) -> Make:
+    """Return a product of random matrices, (rows, inner) and (inner, columns), whose result is written over."""
+
     def make(device: torch.device) -> Callable[[], Any]:
         a = torch.randn(rows, inner, device=device)
         b = torch.randn(inner, columns, device=device)
@@ -223,6 +231,7 @@ def _product(rows: int, inner: int, columns: int) -> Make:
 
 
 def _product_call(n: int) -> Call:
+    """Describe a product of two matrices of n x n; its experiment has more bytes for the same operations."""
     # as many operations, in a shape with more bytes: a quarter of the inner size, twice the rows and columns
     flat = count_product(2 * n, n // 4, 2 * n)
     square = count_product(n, n, n)
@@ -242,6 +251,7 @@ def _product_call(n: int) -> Call:
 
 
 def _vector_call(rows: int, columns: int) -> Call:
+    """Describe the product of a matrix and one vector; its experiments are those of `_rows_call`."""
     work = Work(
         flops=2 * rows * columns,
         bytes=FLOAT * (rows * columns + columns + rows),
@@ -296,6 +306,10 @@ def _multiply_pieces(rows: int, columns: int) -> Make:
 
 
 def _vectors_call(rows: int, columns: int, count: int) -> Call:
+    """Describe the product of a matrix and so many vectors, which are the columns of a second one.
+
+    It has an experiment from `TILE` vectors on. Of fewer, twice as many may change nothing, whatever the limit is.
+    """
     change = Change("twice as many vectors, the same matrix", Limit.ARITHMETIC, 2.0)
 
     def as_rows(device: torch.device) -> Callable[[], Any]:
@@ -394,7 +408,24 @@ def _rows_call(
     build: Callable[[torch.Tensor], Callable[[], Any]],
     *suspects: Suspect,
 ) -> Call:
-    """Make a call that reads and writes each of side x side numbers once, in rows of a quarter of the side."""
+    """Describe a call that reads and writes each of side x side numbers once, in 4 x side rows of side / 4.
+
+    Its experiment has fewer bytes to get from memory. A CPU has a cache that holds a piece of the numbers, which takes
+    memory out (`_in_chunks`). A GPU, on which each piece would cost a launch, halves the bytes with 16-bit numbers.
+
+    Parameters
+    ----------
+    name
+        The call's.
+    side
+        A multiple of 16, so that the rows make `CHUNKS` pieces.
+    work
+        What it has to do, as `_count_rows` counts it.
+    build
+        Takes the numbers, and returns what is timed.
+    *suspects
+        What may be the cause if the prediction fails.
+    """
     columns = side // 4
 
     def make_with(rows: int) -> Make:

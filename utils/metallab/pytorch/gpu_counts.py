@@ -98,7 +98,16 @@ def _region_of(accesses: Any, buffer: int) -> int:
 
 
 def _number_instructions(own: np.ndarray) -> tuple[np.ndarray, int]:
-    """Number what one SIMD-group does in one instruction: the place in the program, and how often it was there."""
+    """Find out which accesses belong to one instruction of a SIMD-group.
+
+    They do where its threads access memory at one place of the program (``site``), each of them for the n-th time.
+
+    Returns
+    -------
+    numpy.ndarray, int
+        For each access the number of its instruction, and how many instructions there are.
+    """
+    # for the n-th time: sorted by thread and place, a thread's accesses at a place follow each other in their order
     thread = np.stack([own["group"], own["thread"], own["site"]], axis=1)
     order = np.lexsort((np.arange(len(own)), own["site"], own["thread"], own["group"]))
     ordered = thread[order]
@@ -133,9 +142,19 @@ def walk(accesses: Any) -> Walk:
     Returns
     -------
     Walk
-        Where a branch splits a SIMD-group both sides are walked, each by a part of the threads.
+        Means over all SIMD-groups, and over all instructions. Where a branch splits a SIMD-group both sides are walked,
+        each by a part of the threads.
+
+    Raises
+    ------
+    ValueError
+        The kernel touches no memory.
     """
+    # reads and writes alone: the kinds behind them record faults
     own = accesses.lines[accesses.lines["kind"] <= _WRITE]
+    if not len(own):
+        raise ValueError("the kernel touches no memory: there are no instructions to count")
+
     _, count = _number_instructions(own)
     groups = np.unique(np.stack([own["group"], own["thread"] // LANES], axis=1), axis=0)
     return Walk(count / len(groups), len(own) / count)
@@ -160,11 +179,13 @@ def turns_a_read(accesses: Any) -> float:
         The kernel reads no threadgroup memory.
     """
     recorded = accesses.lines
+    # a buffer's region counts from 0, and threadgroup memory has -1
     own = recorded[(recorded["kind"] == _READ) & (recorded["region"] < 0)]
     if not len(own):
         raise ValueError("the kernel reads no threadgroup memory: there are no banks to count")
 
     instruction, count = _number_instructions(own)
+    # a word that several threads read counts once: in the model, only different words wait for each other
     words = np.unique(np.stack([instruction, own["offset"] // 4], axis=1), axis=0)
     in_bank = np.zeros((count, BANKS), int)
     np.add.at(in_bank, (words[:, 0], words[:, 1] % BANKS), 1)
