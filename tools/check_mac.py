@@ -19,6 +19,7 @@ import ast
 import builtins
 import contextlib
 import hashlib
+import http.client
 import json
 import re
 import subprocess
@@ -45,7 +46,9 @@ from metalsim.graph import mpsgraph
 from metalsim.refusals import alerts, detours, left_on_cpu, rules
 
 MACOS = (15, 0)
+"""The oldest macOS on which PyTorch sees an Apple GPU."""
 PYTHONS = ("3.11.0", "3.11.15", "3.12.12")
+"""Pythons that set-up takes. Three numbers, since a marker may ask for the third as well."""
 WHEELS = paths.BUILD / "check-mac" / "wheels"
 TORCHES = TESTED_TORCH
 """The versions of PyTorch that ``--torch all`` stands for."""
@@ -53,6 +56,7 @@ LIBRARIES = {
     "torch": ("torch/lib/libtorch_cpu.dylib",),
     "torchvision": ("torchvision/_C_stable.so", "torchvision/_C.so"),  # the second before 0.29
 }
+"""The library that is read of each package: the first of these names that its wheel has."""
 TABLE = "torchgen/packaged/ATen/native"
 """The folder of PyTorch's wheel that has the table of its operators."""
 WRAPPER = re.compile(r"_GLOBAL__N_1(\d+)(wrapper_MPS_\w+)")
@@ -78,8 +82,19 @@ NO_SELECTORS = {
 
 
 def read_lock(lock: Path) -> list[Package]:
-    """Ask the package index, through uv, for the files of the versions in a lock."""
-    return _resolve(lock, ["--no-deps"])
+    """Ask the package index, through uv, for the files of the versions in a lock.
+
+    Raises
+    ------
+    ValueError
+        If the index does not answer. uv has written why.
+    """
+    try:
+        return _resolve(lock, ["--no-deps"])  # a lock names all that its packages need
+    except subprocess.CalledProcessError as error:
+        raise ValueError(
+            f"the package index told nothing of {lock.name} (uv says why, above): try again"
+        ) from error
 
 
 def with_torch(version: str) -> list[Package]:
@@ -104,6 +119,10 @@ def with_torch(version: str) -> list[Package]:
 
 
 def _resolve(requirements: Path, options: Sequence[str]) -> list[Package]:
+    """Return what uv chooses for a file of requirements, each package with all of its files and their hashes.
+
+    ``--universal`` chooses for all systems, so that it does not matter that this runs on Linux.
+    """
     options = [
         *options,
         "--universal",
@@ -121,7 +140,11 @@ def _resolve(requirements: Path, options: Sequence[str]) -> list[Package]:
 def for_a_mac(
     packages: Iterable[Package], python: str
 ) -> tuple[dict[str, PackageWheel], list[str]]:
-    """Return the wheel of each package on macOS 15 with Apple silicon, and the packages that have none."""
+    """Return the wheel of each package on macOS 15 with Apple silicon, and a line for each package that has none.
+
+    A package whose marker names other systems alone is in neither. ``python`` is a version with three numbers; tags of
+    wheels know two of them, and markers may ask for all.
+    """
     minor = ".".join(python.split(".")[:2])
     version, platforms = tuple(map(int, minor.split("."))), list(tags.mac_platforms(MACOS, "arm64"))
     accepted = [*tags.cpython_tags(version, platforms=platforms)]
@@ -143,6 +166,7 @@ def for_a_mac(
         try:
             files = [file for _, file in alone.select(environment=environment, tags=accepted)]
         except PylockSelectError:
+            # anything but a wheel counts as none, such as a source archive, which a Mac would have to build
             files = [package.sdist]
 
         for file in files:  # none if its marker names other systems
@@ -154,17 +178,20 @@ def for_a_mac(
 
 
 def fetch(file: PackageWheel | PackageSdist) -> Path:
-    """Return the file, downloaded if it is not there. ValueError if it is not what was locked."""
+    """Return the path of the file below `WHEELS`, to which it is downloaded if it is not there.
+
+    ValueError if what comes is not the file that was locked; it is not kept then. OSError if nothing comes.
+    """
     path = WHEELS / file.filename
     if path.exists():
         return path
 
-    WHEELS.mkdir(parents=True, exist_ok=True)
     with urllib.request.urlopen(str(file.url), timeout=60) as answer:
         content: bytes = answer.read()
     if hashlib.sha256(content).hexdigest() != file.hashes["sha256"]:
         raise ValueError(f"{file.url} is not the file that the index promises: try again later")
-    path.write_bytes(content)
+    # what is there is taken for whole, so it must never be there in part
+    paths.write_atomically(path, content)
     return path
 
 
@@ -194,17 +221,29 @@ class Contents(NamedTuple):
 
 
 def contents_of(wheels: Mapping[str, PackageWheel], folder: Path) -> Contents:
-    """Return what is compared of the wheels, and unpack the table of PyTorch's operators into a folder."""
+    """Return what is compared of PyTorch's wheel and torchvision's, which are downloaded if they are not there.
+
+    The table of PyTorch's operators is unpacked into the folder. ValueError if one of the two wheels is missing, or
+    has none of the libraries by the names that are known.
+    """
     symbols: dict[str, set[str]] = {}
     strings: list[bytes] = []
     allocator = ""
 
     for name, libraries in LIBRARIES.items():
+        if name not in wheels:
+            raise ValueError(
+                f"there is no wheel of {name} that a Mac installs: lock a version, or name one, that has it"
+            )
         with (
             zipfile.ZipFile(fetch(wheels[name])) as archive,
             tempfile.TemporaryDirectory() as unpacked,
         ):
-            library = next(each for each in libraries if each in archive.namelist())
+            library = next((each for each in libraries if each in archive.namelist()), None)
+            if library is None:
+                raise ValueError(
+                    f"{wheels[name].filename} has no {' or '.join(libraries)}: name its library in LIBRARIES"
+                )
             symbols[name], own_strings = read(archive.extract(library, unpacked))
             strings.append(own_strings)
             if name == "torch":
@@ -218,9 +257,11 @@ def contents_of(wheels: Mapping[str, PackageWheel], folder: Path) -> Contents:
 def wrong_operators(
     symbols: Iterable[str], table: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[str]:
-    """Yield operators that the table calls native without a function for MPS in PyTorch's library, and the reverse.
+    """Yield a line for each operator that the table calls native and PyTorch's library has no function for, or reverse.
 
-    The folder has the table's file: that of the installed PyTorch if None.
+    ``symbols`` are the library's, ``table`` is `operators.statuses`: by an operator's name ``native`` or another word.
+    The folder has the file that PyTorch makes those functions of: that of the installed PyTorch if None. Their names
+    are made of it here as PyTorch's generator makes them.
     """
     from torchgen.api import cpp, native
     from torchgen.gen import parse_tags_yaml
@@ -228,6 +269,7 @@ def wrong_operators(
 
     folder = folder or operators.find_native_functions()
     known_tags = parse_tags_yaml(str(folder / "tags.yaml"))
+    # a mangled name says how long it is, and goes on with the types of its arguments
     there = {match[2][: int(match[1])] for name in symbols for match in WRAPPER.finditer(name)}
     expected = set()
     # the others are not parsed: an older table has types that the installed torchgen does not know
@@ -246,7 +288,10 @@ def wrong_operators(
 
 
 def wrong_torchvision_operators(symbols: Iterable[str], table: Iterable[str]) -> Iterator[str]:
-    """Yield the same of torchvision."""
+    """Yield a line for each of torchvision's operators that only its library or only the table has on MPS.
+
+    A function is named after its operator, but for the direction: ``roi_align_backward`` is ``_roi_align_backward``.
+    """
     launched = {match[1] for name in symbols if (match := LAUNCH.match(name))}
     there = {
         re.sub(r"^(\w+)_backward$", r"_\1_backward", re.sub("_(forward|im2col)$", "", name))
@@ -276,53 +321,67 @@ COMPOSED = (
     "argmin_out_mps: ",
     "indices should be either on cpu or on the same device",
 )
-"""How messages begin that the compiler keeps in more than two parts, or that get a name when they are raised."""
+"""How pieces of messages (`pieces_of`) begin that no library has whole or in two parts.
+
+The compiler keeps them in more parts, or they get a name when they are raised.
+"""
 
 
 def find_unknown_words(library: bytes, messages: Iterable[str]) -> Iterator[str]:
-    """Yield messages that the simulated GPU raises and that the library does not hold.
+    """Yield a line for each message that the simulated GPU raises and that the library does not hold.
 
-    Each piece between the fields has to be in there. Of those that begin as in `COMPOSED` a third is enough.
+    Each of its pieces has to be in there; of those that begin as in `COMPOSED` a third is enough.
     """
     for words in messages:
-        pieces = [piece for piece in re.split(r'{\w+}|"', words) if len(piece.strip()) > 3]
-        if not all(_holds(library, piece) for piece in pieces):
+        if not all(_holds(library, piece) for piece in pieces_of(words)):
             yield f"no kernel says {words!r}"
 
 
+def pieces_of(words: str) -> list[str]:
+    """Return the pieces of a message between its fields and quotes, without those of up to three letters."""
+    return [piece for piece in re.split(r'{\w+}|"', words) if len(piece.strip()) > 3]
+
+
 MIN_PART = 6
-"""Letters of a part of a message: every library has strings that end in one or two given ones."""
+"""The fewest letters of a part of a message: every library has strings that end in one or two given ones."""
 
 
 def _holds(library: bytes, piece: str) -> bool:
     """Return whether a library has a piece of a message: whole, or as the end of one string and the start of another.
 
     The compiler keeps ``grid_sampler_3d: Unsupported Bicubic interpolation`` in two, as another message has the second
-    part, too.
+    part, too. Of a piece that begins as in `COMPOSED` it is enough if the library has its first third or its last one.
+
+    Parameters
+    ----------
+    library
+        Its strings, with a zero byte behind each.
+    piece
+        As `pieces_of` returns it.
     """
     if piece.encode() in library:
         return True
     if piece.startswith(COMPOSED):
-        third = max(12, len(piece) // 3)
+        third = max(12, len(piece) // 3)  # fewer than 12 letters may be in a library by chance
         return piece[:third].encode() in library or piece[-third:].encode() in library
 
-    for end in range(1, len(piece) - MIN_PART):
+    for end in range(1, len(piece) - MIN_PART + 1):
         before, after = piece[:end], piece[end:]
-        is_part = len(before) >= MIN_PART or not before.strip(
-            " ,:"
-        )  # a word, or what follows a field
-        ends_one = before.encode() + b"\0" in library
-        if is_part and ends_one and b"\0" + after.encode() in library:
+        follows_a_field = not before.strip(" ,:")  # punctuation alone, which may be short
+        if len(before) < MIN_PART and not follows_a_field:
+            continue
+        if before.encode() + b"\0" in library and b"\0" + after.encode() in library:
             return True
     return False
 
 
 def find_unknown_names(library: bytes, names: Iterable[str]) -> Iterator[str]:
-    """Yield names of `alerts` that the library does not hold.
+    """Yield a line for each name of `alerts` that the library does not hold.
 
     A name is a string of the library by itself, whole, or made of two: `trilinear` in ``upsample_{}_backward``.
     """
     strings = set(filter(None, library.split(b"\0")))
+    # what has exactly one field, and letters on both sides of it
     patterns = [parts for each in strings if len(parts := each.split(b"{}")) == 2 and all(parts)]
 
     for name in names:
@@ -337,7 +396,10 @@ def find_unknown_names(library: bytes, names: Iterable[str]) -> Iterator[str]:
 
 
 def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Yield what PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives)."""
+    """Yield what PyObjC read in Apple's headers (``metadata/**/arm64-*.fwinfo`` of its source archives).
+
+    One for each file: dictionaries by kind, such as ``classes`` and ``enum``, of the definitions by their names.
+    """
     for path in archives:
         with tarfile.open(path) as archive:
             for member in archive.getmembers():
@@ -345,6 +407,7 @@ def definitions(archives: Iterable[Path]) -> Iterator[dict[str, Any]]:
                 file = archive.extractfile(member) if is_of_macs else None
                 if file is not None:
                     text = file.read().decode()
+                    # JSON behind lines of comment
                     yield json.loads(text[text.index("{") :])["definitions"]
 
 
@@ -359,7 +422,11 @@ class Known(NamedTuple):
 
 
 def collect(frameworks: Iterable[Mapping[str, Any]]) -> Known:
-    """Return what PyObjC has of all frameworks together."""
+    """Return what PyObjC has of all frameworks together; ``frameworks`` is what `definitions` yields.
+
+    A selector that several classes have counts as of the macOS that brought it first to one of them. One without a
+    macOS is older than what PyObjC records: an empty version, which is before all others.
+    """
     known = Known(set(), {}, {})
     for each in frameworks:
         known.names.update(
@@ -372,14 +439,18 @@ def collect(frameworks: Iterable[Mapping[str, Any]]) -> Known:
 
 
 def wrong_names(frameworks: Iterable[Mapping[str, Any]], used: Mapping[str, str]) -> Iterator[str]:
-    """Yield names and selectors that PyObjC lacks or that came after macOS 15, and constants of another value."""
+    """Yield a line for each name or selector that PyObjC lacks or that came after macOS 15, and each wrong constant.
+
+    ``frameworks`` is what `definitions` yields, ``used`` what `of_the_project` returns. The constants are those that
+    the simulated GPU has numbers for, `mpsgraph.CONSTANTS`.
+    """
     known = collect(frameworks)
 
     for name, where in sorted(used.items()):
         if NAME.fullmatch(name):
             if name not in known.names:
                 yield f"{where}: PyObjC has no name {name}"
-        elif known.since.get(name, (99,)) > MACOS:
+        elif known.since.get(name, (99,)) > MACOS:  # one that PyObjC lacks counts as later than all
             yield f"{where}: macOS {MACOS[0]} has no selector {name}"
 
     for name, value in mpsgraph.CONSTANTS.items():
@@ -400,8 +471,12 @@ def _selectors(framework: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, .
 
 
 def names_in(source: str) -> Iterator[str]:
-    """Yield names and selectors of Apple's frameworks in Python code, that in its strings included."""
+    """Yield names and selectors of Apple's frameworks in Python code, that in its strings included.
+
+    By their form alone: what is none of Apple's and has it stands in `NO_SELECTORS`, which the caller leaves out.
+    """
     tree = ast.parse(source)
+    # what an f-string has between its fields is no whole selector
     f_strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
     pieces = {piece for node in f_strings for piece in node.values}
 
@@ -420,9 +495,13 @@ def _is_of_apple(name: str) -> bool:
 
 
 def _names_in_text(text: str) -> Iterator[str]:
-    """Yield the selector that a string is, or the names in it if it is a program."""
+    """Yield the selector that a string is, with underscores for its colons, or the names in it if it is a program.
+
+    An exception's name with a colon behind it, such as ``NotImplementedError:``, has the form of a selector, and is
+    none.
+    """
     if hasattr(builtins, text.removesuffix(":")):
-        return  # the name of an exception, before its message
+        return
     selector = text.replace(":", "_")
     if re.fullmatch(r"\w+:(\w+:)*|\w+_", text) and SELECTOR.fullmatch(selector):
         yield selector
@@ -432,7 +511,7 @@ def _names_in_text(text: str) -> Iterator[str]:
 
 
 def of_the_project(root: Path) -> dict[str, str]:
-    """Return names and selectors that the project uses, each with a file that does."""
+    """Return names and selectors that the checkout in ``root`` uses, each with the path of a file that does."""
     folders = ("utils/metallab/mpsgraph", "tests/conformance", "metalsim/src/metalsim/graph")
     texts = {path: path.read_text() for folder in folders for path in (root / folder).rglob("*.py")}
     for path in (root / "notebooks").glob("*.ipynb"):
@@ -452,7 +531,17 @@ def _code_of_page(path: Path) -> str:
 
 
 def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each check's title, and what contradicts it."""
+    """Yield each check's title, and a line for each thing that contradicts it, as soon as it was made.
+
+    All locks are asked for wheels. What the wheels and source archives hold is compared of the first one's alone, which
+    has PyTorch and PyObjC; they are downloaded if they are not there.
+
+    Raises
+    ------
+    ValueError
+        If the package index does not answer, a file is not the one that it promises, or the first lock has no wheel of
+        PyTorch or of torchvision for a Mac.
+    """
     packages, *others = map(read_lock, locks)
     missing = [
         each
@@ -471,13 +560,15 @@ def checks(locks: Iterable[Path]) -> Iterator[tuple[str, list[str]]]:
     yield "PyObjC has the names that are used", wrong
 
     wheels = for_a_mac(packages, PYTHONS[1])[0]
-    version = next(str(each.version) for each in packages if each.name == "torch")
     with tempfile.TemporaryDirectory() as folder:
         contents = contents_of(wheels, Path(folder))
+    # the header lists the kinds of pools, such as SHARED_SMALL; of a private one the CPU could read nothing
     private = re.findall(r"PRIVATE_\w+", contents.allocator.partition("enum class Kind")[2])
     yield "memory pools are shared ones", private
 
+    version = next(str(each.version) for each in packages if each.name == "torch")
     of_torch, of_torchvision = contents.symbols["torch"], contents.symbols["torchvision"]
+    # by the table of the PyTorch that is installed, which is the locked one
     wrong = list(wrong_operators(of_torch, operators.statuses(version)))
     yield "PyTorch's operators are as said", wrong
     wrong = list(wrong_torchvision_operators(of_torchvision, operators.TORCHVISION))
@@ -491,7 +582,7 @@ def checks_of_torch(version: str) -> Iterator[tuple[str, list[str]]]:
     Raises
     ------
     ValueError
-        If a Mac could not install that version.
+        If a Mac could not install that version, the package index does not have it, or a file is not as promised.
     """
     wheels, without = for_a_mac(with_torch(version), PYTHONS[1])
     if without:
@@ -528,18 +619,21 @@ def messages_of(version: str) -> set[str]:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Return 0 if nothing contradicts, 1 if something does, 2 if it cannot be said."""
-    versions = parse(arguments)
-    if not versions:
-        return show(checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]))
+    """Return 0 if nothing contradicts, 1 if something does, 2 with a message if it cannot be said.
 
+    2 as soon as one version cannot be compared, such as without a network; those behind it are not looked at.
+    """
+    versions = parse(arguments)
     code = 0
-    for version in versions:
-        try:
+    try:
+        if not versions:
+            code = show(checks([paths.ROOT / "lock.txt", paths.ROOT / "lock-jax.txt"]))
+        for version in versions:
             code |= show(checks_of_torch(version))
-        except ValueError as error:
-            print(f"check_mac: {error}", file=sys.stderr)
-            return 2
+    # a download that ends too early is none of the system's errors
+    except (ValueError, OSError, http.client.HTTPException) as error:
+        print(f"check_mac: {error}", file=sys.stderr)
+        return 2
     return code
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import subprocess
+import urllib.error
+import urllib.request
 import zipfile
 
 import check_mac
@@ -74,6 +76,8 @@ def test_a_file_with_another_hash_is_refused(published):
     with pytest.raises(ValueError, match="is not the file"):
         check_mac.fetch(PackageWheel(url=published.as_uri(), hashes={"sha256": "0"}))
 
+    assert not list(check_mac.WHEELS.glob("*"))
+
 
 MANGLED = ["__ZN2at12_GLOBAL__N_112_GLOBAL__N_117wrapper_MPS__reluERK"]
 """The symbol of a kernel of relu in PyTorch's library."""
@@ -120,17 +124,59 @@ def test_messages_are_in_the_library():
     ]
 
 
-def test_words_that_a_library_keeps_in_two_strings_are_known():
-    library = b"\0pad_3d\0pad_2d\0: no such way to pad\0"
-    assert list(check_mac.find_unknown_words(library, ["pad_3d: no such way to pad"])) == []
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        (b"\0pad_3d\0pad_2d\0: no such way to pad\0", "pad_3d: no such way to pad"),
+        (b"\0no way to \0pad_3d\0", "no way to pad_3d"),
+        (b"\0, got \0nothing\0", "{name}, got nothing"),
+        (b"\0, \0at most 16\0", "{name}, at most 16"),
+    ],
+    ids=["two words", "the fewest letters", "behind a field", "punctuation behind a field"],
+)
+def test_words_that_a_library_keeps_in_two_strings_are_known(library, words):
+    assert list(check_mac.find_unknown_words(library, [words])) == []
 
 
 @pytest.mark.parametrize(
-    "words", ["sums are not yet supported for complex", "pad is no way to pad"]
+    ("library", "words"),
+    [
+        (b"\0pad is not supported for complex on MPS\0", "sums are not yet supported for complex"),
+        (b"\0pad\0there is no way to pad\0", "pad is no way to pad"),
+        (b"\0to pad\0 is no way to pad\0", "pad is no way to pad"),
+        (b"\0pad_3d: \0sixes\0", "pad_3d: sixes"),
+    ],
+    ids=["other ends", "whole strings", "a short first part", "a short second part"],
 )
-def test_words_that_begin_or_end_as_others_are_unknown(words):
-    library = b"\0pad is not supported for complex on MPS\0there is no way to pad\0"
+def test_words_that_begin_or_end_as_others_are_unknown(library, words):
     assert list(check_mac.find_unknown_words(library, [words])) == [f"no kernel says {words!r}"]
+
+
+COMPOSED = "Expected all tensors to be on the same device"
+"""One of `check_mac.COMPOSED`; a third of it are 15 letters."""
+
+
+@pytest.mark.parametrize(
+    ("library", "words", "is_known"),
+    [
+        (b"\0Expected all te\0", COMPOSED, True),
+        (b"\0the same device\0", COMPOSED, True),
+        (b"\0Expected all t\0he same device\0", COMPOSED, False),
+        (b"\0Required all te\0", COMPOSED.replace("Expected", "Required"), False),
+    ],
+    ids=["its beginning", "its end", "less of both", "another message"],
+)
+def test_of_a_composed_message_a_third_is_enough(library, words, is_known):
+    unknown = list(check_mac.find_unknown_words(library, [words]))
+    assert unknown == ([] if is_known else [f"no kernel says {words!r}"])
+
+
+@pytest.mark.parametrize("beginning", check_mac.COMPOSED)
+def test_each_beginning_of_a_composed_message_is_one_of_a_message(beginning):
+    said = {words for version in check_mac.TORCHES for words in check_mac.messages_of(version)}
+    pieces = [piece for words in said for piece in check_mac.pieces_of(words)]
+
+    assert any(piece.startswith(beginning) for piece in pieces)
 
 
 @pytest.fixture
@@ -143,7 +189,8 @@ def frameworks():
 
 
 def test_names_are_read_in_code_and_in_texts():
-    code = "MPS.MPSGraph.addTensor_name_(f'newTensor{x}')\nf('newTensorOf:')"
+    code = "MPS.MPSGraph.addTensor_name_(f'newTensor{x}')\nf('newTensorOf:')\n"
+    code += "f('NotImplementedError:')"  # has the form of a selector
 
     assert set(check_mac.names_in(code)) == {"MPSGraph", "addTensor_name_", "newTensorOf_"}
 
@@ -188,6 +235,38 @@ def test_a_version_that_the_index_has_not(monkeypatch, capsys):
 
     assert check_mac.main(["--torch", "2.99.0"]) == 2
     assert "has no PyTorch 2.99.0" in capsys.readouterr().err
+
+
+def test_a_network_that_fails_is_no_contradiction(monkeypatch, tmp_path, capsys):
+    def fail(url, timeout):
+        raise urllib.error.URLError("no route to host")
+
+    names = ["torch-1-py3-none-any.whl", "torchvision-1-py3-none-any.whl"]
+    monkeypatch.setattr(check_mac, "WHEELS", tmp_path)
+    monkeypatch.setattr(check_mac, "_resolve", lambda *_: [package(name) for name in names])
+    monkeypatch.setattr(urllib.request, "urlopen", fail)
+
+    codes = [check_mac.main([]), check_mac.main(["--torch", "2.13.0"])]
+
+    assert codes == [2, 2]
+    assert capsys.readouterr().err.count("check_mac: <urlopen error no route to host>") == 2
+
+
+def test_an_index_that_does_not_answer_is_no_contradiction(monkeypatch, capsys):
+    def fail(requirements, options):
+        raise subprocess.CalledProcessError(1, "uv")
+
+    monkeypatch.setattr(check_mac, "_resolve", fail)
+
+    assert check_mac.main([]) == 2
+    assert "lock.txt" in capsys.readouterr().err
+
+
+def test_a_lock_without_a_wheel_of_torch_cannot_be_compared(monkeypatch, capsys):
+    monkeypatch.setattr(check_mac, "_resolve", lambda *_: [SOURCE])
+
+    assert check_mac.main([]) == 2
+    assert "no wheel of torch" in capsys.readouterr().err
 
 
 def test_a_version_without_a_wheel_for_a_mac(monkeypatch, capsys):
