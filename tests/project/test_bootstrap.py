@@ -306,6 +306,23 @@ def test_a_platform_that_cannot_work_is_named(pretend, find_missing, platform, w
     assert word in said
 
 
+def test_windows_is_refused_with_words(checkout, pretend, monkeypatch):
+    """It has no module fcntl, and does not tell how much room a file takes."""
+
+    def fail(folder):
+        raise AttributeError("st_blocks")
+
+    pretend(system="Windows", machine="AMD64", libc="")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setattr(checkout.bootstrap, "size", fail)
+
+    status, printed, calls = checkout()
+
+    assert status == 1
+    assert "WSL 2" in printed
+    assert calls == []
+
+
 @pytest.mark.parametrize(
     "platform",
     [

@@ -73,7 +73,7 @@ def write(path: str, text: str) -> None:
 
 
 def fails(command: "Sequence[str]") -> "str | None":
-    """Return why a command does not work: the last line that it prints; None if it works."""
+    """Return why a command does not work: the last line that it prints, or else how it ended; None if it works."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -89,7 +89,10 @@ def fails(command: "Sequence[str]") -> "str | None":
 
 
 def missing() -> "Iterator[str]":
-    """Yield what this machine lacks, each with what to install: all of it, before anything is downloaded."""
+    """Yield what this machine lacks, each with what to install: all of it, before anything is downloaded.
+
+    What an earlier set-up has downloaded counts as room that is not needed any more.
+    """
     if sys.version_info < OLDEST:
         yield f"{sys.executable} is older than Python 3.8: name another one, make setup PYTHON=/path/to/python3."
     yield from _missing_of_system()
@@ -100,7 +103,10 @@ def missing() -> "Iterator[str]":
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         yield f"{sys.executable} has no module venv: sudo apt-get install python3-venv."
 
-    needed = INSTALLED.get(platform.system(), 0) - _measure_what_is_there()
+    installed = INSTALLED.get(platform.system())
+    if installed is None:  # refused above; Windows does not even tell how much room a file takes
+        return
+    needed = installed - _measure_what_is_there()
     free = shutil.disk_usage(os.path.realpath(".")).free / 2**30
     if needed > free:
         yield (
@@ -193,7 +199,8 @@ def size(folder: str) -> float:
 def bring_uv() -> "dict[str, str]":
     """Install the uv of lock.txt into build/uv, unless it is there. Returns the environment to run it in.
 
-    uv is told what pip was told of indexes and certificates, where its own variables do not say.
+    uv is told what pip was told of indexes and certificates, where its own variables do not say. SetupError if pip
+    cannot install it.
     """
     if os.path.isdir(WHEELS):  # a copy from a stick
         os.environ.update(PIP_NO_INDEX="1", PIP_FIND_LINKS=WHEELS)
@@ -204,6 +211,7 @@ def bring_uv() -> "dict[str, str]":
         write("build/uv/wanted.txt", wanted)
         quiet = ("--quiet", "--disable-pip-version-check", "--require-hashes")
         must([*PIP, "install", *quiet, "-r", "build/uv/wanted.txt"])
+        # only now has it the name that is asked for above: what was interrupted begins again
         os.replace("build/uv/wanted.txt", "build/uv/uv.txt")
 
     environment = {**_settings_of_pip(), **os.environ}
@@ -252,13 +260,18 @@ def state() -> str:
 
 
 def make_empty(environment: "dict[str, str]") -> None:
-    """Make an empty .venv with a Python 3.11 or 3.12 for this processor that has its header files."""
+    """Make an empty .venv with a Python 3.11 or 3.12 for this processor that has its header files.
+
+    The one that runs this is tried first, then the one that uv takes of this system's, last one of uv's own, which it
+    downloads. SetupError if none of them serves; what was in .venv is gone then as well.
+    """
     choices = [["--python", ">=3.11,<3.13"], ["--managed-python", "--python", ">=3.11,<3.13"]]
     if (3, 11) <= sys.version_info < (3, 13):
         choices.insert(0, ["--python", this_python()])
 
     for choice in choices:
         _empty_folder()
+        # .venv may be a link to a folder on another disk, which is there and is to stay
         options = ["--quiet", "--no-project", "--allow-existing", *choice]
         command = [UV, "venv", *options, os.path.realpath(".venv")]
         if not subprocess.call(command, env=environment) and _has_headers():
@@ -293,7 +306,10 @@ def _has_headers() -> bool:
 
 
 def try_out() -> None:
-    """Import what has to work and build the simulated Apple GPU; warn of what some pages will miss."""
+    """Import what has to work and, on Linux, build the simulated Apple GPU; print what some pages will miss.
+
+    SetupError if PyTorch, metallab or metalsim does not import. Whatever else fails is told alone.
+    """
     reason = fails([PYTHON, "-I", "-c", "import metallab, metalsim, torch"])
     if reason:
         raise SetupError("PyTorch is installed and does not import: " + reason)
@@ -311,7 +327,8 @@ def try_out() -> None:
                 print("  Debian, Ubuntu: make packages")
 
     lacking = list(limits())
-    if len(reasons) > len(PARTS) and reasons[-1] and not lacking:
+    has_tried_simulation = len(reasons) > len(PARTS)
+    if has_tried_simulation and reasons[-1] and not lacking:  # else that is why it does not work
         lacking = [f"no simulated Apple GPU ({reasons[-1]})."]
     for each in lacking:
         print(f"Not everything runs here, and pages say what does not: {each}")
@@ -338,7 +355,11 @@ def loads_core_ai() -> bool:
 
 
 def stick(folder: str) -> None:
-    """Copy the checkout with what set-up installs on machines like this one, for Python 3.11 and 3.12."""
+    """Copy the checkout into a folder, with what set-up installs on machines like this one, for Python 3.11 and 3.12.
+
+    Of the checkout the files that git knows, as they are now. uv's own Python 3.12 comes with it, if uv has one for
+    this system; else a line says what each machine needs. SetupError if something cannot be downloaded.
+    """
     environment = bring_uv()
     listing = subprocess.run(["git", "ls-files", "-z"], stdout=subprocess.PIPE, check=True).stdout
     for name in filter(os.path.isfile, listing.decode().split("\0")):
@@ -376,9 +397,11 @@ def archive() -> str:
 
 
 def set_up(force: bool) -> None:
-    """Make .venv current, whatever state it is in; nothing if it is."""
-    import fcntl
+    """Make .venv current: bring it up to date, or make it anew if that is forced or it does not start.
 
+    Nothing is done if it is current. SetupError, before anything is changed, for what this machine lacks, and for a
+    .venv that is no environment.
+    """
     if not force and _is_current():
         return
     lacking = list(missing())
@@ -386,6 +409,8 @@ def set_up(force: bool) -> None:
         lacking.append(".venv exists and is no virtual environment: move it away.")
     if lacking:
         raise SetupError("\n".join([*lacking, "Nothing was changed."]))
+
+    import fcntl  # not at the top: Windows has none, and is refused above with words
 
     os.makedirs("build", exist_ok=True)
     with open("build/setup.lock", "w") as lock:
@@ -405,7 +430,12 @@ def _starts() -> bool:
 
 
 def _install(force: bool) -> None:
-    """Make `.venv`, or bring it up to date, and try it."""
+    """Make `.venv` anew, or bring it up to date, and try it.
+
+    It is brought up to date if it is this checkout's and its Python starts, unless it is forced. SetupError if it is a
+    link to another checkout's, which stays as it is, or if something cannot be installed. `COMPLETE` is written last,
+    and is there meanwhile only where the environment is still what it says.
+    """
     source = "on Linux downloads 4 GB the first time"
     if os.path.isdir(WHEELS):
         source = "needs no network"
