@@ -50,10 +50,14 @@ def a_frozen_encoder_that_still_drops(x: torch.Tensor) -> torch.Tensor:
     return layer(x)
 
 
-def sampled_in_3d(x: torch.Tensor) -> torch.Tensor:
-    return F.grid_sample(
-        x, torch.zeros(1, 2, 2, 2, 3, device=x.device), mode="bicubic", align_corners=False
-    )
+def sampled_in_3d(mode: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what samples a volume in a mode of `torch.nn.functional.grid_sample`."""
+
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        grid = torch.zeros(1, 2, 2, 2, 3, device=x.device)
+        return F.grid_sample(x, grid, mode=mode, align_corners=False)
+
+    return sample
 
 
 _OF_ALL_VERSIONS = {
@@ -92,7 +96,12 @@ _OF_ALL_VERSIONS = {
         torch.fft.fftn, (VOLUME,), "MPS FFT only supports transforming up to 4 dimensions, but got 5 dimensions",
         since="2.14",
     ),
-    "bicubic sampling in 3d": Refused(sampled_in_3d, (VOLUME,), "grid_sampler_3d: Unsupported Bicubic interpolation"),
+    "nearest sampling in 3d": Refused(
+        sampled_in_3d("nearest"), (VOLUME,), "grid_sampler_3d: Unsupported Nearest interpolation", until="2.12",
+    ),
+    "bicubic sampling in 3d": Refused(
+        sampled_in_3d("bicubic"), (VOLUME,), "grid_sampler_3d: Unsupported Bicubic interpolation", since="2.15",
+    ),
     "a complex inverse": Refused(torch.linalg.inv, (COMPLEX,), "linalg_inv: not supported for complex types yet!"),
     "a complex inverse by Cholesky": Refused(
         torch.cholesky_inverse, (COMPLEX,), "cholesky_inverse: MPS only supports float type!"

@@ -587,6 +587,12 @@ OF_VERSIONS = {
     "qr": ("linalg_qr", (COMPLEX,), {
         "2.11.0": None, "2.13.0": "linalg_qr: MPS currently supports float32 only", "2.14.0": None,
     }),
+    "nearest sampling of a volume": ("grid_sampler_3d", (ones(1, 1, 2, 2, 2), ones(1, 2, 2, 2, 3), 1, 0, False), {
+        "2.12.1": "grid_sampler_3d: Unsupported Nearest interpolation", "2.13.0": None,
+    }),
+    "bicubic sampling of a volume": ("grid_sampler_3d", (ones(1, 1, 2, 2, 2), ones(1, 2, 2, 2, 3), 2, 0, False), {
+        "2.14.1": None, "2.15.0": "grid_sampler_3d: Unsupported Bicubic interpolation",
+    }),
     "linear": (
         "linear", (COMPLEX, COMPLEX), {"2.11.0": "mps linear does not support complex types", "2.12.0": None},
     ),

@@ -533,8 +533,9 @@ by_dtype(
     "_fft_r2c", not_float_or_half, "Only float and half dtypes are supported", error=RuntimeError
 )
 
-BICUBIC = 2
+NEAREST, BICUBIC = 1, 2
 """Of grid_sampler's modes."""
+_BILINEAR_OR_CPU = f"sample with mode='bilinear', or {CPU}"
 _OTHER_MODE = "sample with mode='bilinear' or mode='nearest'"
 _BICUBIC_BACKWARD = (
     "grid_sampler_3d backward on MPS only supports bilinear and nearest interpolation"
@@ -548,13 +549,30 @@ by_dtype(
 )
 
 
-@refuse("grid_sampler_3d", "grid_sampler_3d: Unsupported Bicubic interpolation", _OTHER_MODE)
+@refuse(
+    "grid_sampler_3d",
+    "grid_sampler_3d: Unsupported Nearest interpolation",
+    _BILINEAR_OR_CPU,
+    until="2.12",
+)
+def _nearest_in_3d(interpolation_mode: int, **_: Any) -> bool:
+    return interpolation_mode == NEAREST
+
+
+# Before 2.15 the CPU refuses bicubic in 3D as well, and so does every device, in the same words, before a kernel is
+# asked: check_grid_sampler_3d, which stands in the wheels' own header (GridSamplerUtils.h). No rule is needed there.
+@refuse(
+    "grid_sampler_3d",
+    "grid_sampler_3d: Unsupported Bicubic interpolation",
+    _OTHER_MODE,
+    since="2.15",
+)
 def _bicubic_in_3d(interpolation_mode: int, **_: Any) -> bool:
     return interpolation_mode == BICUBIC
 
 
 refuse(
-    "grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError, since="2.13"
+    "grid_sampler_3d_backward", _BICUBIC_BACKWARD, _OTHER_MODE, NotImplementedError, since="2.15"
 )(_bicubic_in_3d)
 
 _ANTIALIASED = "_upsample_{}2d_aa_out_mps only supports floating-point dtypes"
