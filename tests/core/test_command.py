@@ -213,6 +213,24 @@ def test_time_says_what_is_wrong_with_what_it_was_given(
     assert not told.out
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("METALLAB_DEVICE", "tpu"), ("METALLAB_MODE", "quick")]
+)
+def test_time_names_a_variable_that_is_wrong(variable, value, no_framework, capsys, monkeypatch):
+    monkeypatch.setenv(variable, value)
+
+    assert main(["time", "1"]) == 2
+    told = capsys.readouterr().err
+    assert variable in told
+    assert repr(value) in told
+
+
+def test_for_time_an_empty_variable_is_none(no_framework, monkeypatch):
+    monkeypatch.setenv("METALLAB_MODE", "fast")
+    monkeypatch.setenv("METALLAB_DEVICE", "")
+    assert main(["time", "1"]) == 0
+
+
 def test_time_asks_which_framework_the_device_is_of(capsys, monkeypatch):
     for name in ("torch", "tensorflow"):
         monkeypatch.setitem(sys.modules, name, sys.modules.get(name) or types.ModuleType(name))

@@ -17,6 +17,9 @@ from typing import Any
 from metallab import device, simulation, timing
 from metallab.device.base import DEVICE_NAMES, TITLES, Framework, chip
 
+UNAVAILABLE = (device.DeviceUnavailable, simulation.SimulationUnavailable)
+"""What is raised where the device that was asked for is not here."""
+
 
 class Misuse(ValueError):
     """What was asked for cannot be timed; the message says what to do."""
@@ -47,7 +50,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
     try:
         print(_measure(given))
-    except (Misuse, device.DeviceUnavailable, simulation.SimulationUnavailable, TypeError) as error:
+    # a ValueError is a `Misuse`, or a variable that names no device or no mode
+    except (ValueError, TypeError, *UNAVAILABLE) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0
@@ -69,14 +73,20 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure(given: argparse.Namespace) -> timing.Measurement:
-    """Run the set-up, find out what has to be waited for, and time the expression."""
-    wanted = given.device or os.environ.get("METALLAB_DEVICE", "auto")
+    """Run the set-up, find out what has to be waited for, and time the expression.
+
+    Misuse if the code that was given raises, if it is not clear whose device is waited for, or if the expression used
+    an accelerator first while it was timed. One of `UNAVAILABLE` if the device that was asked for is not here.
+    """
+    wanted = given.device or os.environ.get("METALLAB_DEVICE") or "auto"
     if wanted == "sim":
         simulation.arm(required=True)
 
     names: dict[str, Any] = {}
     for statements in given.setup:
         _run("--setup", functools.partial(_execute, statements, names))
+    # by itself first, since in brackets "1) + (2" would be right; then on a line of its own, where a comment at its end
+    # does not hide the bracket
     _run("the expression", lambda: compile(given.expression, "<expression>", "eval"))
     function = eval(f"lambda: (\n{given.expression}\n)", names)
 
