@@ -134,7 +134,11 @@ class Outcome:
 
 
 def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
-    """Yield all entries, or those with these names, in every dtype that PyTorch tests them in on a Mac."""
+    """Yield what came of all entries, or of those with these names, in every dtype that PyTorch tests them in on a Mac.
+
+    First of all of them forward, then with gradients those of whose gradients the list says something. The entries are
+    copied, because what reads the list writes into them what is expected.
+    """
     common_mps.MACOS_VERSION = MACOS  # else it expects what older ones refuse
     wanted = set(only)
     plain = [op for op in op_db if not wanted or {op.name, op.full_name} & wanted]
@@ -146,9 +150,8 @@ def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
 
     with_gradients = common_mps.mps_ops_grad_modifier([copy.copy(op) for op in plain])
     for op, before in zip(with_gradients, plain, strict=True):
-        if len(op.decorators) > len(
-            before.decorators
-        ):  # else the list says nothing of its gradients
+        # else the list says nothing of its gradients
+        if len(op.decorators) > len(before.decorators):
             yield from _run_backward(op)
 
 
@@ -239,7 +242,10 @@ def _run_forward(op: Any, dtype: str, one_is_enough: bool) -> Outcome:
 
 
 def _find_error(op: Any, dtype: str, most: int | None = None, gradients: bool = False) -> str:
-    """Return the exception of the first sample that raises, or of making samples; empty if there is none."""
+    """Return the exception of the first sample that raises, or of making samples; empty if there is none.
+
+    Numbers are not compared. ``most`` limits how many samples run; with ``gradients`` their backward pass runs as well.
+    """
     kind = getattr(torch, dtype)
     is_differentiable = kind in op.supported_backward_dtypes("mps")
 
@@ -257,7 +263,10 @@ def _find_error(op: Any, dtype: str, most: int | None = None, gradients: bool = 
 
 
 def find_unexplained(outcomes: Iterable[Outcome], every: bool) -> list[str]:
-    """Return what differs without a reason, and reasons that explain nothing, a line each."""
+    """Return what differs without a reason, what is skipped undecided, and reasons that explain nothing, a line each.
+
+    ``every`` says that all entries were asked: only then is it known that a reason explains nothing.
+    """
     differing = [o for o in outcomes if o.counts and not o.agrees]
     lines = [
         f"{o.name} {o.of} {o.dtype}: expected {o.expected}, {o.raised or 'ran'}"
@@ -274,13 +283,27 @@ def find_unexplained(outcomes: Iterable[Outcome], every: bool) -> list[str]:
     return lines + [f"{' '.join(key)}: agrees now, take it from DIFFERENCES" for key in unused]
 
 
+def find_unknown(names: Iterable[str]) -> list[str]:
+    """Return those of the names that no entry of PyTorch's database has."""
+    known = {name for op in op_db for name in (op.name, op.full_name)}
+    return [name for name in names if name not in known]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print how many entries agree, and what differs; return 1 if something differs without a reason."""
+    """Print how many entries agree, and what differs; return 1 if something differs without a reason, else 0.
+
+    Raises
+    ------
+    SystemExit
+        With 2 for a name that no entry has: nothing would be compared, which looks as if it agreed.
+    """
     parser = argparse.ArgumentParser(
         prog="python tools/expected_on_macs.py", description=__doc__.partition("\n")[0]
     )
     parser.add_argument("--only", default="", help="names of entries, with commas")
     only = [name for name in parser.parse_args(arguments).only.split(",") if name]
+    if unknown := find_unknown(only):
+        parser.error(f"PyTorch's database has no entry {', '.join(unknown)}")
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # the samples are tiny

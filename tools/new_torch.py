@@ -276,16 +276,21 @@ def parse(given: Sequence[str] | None) -> tuple[Release, bool]:
 
 
 def main(given: Sequence[str] | None = None, root: Path = paths.ROOT) -> int:
-    """Return 0 if all is changed, or would be, and 2 if it cannot be done."""
+    """Change the files of `CHANGES`, print what a person decides, and return 0; 2 with a message if it cannot be done.
+
+    With ``--dry-run`` the same is printed, and no file is changed.
+    """
     new, is_to_write = parse(given)
     try:
         texts = {each.file: (root / each.file).read_text(encoding="utf-8") for each in CHANGES}
         old = find_pinned(texts["pyproject.toml"])
         changed = plan(texts, old, new)
+        found = find_mentions(root, old)  # before: where git cannot look, nothing is changed
         if is_to_write:
             for file, text in changed.items():
                 (root / file).write_text(text, encoding="utf-8")
-        found = find_mentions(root, old)
+            # again, since the rows that were added have moved lines
+            found = find_mentions(root, old)
     except (NotDone, OSError) as error:
         print(f"new_torch: {error}", file=sys.stderr)
         return 2

@@ -127,7 +127,10 @@ def sections(project: str) -> list[tuple[str, str, list[str]]]:
 
 
 def comments(project: str) -> dict[str, str]:
-    """Return the comment behind each requirement of pyproject.toml; of one that is listed twice, the first."""
+    """Return the comment behind each requirement of pyproject.toml; of one that is listed twice, the first.
+
+    A comment is of all requirements in its line. One without a comment has an empty text.
+    """
     found: dict[str, str] = {}
     for line in project.splitlines():
         listed = re.fullmatch(r'[^"#]*((?:"[^"]*"[^"#]*)+)(?:#\s*(.*))?', line)
@@ -145,7 +148,10 @@ def is_pinned(requirement: Requirement) -> bool:
 
 
 def find_version(requirement: Requirement, lock: str) -> str:
-    """Return the version that a lock has of what is required; several, with commas, where it differs by Python."""
+    """Return the version that a lock has of what is required; several, with commas, where it differs by Python.
+
+    ValueError if it has none that the requirement allows.
+    """
     name = canonicalize_name(requirement.name)
     versions = re.findall(rf"^{re.escape(name)}==([\w.+]+)", lock, re.MULTILINE)
     fitting = [each for each in versions if requirement.specifier.contains(each, prereleases=True)]
@@ -170,8 +176,13 @@ def restrictions(requirement: Requirement) -> tuple[str, ...]:
 
 
 def ask(packages: list[str]) -> dict[str, str]:
-    """Return the newest version of each package: asks the registry, all at once."""
+    """Return the newest version of each package that has a wheel for a Mac, by name as PyPI normalizes it.
+
+    NotAnswered if the registry does not answer, or does not know one of them.
+    """
     command = [sys.executable, "-I", "utils/metallab/bootstrap.py", "uv", "pip", "compile", "-"]
+    # --no-deps: each by itself, whatever the others want; --python: what is here resolves for NEWEST_PYTHON, which need
+    # not be here
     command += ["--no-deps", "--only-binary=:all:", "--quiet", "--no-header", "--no-annotate"]
     command += ["--no-python-downloads", f"--python={sys.executable}"]
     command += [f"--python-version={NEWEST_PYTHON}", "--python-platform=aarch64-apple-darwin"]
@@ -211,7 +222,10 @@ def save_newest(newest: dict[str, Newest]) -> None:
 
 
 def table(listed: list[Row], newest: dict[str, Newest]) -> str:
-    """Return the table in Markdown."""
+    """Return the table in Markdown: a line for each row, with the newest version of its package.
+
+    Behind a version that the lock alone holds stands *(lock)*. KeyError for a package without a newest version.
+    """
     lines = [
         "| package | where | version | why | newest | asked on |",
         "|---|---|---|---|---|---|",
@@ -222,6 +236,7 @@ def table(listed: list[Row], newest: dict[str, Newest]) -> str:
         seen = newest[each.package]
         package = f"[{each.package}](https://pypi.org/project/{each.package}/)"
         cells = [package, where, version, link_issues(each.why), seen.version, seen.day]
+        # 92 is the backslash, by which a | does not end a cell
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
@@ -315,23 +330,22 @@ def find_newest(listed: Sequence[Row], named: Sequence[str], is_offline: bool) -
 
 
 def main(given: list[str] | None = None) -> int:
-    """Return 0 if the table was written, 2 if it cannot be done."""
+    """Write the table; return 0, or 2 with a message if it cannot be done, which changes nothing."""
     wish = read_arguments(given)
 
     try:
         listed = current_rows()
+        newest = find_newest(listed, wish.package, wish.offline)
+        page = replace_table(PAGE.read_text("utf-8"), table(listed, newest))
+    except NotWritten as why:
+        print(why, file=sys.stderr)
+        return 2
     except ValueError as why:
         print(f"The table was not written: {why}", file=sys.stderr)
         return 2
 
-    try:
-        newest = find_newest(listed, wish.package, wish.offline)
-    except NotWritten as why:
-        print(why, file=sys.stderr)
-        return 2
-
     save_newest(newest)
-    PAGE.write_text(replace_table(PAGE.read_text("utf-8"), table(listed, newest)), encoding="utf-8")
+    PAGE.write_text(page, encoding="utf-8")
     print(f"{len(listed)} rows in {PAGE.relative_to(paths.ROOT)}")
     return 0
 

@@ -150,6 +150,15 @@ def test_a_dry_run_prints_the_same_and_changes_nothing(checkout, capsys):
     assert f"pip install torch=={OLD.torch}" not in capsys.readouterr().out
 
 
+def test_where_git_cannot_look_nothing_is_changed(checkout, capsys):
+    shutil.rmtree(checkout / ".git")
+
+    assert new_torch.main(ASKED, checkout) == 2
+
+    assert "git cannot look" in capsys.readouterr().err
+    assert new_torch.find_pinned((checkout / "pyproject.toml").read_text()) == OLD
+
+
 @pytest.mark.parametrize("version", [OLD.torch, "1.0.0"], ids=["the same", "an older one"])
 def test_a_release_that_is_not_newer_changes_nothing(checkout, version):
     assert new_torch.main([version, "--torchvision", "98.2.3"], checkout) == 2

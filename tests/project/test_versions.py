@@ -199,6 +199,14 @@ def test_what_cannot_be_written_changes_nothing(given, checkout):
     assert (checkout / "setup.md").read_text() == before
 
 
+def test_a_page_without_a_place_for_the_table_changes_nothing(checkout, capsys):
+    (checkout / "setup.md").write_text("Before\n")
+
+    assert versions.main([]) == 2
+    assert versions.BEGIN in capsys.readouterr().err
+    assert not versions.NEWEST.exists()
+
+
 def test_a_registry_that_does_not_answer_changes_nothing(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 2, stdout="", stderr="no route")
     monkeypatch.setattr(versions.subprocess, "run", lambda *_, **__: failed)

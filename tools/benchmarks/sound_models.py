@@ -103,6 +103,12 @@ def is_asked(name: str, words: Sequence[str]) -> bool:
     return not words or any(word in name for word in words)
 
 
+def find_unknown(words: Sequence[str]) -> list[str]:
+    """Return those of the words that no model's name holds."""
+    all_names = "\n".join(models())
+    return [word for word in words if word not in all_names]
+
+
 def is_accused(name: str, make: Callable[[], Model], on: Any) -> bool:
     """Ask about a model on a device and print what came of it; say whether it is accused, or cannot be asked."""
     torch.manual_seed(0)
@@ -136,7 +142,13 @@ def describe(report: divergence.Report) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask about the models; return 1 if one is accused, or cannot be asked."""
+    """Ask about the models; return 1 if one is accused, or cannot be asked, else 0.
+
+    Raises
+    ------
+    SystemExit
+        With 2 for a word that no model's name contains.
+    """
     parser = argparse.ArgumentParser(
         prog="python tools/benchmarks/sound_models.py", description=__doc__.partition("\n")[0]
     )
@@ -144,6 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "names", metavar="NAME", nargs="*", help="models whose name contains this; all without one"
     )
     words = parser.parse_args(arguments).names
+    if unknown := find_unknown(words):
+        parser.error(f"no model's name contains {', '.join(unknown)}")
 
     chosen = {name: make for name, make in models().items() if is_asked(name, words)}
     devices = (device.cpu(), device.pick("sim"))
