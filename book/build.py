@@ -174,7 +174,7 @@ def make(folders: Sequence[Path], book: Path = BOOK) -> Path:
     """
     from sphinx.cmd.build import build_main
 
-    if book.exists() and not (book / ".buildinfo").exists():
+    if book.exists() and not (book / ".buildinfo").exists():  # which Sphinx leaves in each site
         raise BookError(f"{book} is there and is no book: name another folder")
 
     with tempfile.TemporaryDirectory(prefix="metallab-book-") as work:
@@ -242,7 +242,11 @@ def _read_run(folder: Path, titles: Mapping[Path, str]) -> Run:
 
 
 def _read_chapter(notebook: Path, title: str, run: Path, summary: report.RunSummary) -> Chapter:
-    """Return a notebook's page: as the run executed it, or with the reason why it did not."""
+    """Return a notebook's page: as the run executed it, or with the reason why there is no such page.
+
+    A page that failed counts as not executed, even if the run has kept it. One that is incomplete was executed, and has
+    the reason beside it.
+    """
     told = {entry.name: entry for entry in summary.notebooks}.get(notebook.stem)
     if told is None:
         return Chapter(notebook, title, reason="the run left this notebook out")
@@ -275,7 +279,7 @@ def lay_out(runs: Sequence[Run], folder: Path) -> list[str]:
 
     for run in runs:
         _lay_out_run(run, runs, folder, moved)
-    for run in runs[1:]:
+    for run in runs[1:]:  # of the first one the front page lists the pages
         box = render_box(None, run, [run])
         text = _TEMPLATES.get_template("machine.md.j2").render(run=run, box=box)
         (folder / run.position / "index.md").write_text(text, encoding="utf-8")
@@ -330,6 +334,7 @@ def _lay_out_run(run: Run, runs: Sequence[Run], folder: Path, moved: Mapping[str
     for lesson in run.chapters:
         notebook = pages.read_notebook(lesson.executed or lesson.notebook)
         caption = take_caption(notebook) if run.has_captions and lesson.executed else ""
+        # by itself: `make_page` leads the links of the page, and puts the box into it afterwards
         linked = relink(caption, "notebooks", run.position, targets)
         page = make_page(notebook, render_box(lesson, run, runs, linked), run.position, targets)
         if run is not runs[0]:  # a search finds each page once; its box leads on
@@ -344,7 +349,8 @@ def lead_to_pages(runs: Sequence[Run], folder: Path) -> list[str]:
     """Let a link to a missing heading lead to its page, in what is laid out; return a sentence for each such link.
 
     This is for executed pages, which may be of another day than what they link to and than what links to them. Between
-    two texts of this checkout such a link is a mistake, and stays for Sphinx to tell.
+    two texts of this checkout such a link is a mistake, and stays for Sphinx to tell: so of a text only the links to
+    executed pages are looked at, and of an executed page all of them. Files with such links are written again.
     """
     notebooks = {
         path.relative_to(folder).as_posix(): nbformat.read(path, 4)
@@ -626,7 +632,10 @@ def _put_below_title(text: str, box: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0; 1 if the book cannot be made or has faults; 2 if there is nothing to make it of."""
+    """Write the book, and return 0; 1 if it has faults or its folder holds something else; 2 if a run cannot be read.
+
+    Where it is not 0, the book that was there before stays.
+    """
     parser = argparse.ArgumentParser(
         prog="python book/build.py", description=__doc__.splitlines()[0]
     )
@@ -639,6 +648,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     try:
+        # absolute: stored runs are known by their place in data/executed, and a run is named by its folder
         folders = [run.resolve() for run in given.runs] or find_stored()
         page = make(folders, given.into.resolve())
     except (BookError, report.ReportError, pages.PageError) as problem:

@@ -71,7 +71,11 @@ STYLE = """
 
 
 def read_roofs() -> list[Roof]:
-    """Return the chips' roofs in float32 by the cautious value, and M5 Max's matrix units last."""
+    """Return the roofs of `CHIPS` in float32 by the cautious value, and last those of the fastest one's matrix units.
+
+    The cautious value is the low end of what was reported. LookupError for a chip without a peak or a bandwidth in the
+    tables of `metallab.reported`.
+    """
     roofs = []
     for name in CHIPS:
         peak, memory = peaks.float32(name), peaks.bandwidth(name)
@@ -83,7 +87,8 @@ def read_roofs() -> list[Roof]:
 
     fastest = roofs[-1]
     entry = reported.measurements(fastest.name, topic="matrix units of M5", dtype="float16")[0]
-    peak_of_units = entry.quantity.value * 1e12
+    in_tflops = entry.quantity.value
+    peak_of_units = in_tflops * 1e12
     return [
         *roofs,
         Roof(f"{fastest.name}, float16", peak_of_units, fastest.bandwidth, has_matrix_units=True),
@@ -111,7 +116,10 @@ def say(roofs: Sequence[Roof]) -> str:
 
 
 def draw(roofs: Sequence[Roof], places: Sequence[Place]) -> str:
-    """Return the picture as SVG."""
+    """Return the picture as SVG: axes, kinds of work, roofs, and what work waits for, in this order.
+
+    What comes later lies on top. Its title is what the picture shows in words, for whoever does not see it.
+    """
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-labelledby="words">\n<title id="words">{escape(describe(roofs, places))}</title>\n'
@@ -203,7 +211,10 @@ def _draw_roofs(roofs: Sequence[Roof], places: Sequence[Place]) -> Iterator[str]
 
 
 def _draw_limits(roofs: Sequence[Roof]) -> Iterator[str]:
-    """Write below the lowest line what work waits for: along its slope, and below its flat part."""
+    """Write below the lowest line what work waits for: along its slope, and below its flat part.
+
+    Up to its ridge a roof rises with the work for each byte, since memory limits it; from there on it is flat.
+    """
     lowest = min(roofs, key=lambda each: each.peak)
     ridge = lowest.peak / lowest.bandwidth
 

@@ -21,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_environment(qemu: str, model: str, folder: Path) -> Path:
-    """Make an environment like that of this Python, whose own Python is emulated; return that Python."""
+    """Make an environment like that of this Python, whose own Python is emulated; return that Python.
+
+    The folder is emptied before. The packages are those of this environment, by links; ``bin`` has Python and ninja
+    alone, which extensions are built with.
+    """
     own = Path(sys.executable).parents[1]
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -31,8 +35,10 @@ def make_environment(qemu: str, model: str, folder: Path) -> Path:
         (folder / name).symlink_to(own / name)
 
     python = folder / "bin" / "python"
+    # check=off: no warning of each feature that the model has and qemu does not emulate
     start = shlex.join([qemu, "-cpu", f"{model},check=off"])
-    # qemu keeps a table of each reserved page, and the simulated GPU reserves 96 GiB where it may
+    # qemu keeps a table of each reserved page, and the simulated GPU reserves 96 GiB where it may: 64 GiB, in KiB.
+    # By the name behind -0 Python finds the folder that it is started from, and so its packages.
     python.write_text(
         f'#!/bin/sh\nulimit -S -v 67108864\nexec {start} -0 "$0" {os.path.realpath(sys.executable)} "$@"\n'
     )

@@ -117,7 +117,10 @@ def plan(texts: Mapping[str, str], number: str, day: str) -> dict[str, str]:
 
 
 def main(given: Sequence[str] | None = None, root: Path = paths.ROOT) -> int:
-    """Return 0 if all is changed, or would be, and 2 if it cannot be done."""
+    """Write the number into `FILES` and print what is left to do; return 0, or 2 with a message if it cannot be done.
+
+    With ``--dry-run`` the same is printed, and no file is changed.
+    """
     parser = argparse.ArgumentParser(
         prog="python tools/release.py", description=__doc__.partition("\n")[0]
     )

@@ -140,7 +140,11 @@ def _statements_of(sentences: Sequence[_Sentence], place: str, heading: str) -> 
 
 
 def _paragraphs(text: str) -> Iterator[tuple[bool, list[Token]]]:
-    """Yield whether it is a heading, and the inline tokens, of each paragraph, item, heading and row of a table."""
+    """Yield whether it is a heading, and the inline tokens, of each paragraph, item, heading and row of a table.
+
+    Of a row the cells' tokens with `` | `` between them, by which `_sentences` knows it. Blocks of code have no inline
+    tokens.
+    """
     is_heading, is_row = False, False
     row: list[Token] = []
 
@@ -161,7 +165,10 @@ def _paragraphs(text: str) -> Iterator[tuple[bool, list[Token]]]:
 
 
 def _sentences(tokens: Sequence[Token]) -> Iterator[_Sentence]:
-    """Yield the sentences of a paragraph."""
+    """Yield the sentences of a paragraph, each with the links and marks that stand in it; a row of a table is one.
+
+    ``tokens`` are those that `_paragraphs` yields.
+    """
     text, links, marks = _flatten(tokens)
     is_table = " | " in text
     ends = [] if is_table else [match.end() for match in _END.finditer(text)]
@@ -177,7 +184,10 @@ _Places = list[tuple[int, str]]
 
 
 def _flatten(tokens: Sequence[Token]) -> tuple[str, _Places, _Places]:
-    """Return the text of a paragraph, its links and its marks."""
+    """Return the text of a paragraph as it is read, and where in it links and marks begin, with address or word.
+
+    A mark is a word of `MARKS` in italics, without what punctuation stands with it there. Other italics are text.
+    """
     text = ""
     links: _Places = []
     marks: _Places = []

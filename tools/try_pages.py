@@ -60,13 +60,15 @@ def build_wheels(folder: Path) -> dict[str, Path]:
     """Build both wheels into a folder and return them by the names of their distributions.
 
     They are built of a copy, since building leaves files beside the sources, and of files with one date, so that the
-    same sources give the same sha256 again.
+    same sources give the same sha256 again. `subprocess.CalledProcessError` if one cannot be built; pip says why.
     """
     with tempfile.TemporaryDirectory(prefix="metallab-try-") as work:
         checkout = _copy_sources(Path(work))
         sources = [str(checkout / place) for place in SOURCES.values()]
+        # with the setuptools of this environment, and without a network
         options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
         command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder)]
+        # the date that files in a wheel get: the beginning of 2020
         subprocess.run(
             [*command, *sources], check=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1577836800"}
         )

@@ -190,16 +190,21 @@ class Scene:
         # What is drawn first decides what comes after it: another order makes another scene of each seed.
         dice = Dice(seed)
         self._background = _draw_background(dice, self.height, self.width)
-        self._light = _unit(dice.between(0, 1))
-        self._gloom = dice.between(0, 0.35)
-        self._tint = [dice.between(0.9, 1.15) for _ in range(3)]
+        self._light = _unit(dice.between(0, 1))  # where it comes from: right and up
+        self._gloom = dice.between(0, 0.35)  # how unevenly it falls
+        self._tint = [dice.between(0.9, 1.15) for _ in range(3)]  # of red, green and blue
         self._shadow = dice.between(0.2, 0.5) if dice.chance(0.6) else 0.0
+        # a standard deviation, of 255
         self._noise = dice.between(2, 11) if dice.chance(0.5) else 0.0
         self.things = self._draw_things(dice)
 
     def frame(self, number: int) -> Frame:
-        """Draw frame ``number`` of the video, counted from 0; the frames may be asked for in any order."""
+        """Draw frame ``number`` of the video, counted from 0; the frames may be asked for in any order.
+
+        All things are drawn before any box is found, since a later one may hide an earlier one.
+        """
         canvas = self._background.copy()
+        # which thing each pixel shows, -1 for none
         owner = np.full((self.height, self.width), -1, np.int16)
         areas = []
         for index, thing in enumerate(self.things):
@@ -217,7 +222,10 @@ class Scene:
         return Frame(image, np.array(boxes, np.float32).reshape(-1, 4), np.array(classes, np.int64))
 
     def _draw_things(self, dice: Dice) -> list[Thing]:
-        """Draw everything in the scene, from back to front."""
+        """Return everything in the scene, from back to front: clutter, half of the objects, bars, the other half.
+
+        Colours, places and motions are drawn by lot; no pixel is touched yet.
+        """
         across, down = self.width / self._side, self.height / self._side
         rim = dice.pick((0.45, 0.7, 1.0, 1.0))
 
@@ -244,7 +252,12 @@ class Scene:
         return clutter + objects[:front] + bars + objects[front:]
 
     def _paint(self, canvas: Array, owner: Array, index: int, pose: Pose) -> int:
-        """Draw a thing and note its pixels as its own; return how many it would have with nothing hidden."""
+        """Draw a thing and note its pixels as its own; return how many it would have with nothing hidden.
+
+        It is computed on a square around it, a little larger than it is, of which what lies in the picture is drawn.
+        A pixel on its outline is covered in part, and its own if half of it is. An object, but not clutter, first
+        throws its shadow on what is there.
+        """
         thing = self.things[index]
         left, top = math.floor(pose.x - pose.radius) - 2, math.floor(pose.y - pose.radius) - 2
         side = 2 * math.ceil(pose.radius) + 5

@@ -61,7 +61,8 @@ def train(
 ) -> tuple[decoder.Decoder, dict[str, object]]:
     """Train a decoder; return it at its best step, on the CPU, and what is to be said of how it was made.
 
-    ValueError if no step had a cost that is a number.
+    The best of the steps at which the validation part is looked at: each hundredth (`EVERY`), and the last. ValueError
+    if none of them had a cost that is a number.
     """
     torch.manual_seed(wish.seed)
     random = torch.Generator().manual_seed(wish.seed)
@@ -82,6 +83,7 @@ def train(
             continue
         cost = float(bits_per_character(model.eval(), text.validation).mean())
         show(step + 1, loss, cost, time.perf_counter() - began)
+        # false for NaN, which so never becomes the best
         if cost < best:
             best, best_step = cost, step + 1
             best_weights = copy.deepcopy(model.state_dict())
@@ -201,13 +203,15 @@ def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
         prog="python data/weights/train_decoder.py", description=__doc__
     )
     add = parser.add_argument
-    add("--out", type=Path, default=paths.BUILD / "decoder", help="folder for weights and record")
+    written = "folder for weights and record (default: %(default)s)"
+    add("--out", type=Path, default=paths.BUILD / "decoder", help=written)
     add("--device", default=find_device(), help="cuda, mps or cpu (default: %(default)s)")
 
     add("--steps", type=int, default=800, help="training steps (default: %(default)s)")
     add("--batch", type=int, default=64, help="sequences a step (default: %(default)s)")
     add("--rate", type=float, default=2e-3, help="highest learning rate (default: %(default)s)")
-    add("--dropout", type=float, default=0.3, help="share that is left out (default: %(default)s)")
+    dropped = "share of activations that training leaves out (default: %(default)s)"
+    add("--dropout", type=float, default=0.3, help=dropped)
     add("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
     return parser.parse_args(given)
 

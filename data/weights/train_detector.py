@@ -103,9 +103,14 @@ def gather(frames: Iterable[scenes.Frame], count: int, size: tuple[int, int]) ->
 
 
 def vary(batch: dict[str, Tensor], random: torch.Generator) -> dict[str, Tensor]:
-    """Mirror a batch or not, exchange its colours, and change each picture's brightness and contrast; return it."""
+    """Return a batch, mirrored or not, with other colours, and each picture with another brightness and contrast.
+
+    All pictures are mirrored alike, and their three colours exchanged alike. The boxes follow; what is given stays.
+    """
     images, boxes = batch["img"], batch["bboxes"].clone()
-    for axis, centre in ((3, 0), (2, 1)):
+    # the axis of the pictures, and the column of the boxes' centres
+    left_right, top_down = (3, 0), (2, 1)
+    for axis, centre in (left_right, top_down):
         if torch.rand((), generator=random) < 0.5:
             images = images.flip(axis)
             boxes[:, centre] = 1 - boxes[:, centre]
@@ -142,6 +147,7 @@ class DetectorTraining:
         self.average = ModelEMA(self.model, decay=0.999, tau=500)
 
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        # biases and the scales of norms do not decay: a small one is no simpler than another
         matrices = [weight for weight in weights if weight.ndim > 1]
         others = [weight for weight in weights if weight.ndim <= 1]
         self.optimizer = torch.optim.AdamW(
@@ -154,7 +160,8 @@ class DetectorTraining:
     def step(self, number: int, batch: dict[str, Tensor]) -> Tensor:
         """Take a step; return the loss of a picture as three numbers: boxes, classes, and edges.
 
-        The third is the distribution focal loss.
+        The third is the distribution focal loss. ``batch`` is as `Scenes.batch` returns it, on the training's device;
+        ``number`` counts from 0, and sets the learning rate.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(number, self.steps, self.highest)
@@ -262,7 +269,8 @@ def evaluate(
 ) -> Score:
     """Return mean average precision on frames with known boxes, computed on ``device`` by ultralytics' own functions.
 
-    ValueError if there is nothing to find in the frames.
+    Boxes count from a score of 0.001 on, since the precision is taken over all scores. The detector is copied, and
+    stays where it is. ValueError if there is nothing to find in the frames.
     """
     model = copy.deepcopy(model).to(device).eval()
     predictions, wanted = [], []
@@ -280,6 +288,7 @@ def evaluate(
         )
 
     hits, scores, guesses = (np.concatenate(column) for column in zip(*predictions, strict=True))
+    # of all that it returns, the precision of each class at ten thresholds, and which classes these are
     precision, present = ap_per_class(hits, scores, guesses, classes)[5:7]
     per_class = {
         scenes.CLASSES[int(index)]: float(row.mean())
@@ -335,7 +344,8 @@ def parse_arguments(given: list[str] | None = None) -> argparse.Namespace:
         prog="python data/weights/train_detector.py", description=__doc__
     )
     add = parser.add_argument
-    add("--out", type=Path, default=paths.BUILD / "detector", help="folder for weights and record")
+    written = "folder for weights and record (default: %(default)s)"
+    add("--out", type=Path, default=paths.BUILD / "detector", help=written)
     add("--device", default=_find_device(), help="cuda, mps or cpu (default: %(default)s)")
 
     add("--steps", type=int, default=6000, help="training steps (default: %(default)s)")
@@ -359,7 +369,10 @@ def main(given: list[str] | None = None) -> None:
 
 
 def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None:
-    """Do what the command line asks for, with processes that draw."""
+    """Do what the command line asks for, with processes that draw.
+
+    The file of weights is loaded again before it is judged, so that the score is of what was written.
+    """
     began = time.perf_counter()
     groups = _draw_all(wish.images, device, pool)
     drawing = time.perf_counter() - began
@@ -369,6 +382,7 @@ def _run(wish: argparse.Namespace, device: torch.device, pool: Executor) -> None
     trained = time.perf_counter() - began - drawing
 
     path = wish.out / detector.WEIGHTS.name
+    # the average, which is steadier than the last weights
     sha256 = save(training.average.ema, path)
     settings = ("steps", "batch", "images", "rate", "seed")
     last_seed = scenes.FIRST_TRAINING_SEED + len(SIZES) * wish.images - 1

@@ -389,13 +389,18 @@ class Run:
 
 
 def examine(name: str, minutes: float) -> Run:
-    """Let the command examine a model, in a process of its own, with so many minutes for its measurements."""
+    """Let the command examine a model, in a process of its own, with so many minutes for its measurements.
+
+    It is asked whether the model fits into 16 GB, and of `too_large` whether it fits into 0.1. A report of an earlier
+    run is removed before, so that what is read is what this run wrote; a command that fails leaves none.
+    """
     out = OUT / "doctor" / name
     (out / "doctor.json").unlink(missing_ok=True)
     memory = "0.1GB" if name == "too_large" else "16GB"
     command = [sys.executable, "-m", "metallab", "doctor", f"doctor_models:{name}"]
     command += ["--out", str(out), "--minutes", str(minutes), "--memory", memory]
 
+    # the command imports this file by its name, and metallab from this checkout
     folders = [str(Path(__file__).parent), str(ROOT / "utils"), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, folders))
     began, before = time.perf_counter(), _read_child_seconds()

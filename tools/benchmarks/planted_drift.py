@@ -58,6 +58,7 @@ class PlantedClock:
         factor = self.factor(self.shown / 1e9)
         self.shown += round((now - self.last) * factor)
         self.last = now
+        # a sample is the difference of two readings: at another speed they are odd and even by turns
         self.is_odd = factor != 1 and not self.is_odd
         return self.shown // 2 * 2 + self.is_odd
 

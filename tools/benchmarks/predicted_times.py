@@ -130,7 +130,11 @@ def show_predictions(machine: Machine, calls: list[Call]) -> None:
 
 
 def examine(call: Call, bench: Bench, lab: PyTorchDevice, budget: timing.Budget) -> Row:
-    """Time a call, and find out what limits it."""
+    """Time a call, and find out what limits it: with twice the work, and by its experiment here, if it has one.
+
+    Where it takes longer than three numbers predict, and six do not predict it either, what may be the cause is tried.
+    Only the call itself has the machine looked at before and after it.
+    """
     device = lab.torch_device
 
     def seconds(make: Make) -> float:

@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
     Returns
     -------
     int
-        The command's exit code, 2 on misuse, 130 after Ctrl-C.
+        The command's exit code, 2 on misuse, 130 after Ctrl-C; 1 if nobody reads any longer what it prints.
 
     Raises
     ------
@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
         code = _load_and_run(sys.argv[1:] if arguments is None else arguments, commands)
         sys.stdout.flush()
     except BrokenPipeError:  # what reads it has seen enough, such as `head`
+        # so that what Python still flushes at its end does not fail again, with a message
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except KeyboardInterrupt:
@@ -116,7 +117,10 @@ def main(arguments: Sequence[str] | None = None, commands: Sequence[Command] = C
 
 
 def _load_and_run(arguments: Sequence[str], commands: Sequence[Command]) -> int:
-    """Import the command that is asked for, and run it; return the exit code, 2 where it lacks a package."""
+    """Import the command that is asked for, and run it; return its exit code, 2 where it lacks a package.
+
+    Without arguments the help is printed, and 2 returned.
+    """
     parser = _make_parser(commands)
     if not arguments:  # somebody looks what there is
         parser.print_help(sys.stderr)
@@ -143,6 +147,7 @@ def _load_and_run(arguments: Sequence[str], commands: Sequence[Command]) -> int:
         description=command.title,
         epilog=f"example: metallab {command.example}",
     )
+    # from here on Ctrl-C raises; until now it ended the process (`interrupts.on_interrupt`)
     interrupts.running = True
     return run(own_parser, given.arguments)
 

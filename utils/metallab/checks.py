@@ -235,7 +235,12 @@ def _require_same_parts(expected: list[str], given: list[str]) -> None:
 
 
 def _list_masks(ignore: Any, parts: list[str]) -> dict[str, np.ndarray]:
-    """Return what is not compared of each part that has something of the kind."""
+    """Return by part the mask of what is not compared there, for the parts that have one; none if ``ignore`` is None.
+
+    ``parts`` are the names of the result's parts; masks lie in the same containers. ValueError for a mask of a part
+    that the result does not have, and for a single mask where it has several; TypeError for one that has other values
+    than booleans.
+    """
     if ignore is None:
         return {}
 
@@ -387,7 +392,8 @@ def _slots_of(kind: type) -> list[str]:
 def _arrays_in(value: Any, part: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield the arrays in an object, such as a language model's cache, however deep they lie.
 
-    Numbers and texts beside them are its settings. Modules are left out: their weights are no result.
+    Numbers and texts beside them are its settings. Modules are left out: their weights are no result. ``seen`` has the
+    ``id`` of what was looked at: objects may hold each other.
     """
     is_left_out = isinstance(value, type | types.ModuleType) or hasattr(value, "parameters")
     if is_left_out or id(value) in seen:

@@ -62,7 +62,7 @@ def take_fast(lines: list[str]) -> list[str]:
         return lines
 
     rows = source.split("\n")
-    for size in reversed(found):
+    for size in reversed(found):  # from the last on: what is before it keeps its place
         (first, begin), (last, end) = size.begin, size.end
         before, behind = rows[first - 1][:begin], rows[last - 1][end:]
         padding = "\n" * (last - first)  # so that later lines keep their numbers in a traceback
@@ -95,6 +95,7 @@ def find_fast(source: str) -> list[FastSize]:
             continue
 
         start = _start_of(value, lines)
+        # the = before the value; what stands between, such as a bracket, is replaced as well
         begin = max(place for place in equals if place <= start)
         found.append(FastSize(begin, (row, end), _read_expression(comment)))
     return _keep_outermost(found)

@@ -125,6 +125,11 @@ def _bars(axes: Axes) -> Iterator[list[str]]:
 
 
 def _lengths(axes: Axes, bars: BarContainer) -> list[str]:
+    """Return each bar of a set with the name at which it stands and where it ends, the first behind the set's label.
+
+    Nothing for bars that stand at numbers, or that are more or fewer than the names. A bar that begins on another one
+    ends where both do.
+    """
     is_horizontal = bars.orientation == "horizontal"
     names = _tick_names(axes.yaxis if is_horizontal else axes.xaxis)
     lengths = [
@@ -135,6 +140,7 @@ def _lengths(axes: Axes, bars: BarContainer) -> list[str]:
         return []
     ends = [f"{name} to {end:.3g}" for name, end in zip(names, lengths, strict=True)]
     label = bars.get_label()
+    # matplotlib calls sets without a label _container0 and so on
     if isinstance(label, str) and label and not label.startswith("_"):
         return [f"{label}: {ends[0]}", *ends[1:]]
     return ends

@@ -67,7 +67,7 @@ class Judgement(str):
         self, include: object = None, exclude: object = None
     ) -> dict[str, object]:
         bundle: dict[str, object] = {MIME: self.data()}
-        if self.outcome == "wrong":
+        if self.outcome == "wrong":  # its reader sees the error that follows
             return bundle
 
         text = html.escape(self, quote=False)

@@ -156,7 +156,11 @@ def measure(
 
 
 def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
-    """Run a way in a fresh process, and return its times and its answer."""
+    """Run a way in a fresh process, and return its times and its answer, with the cores that others used before it.
+
+    ChildFailed, with the way's name, if the process does not end well. RuntimeError if a framework was imported before
+    the clock started: on a simulated GPU it has to be, so there it counts as no fault.
+    """
     if way.emptied:
         shutil.rmtree(here / way.emptied, ignore_errors=True)
 
@@ -174,6 +178,7 @@ def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
     )
     try:
         early, seconds, output = outcome["early"], outcome["seconds"], outcome["y"]
+    # an outcome raises it when it is asked for a result that the process did not make
     except isolated.ChildFailed as error:
         raise isolated.ChildFailed(f"{name}: {error}") from None
 
@@ -186,7 +191,11 @@ def _launch(name: str, way: Way, here: Path, others: float) -> _Sample:
 
 
 def _summary(name: str, way: Way, samples: list[_Sample], rounds: int, on: device.Device) -> Launch:
-    """Return a way's launch from its samples."""
+    """Return a way's launch from its samples: a measurement of each part, which becomes a result of the page.
+
+    Mismatch if two processes gave different answers. Of what other programs used the largest counts, since they slow
+    down single processes.
+    """
     first = samples[0]
     for repeated in samples[1:]:
         checks.assert_close(first.output, repeated.output, "float32")

@@ -67,7 +67,11 @@ def hold() -> Iterator[None]:
 
 
 def _acquire(folder: Path) -> contextlib.AbstractContextManager:
-    """Wait for the lock of a folder, and return what gives it back."""
+    """Wait for the lock of a folder, and return what gives it back at the end of a ``with``.
+
+    A line is printed if somebody else has it. LockTimeout after `LIMIT` seconds in which nobody else's measurement
+    began: whoever waits for several short ones in turn is not told of a long one.
+    """
     from filelock import FileLock, Timeout  # in a class; measuring alone does without
 
     if not folder.is_dir():
@@ -83,6 +87,7 @@ def _acquire(folder: Path) -> contextlib.AbstractContextManager:
     except Timeout:
         print("Waiting for a turn to measure: somebody else is measuring.", flush=True)
         try:
+            # whoever gets the lock sets the time of its file
             held = lock.acquire(
                 cancel_check=lambda: time.time() - max(arrived, path.stat().st_mtime) > LIMIT
             )

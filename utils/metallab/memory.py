@@ -106,7 +106,10 @@ def peak(*, on: Device) -> Iterator[PeakMemory]:
 
 
 def _choose_way(on: Device) -> contextlib.AbstractContextManager[PeakMemory]:
-    """Return the way to find the peak on a device: by its allocator where that counts, else by samples."""
+    """Return the way to find the peak on a device: by its allocator where that counts, else by samples.
+
+    Samples are of the process, whose memory an Apple GPU shares, and no other GPU does: ValueError for that one.
+    """
     if on.kind == "cpu":
         return _sample_peak()
     if on.framework == "torch":
@@ -168,7 +171,7 @@ def _find_tensorflow_counters() -> _Counters | None:
 @contextlib.contextmanager
 def _read_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
     """Find the peak of a block by an allocator's counters."""
-    on.synchronize()
+    on.synchronize()  # what was launched before is no part of the block
     counters.reset()
     start = counters.allocated()
 
@@ -183,7 +186,11 @@ def _read_peak(on: Device, counters: _Counters) -> Iterator[PeakMemory]:
 
 @contextlib.contextmanager
 def _sample_peak() -> Iterator[PeakMemory]:
-    """Find the peak of a block by samples of the process's resident memory."""
+    """Find the peak of a block by samples of the process's resident memory.
+
+    A thread takes one every `INTERVAL` seconds, and one is taken at the end. If the highest that the process has ever
+    had has risen meanwhile, that counts as well.
+    """
     process = psutil.Process()
     start = highest = process.memory_info().rss
     ever = _read_highest_ever()

@@ -60,7 +60,8 @@ NOTICE = '"mps" is a simulated Apple GPU here, whose times say nothing about a M
 def prepare() -> None:
     """Let the cells of this notebook use ``mps``, if this process is a notebook's kernel; ``import metallab`` calls it.
 
-    It prints a sentence where torch is there already.
+    Cells that are marked can run in a second kernel from then on, on every machine. What makes ``mps`` work in this one
+    comes on Linux alone, beside no other GPU and before torch: a sentence is printed where torch is there already.
     """
     if not is_notebook():
         return

@@ -597,6 +597,10 @@ _FORMATS = ("image/svg+xml", "image/png", "image/jpeg")
 
 
 def _show_figure(figure: Figure, **_: object) -> tuple[dict[str, str], dict[str, dict]]:
+    """Return data and metadata of a figure by MIME type: HTML with its words, and each format that is drawn here.
+
+    IPython calls it with what it includes and excludes, which makes no difference.
+    """
     data: dict[str, str] = {}
     sizes: dict[str, dict] = {}
     for kind, draw in _find_printers(figure).items():
@@ -657,7 +661,7 @@ def _bundle(
 
     kind, picture = next(iter(data.items()))
     encoded = picture
-    if kind == "image/svg+xml":  # which IPython has as it is
+    if kind == "image/svg+xml":  # which IPython has as it is, and others in base64
         encoded = _encode(picture.encode())
     width = ""
     if "width" in sizes[kind]:  # half the pixels, for "retina"

@@ -480,7 +480,11 @@ class _Timer:
 
 
 def _find_filling_power(probes: Probes, timer: _Timer) -> int:
-    """Return how often the product's side has to be doubled until the device is full."""
+    """Return how often the product's side has to be doubled until the device is full.
+
+    It is full where the next doubling brings less than `FILLED`. Nothing larger is tried than a product that takes
+    `LONG_PRODUCT` seconds, or than the last of `GROW` sizes: that one counts then.
+    """
     rate = 0.0
     for power in range(GROW):
         product = probes.product(power)
@@ -495,7 +499,11 @@ def _find_filling_power(probes: Probes, timer: _Timer) -> int:
 
 
 def _find_new_memory(sizes: Sequence[NewMemory], timer: _Timer) -> Sequence[NewMemory]:
-    """Return the sizes that are handed out anew at each call, and none where memory is kept."""
+    """Return the sizes that are handed out anew at each call, from the smallest such; none where memory is kept.
+
+    ``sizes`` go from the smallest to the largest. From the largest down each is tried, up to the first that is kept,
+    since what is smaller is kept as well.
+    """
     for position in reversed(range(len(sizes))):
         size = sizes[position]
         asked, given = timer.time(size.asked), timer.time(size.given)
@@ -505,7 +513,10 @@ def _find_new_memory(sizes: Sequence[NewMemory], timer: _Timer) -> Sequence[NewM
 
 
 def _look(probes: Probes, power: int, new: Sequence[NewMemory], timer: _Timer) -> Machine:
-    """Return the machine's numbers as they are now."""
+    """Return the machine's numbers as they are now: each probe is timed once, and rates are without the launch.
+
+    ``power`` is the product's size that fills the device, ``new`` the sizes of memory that are handed out anew.
+    """
     launches = [timer.time(probe.call) for probe in probes.launches]
     overhead = statistics.median(launches)
     product = probes.product(power)

@@ -89,8 +89,9 @@ def arm(required: bool = False) -> None:
 def install(on_event: Callable[[Any], None] | None = None) -> str:
     """Make ``device="mps"`` work in this process; the line that says what is simulated.
 
-    ``on_event`` is told of every operator, copy and fallback (`metalsim.Event`). `SimulationUnavailable` with the
-    reason if it cannot be done.
+    Where `offer` was called it works by its name alone, and torch goes on saying that there is none. ``on_event`` is
+    told of every operator, copy and fallback (`metalsim.Event`). `SimulationUnavailable` with the reason if it cannot
+    be done.
     """
     import metalsim
     import metalsim.graph

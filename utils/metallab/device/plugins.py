@@ -37,6 +37,11 @@ def pick(name: str, wanted: str, framework: Framework) -> Device:
         The name that counts.
     framework
         Its name.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If the device that ``name`` asks for is not here. Where the run asks for it, the CPU is taken, and says why.
     """
     if wanted == "auto":
         return _pick_best(framework)

@@ -113,6 +113,11 @@ def pick(name: str, wanted: str) -> PyTorchDevice:
         What was given to it.
     wanted
         The name that counts.
+
+    Raises
+    ------
+    DeviceUnavailable
+        If PyTorch is missing, or the device that was asked for, or if that computes wrongly.
     """
     if importlib.util.find_spec("torch") is None:
         raise DeviceUnavailable(

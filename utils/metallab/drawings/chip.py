@@ -59,6 +59,10 @@ def draw_chip(chips: Sequence[ChipParts]) -> Figure:
 
 
 def _draw_one_chip(axes: Axes, left: float, chip: ChipParts, width: float) -> None:
+    """Draw a chip nine places wide from ``left`` on: processors above, the cache below them, and last the memory.
+
+    ``width`` is that of the way between cache and memory. GPU cores stand in rows of eight.
+    """
     write(axes, (left, 0.4), chip.name, fontsize=10)
     box(axes, (left, 0.9), (2.7, 3.0), "CPU cores,\na matrix unit\na cluster", colour=plots.BLUE)
     box(axes, (left + 3.0, 0.9), (3.6, 3.0), colour=plots.ORANGE)

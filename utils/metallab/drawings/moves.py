@@ -81,7 +81,7 @@ def _middle(column: int) -> float:
 def _draw_copy(
     axes: Axes, column: int, on_cpu: str, on_gpu: str, colour: str, *, down: bool = True
 ) -> None:
-    """Draw what lies in both rows, and the copy between them."""
+    """Draw what lies in both rows in a column, and the copy between them: to the GPU, or from it unless ``down``."""
     size = (WIDE, HIGH)
     box(axes, (_left(column), CPU_TOP), size, on_cpu, colour=colour)
     box(axes, (_left(column), GPU_TOP), size, on_gpu, colour=plots.ORANGE)

@@ -71,6 +71,10 @@ def draw_roofline(machine: Machine, readings: Sequence[Reading]) -> Figure:
 
 
 def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
+    """Draw where a call lies, with its number and its name in the legend; hollow where the prediction did not hold.
+
+    Colours begin anew after the last: calls are told apart by the numbers that `_number_points` writes.
+    """
     colour = plots.COLOURS[number % len(plots.COLOURS)]
     face = colour if reading.holds else "white"
 
@@ -88,6 +92,7 @@ def _draw_point(axes: Axes, number: int, reading: Reading) -> None:
 
 def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
     """Write its number beside each point, where it is farthest from other points and from the numbers before."""
+    # distances are those on paper: the axes need their limits first, which matplotlib sets when it draws
     axes.autoscale_view()
     pixels_a_point = axes.figure.dpi / 72
     places = axes.transData.transform(points) / pixels_a_point
@@ -148,6 +153,7 @@ def draw_roofs_of_chips(roofs: Sequence[Roof], places: Mapping[str, float]) -> F
         Each place is a vertical line with its name at the bottom.
     """
     x = np.geomspace(min(places.values()) / 2, max(places.values()) * 3, 200)
+    # below all roofs, with room for the names
     lowest = min(each.bandwidth for each in roofs) * x[0] / 40
 
     with plots.picture(4.8) as (figure, axes):

@@ -119,10 +119,15 @@ def _end_of_chain(times: CallTimes, calls: int) -> float:
 def _draw_calls(
     axes: Axes, top: float, scale: float, times: CallTimes, calls: int, *, wait_each: bool
 ) -> None:
-    """Draw the program's row and the GPU's below it."""
+    """Draw the program's row and the GPU's below it, with the time to the right: ``scale`` is the width of a second.
+
+    With ``wait_each`` the program waits for each call before it prepares the next, else once, behind the last. The GPU
+    begins a call when it is prepared and the one before has ended.
+    """
     left, height = 2.0, 1.1
     write(axes, (left - 0.15, top + height / 2), "program", align="right")
     write(axes, (left - 0.15, top + 1.5 * height + 0.1), "GPU", align="right")
+    # seconds: until when each of the two has something to do
     program, gpu = 0.0, 0.0
 
     for _ in range(calls):
@@ -169,9 +174,11 @@ def draw_latency_and_throughput(times: CallTimes, calls: int = 4) -> Figure:
             write(axes, (1.8, top + 1.1), name, align="right", fontsize=9)
             write(axes, (9.9, top + 1.1), f"{units.seconds(seconds)} a call", fontsize=9)
 
+        # of overlapping calls, in seconds: when the device has ended the last one, and the program prepared it
         free, started = 0.0, 0.0
 
         for call in range(calls):
+            # the row of latency: one call behind the other
             after = 2.0 + call * latency * scale
             box(axes, (after, 0.5), (times.prepare * scale, 2.0), colour=plots.BLUE)
             box(
@@ -180,6 +187,7 @@ def draw_latency_and_throughput(times: CallTimes, calls: int = 4) -> Figure:
                 (times.work * scale, 2.0),
                 colour=plots.ORANGE,
             )
+            # the row of throughput: the device begins what is prepared as soon as it is free
             box(
                 axes, (2.0 + started * scale, 3.2), (times.prepare * scale, 0.95), colour=plots.BLUE
             )

@@ -88,7 +88,11 @@ def _leave_out_views(events: Sequence[TracedEvent]) -> list[TracedEvent]:
 
 
 def _draw_step(axes: Axes, name: str, events: Sequence[TracedEvent], most: int) -> None:
-    """Draw the events of one program."""
+    """Draw the events of one program in their order: a bar as high as its bytes, a line over the whole row for a copy.
+
+    ``most`` are the bytes of the largest event of all programs, whose rows have one axis. It is logarithmic, so that an
+    event without bytes is drawn with one.
+    """
     for words, colour in COLOURS.items():
         places = [place for place, event in enumerate(events) if _describe_kind(event) == words]
         if words == COPY:
