@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import linecache
 import sys
+import tracemalloc
 import types
 
 import numpy as np
 import pytest
+import torch
 
 from metallab import checks, isolated, judgement
 from metallab.exercises import hint, judging
@@ -94,6 +96,23 @@ def test_an_exercise_that_returns_nothing_is_a_mistake_of_the_page(double):
 def test_a_result_that_the_check_cannot_use_is_shown(double):
     with pytest.raises(checks.WrongAnswer, match=r"returned None, which cannot be used: Attrib"):
         ask(lambda answer: answer().shape == (2,))
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones((3000, 1000)), torch.ones(3000, 1000)], ids=["NumPy", "PyTorch"]
+)
+def test_of_a_large_array_the_beginning_is_shown(array):
+    """It is not made a list as a whole, which would take gigabytes of an array that a page times."""
+    tracemalloc.start()
+    try:
+        shown = judging.show(array)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    row = "[" + "1.0, " * 12 + "...]"
+    assert shown == "[" + f"{row}, " * 12 + "...]"
+    assert peak < array.nbytes / 10
 
 
 def test_a_package_that_is_missing_makes_no_answer_wrong(double):

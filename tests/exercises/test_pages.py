@@ -148,6 +148,21 @@ def test_page_13_refuses_another_computation():
         check("13.1", predict_launch, CAUSE, lambda x, _: x, planted_bench([0.01]), X)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(torch.Tensor.zero_, "the numbers of", id="all is 0 then"),
+        pytest.param(torch.Tensor.relu_, "changes x", id="right numbers"),
+    ],
+)
+def test_page_13_refuses_an_experiment_that_changes_x(change, said):
+    """The page's own x stays, so that no later answer is compared with what this one left of it."""
+    x = X.clone()
+    with pytest.raises(checks.WrongAnswer, match=said):
+        check("13.1", predict_launch, CAUSE, lambda x, _: change(x), planted_bench([0.01]), x)
+    assert x.equal(X)
+
+
 def test_page_13_judges_no_time_of_a_simulated_gpu():
     bench = planted_bench([], simulated=True)
     assert check("13.1", predict_launch, CAUSE, clamp, bench, X).outcome == "not judged"

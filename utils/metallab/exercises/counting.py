@@ -57,6 +57,8 @@ def judge_count(
     ------
     AssertionError
         With the first thing that is wrong with the kernel, or with what is counted.
+    NotAttempted
+        If the source is still the stub of the page.
     """
     if source is ... or "your code here" in str(source):
         raise NotAttempted

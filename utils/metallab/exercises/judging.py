@@ -96,7 +96,15 @@ def exercise(number: str, *, hint: str, word: str = "Exercise") -> Callable[[Jud
 
 
 def find_exercise(number: str) -> Exercise:
-    """Return an exercise. LookupError for a number that no page has."""
+    """Return an exercise; the module of its page is imported, in which it stands.
+
+    Raises
+    ------
+    LookupError
+        For what is no number such as ``13.2``, and for one that no page has.
+    ImportError
+        If the module needs a package that is missing, or raises it otherwise.
+    """
     parts = NUMBER.fullmatch(number) if isinstance(number, str) else None
     if parts is None:
         raise LookupError(
@@ -106,6 +114,7 @@ def find_exercise(number: str) -> Exercise:
     page = parts[1]
     module = f"{__package__}.page_{page}"
     try:
+        # its `exercise` decorators enter the exercises into the table
         importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name != module:  # a framework that this exercise needs
@@ -163,7 +172,9 @@ def check(number: str, answer: Any, *given: Any) -> Judgement:
         If the exercise's own function returns nothing: a mistake of the page.
     """
     asked = find_exercise(number)
+    # the cell with the check, by whose globals and file name the lines of an error that are the learner's are known
     page = sys._getframe(1)
+    # what the answer returned last, which an error of the check is shown with
     returned: list[Any] = []
     try:
         judged = asked.judge(_watch(require_attempt(answer), returned), *given)
@@ -284,21 +295,29 @@ def is_near(got: Any, wanted: float, *, relative: float = 1e-6, absolute: float 
 
 
 def show(value: Any) -> str:
-    """Return a value in few words: an array as a list, a number of a framework as a plain one."""
-    if isinstance(value, np.generic | np.ndarray) or hasattr(value, "untyped_storage"):
-        value = value.tolist()
+    """Return a value in few words: an array as a list, a number of a framework as a plain one.
+
+    Of a list the first twelve elements are shown.
+    """
+    if isinstance(value, np.generic | np.ndarray) or hasattr(value, "untyped_storage"):  # PyTorch's
+        # one more than is shown in each dimension: as a list an array of millions would take gigabytes
+        part = value[(slice(_SHORT.maxlist + 1),) * value.ndim] if value.ndim else value
+        value = part.tolist()
     if isinstance(value, type | types.FunctionType):
         return value.__name__
     return _SHORT.repr(value)
 
 
 def _describe_error(error: Exception, line: str, returned: list[Any]) -> str:
-    """Say what an error says, after its kind where the check does not say it; and where a learner's code raised it.
+    """Return what is shown of an error: what it says, and in which line of the learner's it was raised.
 
-    Where the check itself can do nothing with what the learner's function returned last, that is said.
+    ``line`` is that line in words, empty where the check itself raised the error. Its kind is told as well, unless the
+    check or another module of this library raised it, whose words are written for learners. Where the check could not
+    use what the learner's function returned last, if anything (``returned``), that is shown.
     """
     from_check = isinstance(error, AssertionError) or type(error).__module__.startswith("metallab")
     is_own = from_check and not line
+    # a check says what it has to in so many characters; of other errors the beginning is enough for a message
     said = textwrap.shorten(str(error), 900 if is_own else 200, placeholder=" ...")
     if not (is_own and said):
         said = f"{type(error).__name__}: {said}".removesuffix(": ")
@@ -311,19 +330,32 @@ def _describe_error(error: Exception, line: str, returned: list[Any]) -> str:
 
 
 def _find_line(error: Exception, space: Mapping[str, Any], check_cell: str) -> str:
-    """Return where an error left the newest cell that it went through, the check's apart.
+    """Return the line in words at which an error left the newest of the page's cells that it went through.
 
-    Empty where the check says all by itself.
+    That is the learner's own, also where it calls what an older cell defines. The result is empty where the error went
+    through no cell but that of the check, and where an exercise's own function raised AssertionError, which says all by
+    itself.
+
+    Parameters
+    ----------
+    error
+        What a check raised, with its traceback.
+    space
+        The page's globals, in which its cells run.
+    check_cell
+        The file name of the cell with the check, which is left out.
     """
     frames = [
         (frame.f_code.co_filename, number, frame.f_globals)
         for frame, number in walk_tb(error.__traceback__)
     ]
     passed = {name for name, _, own in frames if own is space and name != check_cell}
+    # `linecache` has the cells in the order in which they were run
     cells = [name for name in linecache.cache if name in passed]
     last = str(frames[-1][2].get("__name__", ""))
     if not cells or (isinstance(error, AssertionError) and last.startswith(__package__)):
         return ""
 
+    # the last frame of that cell is the one in which the error came closest to where it was raised
     number = [at for name, at, _ in frames if name == cells[-1]][-1]
     return f"Line {number} of your cell: {linecache.getline(cells[-1], number).strip()}"

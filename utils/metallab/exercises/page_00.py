@@ -44,8 +44,9 @@ def judge_agree(agree: Callable[..., Any]) -> bool:
     ]
 
     for result, expected, tolerance, wanted in cases:
+        # views that take no writing, as the answer may read both and change neither
         given = [np.broadcast_to(x, np.shape(x)) for x in (result, expected)]
-        got = agree(*given, tolerance)  # which it may read, and not write
+        got = agree(*given, tolerance)
         expect(f"agree({result}, {expected}, {tolerance})", got, wanted)
     return True
 
@@ -72,18 +73,25 @@ def judge_overflow(
     without_it: Callable[[torch.Tensor, torch.Tensor], Any],
     device: torch.device,
 ) -> Right | Open:
-    """Multiply on the page's device, and compare the prediction with what broke there, then ask for the repair."""
+    """Ask for a product that does not break at any of `SIZES`, then compare the predicted size with what breaks here.
+
+    A product in float16 breaks where its results are more than 1 % off. The prediction is right if it is the first size
+    at which this machine's product breaks, whatever breaks there. It is *open* if it is the first whose result float16
+    cannot hold, and this machine breaks at another one or at none; every other prediction is wrong.
+    """
     predicted = breaks_at()
     is_size = predicted in SIZES and not isinstance(predicted, bool)
     expect_that(is_size, "breaks_at()", predicted, f"one of {', '.join(map(str, SIZES))}")
 
     for terms in SIZES:
         a, b = _fill(terms, device)
+        # `check` looks for an open ``...`` in its first function alone
         got = require_attempt(without_it(a, b))
-        wanted = terms * TERM**2
+        wanted = terms * TERM**2  # both matrices are full of `TERM`
         is_right = isinstance(got, torch.Tensor) and got.shape == (ROWS, ROWS)
         is_right = is_right and _is_within(got, wanted)
         case = f"without_it(a, b) of {terms} terms"
+        # all results are equal, so one is shown
         shown = got.flatten()[0] if isinstance(got, torch.Tensor) and got.numel() else got
         expect_that(is_right, case, shown, f"{wanted:g} within 1 %, in {ROWS} x {ROWS} results")
 

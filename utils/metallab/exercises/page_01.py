@@ -26,7 +26,10 @@ KERNEL = 0.008
 
 
 def _call(honest_latency: Callable[..., Any], kernel: float) -> tuple[Any, list[str]]:
-    """Return what the answer says of a kernel that takes so long, and what it did."""
+    """Return what the answer says of a kernel of so many seconds on a device that is busy when it begins.
+
+    The second value is what it did, in its order: ``launch`` and ``wait``.
+    """
     log: list[str] = []
     with FakeDevice() as device:
         device.launch(10 * KERNEL)  # left over from somebody else
@@ -47,8 +50,13 @@ def _call(honest_latency: Callable[..., Any], kernel: float) -> tuple[Any, list[
     hint="one launch; wait before the first reading and before the second",
 )
 def judge_honest_latency(honest_latency: Callable[..., Any]) -> bool | Open:
-    """Time kernels whose times are planted, on a device that is still busy; that all are late is this machine's."""
-    kernels = [times * KERNEL for times in (0, 4, 6, 5, 7)]
+    """Ask for the seconds of kernels whose times are planted, on a device that is still busy.
+
+    It has to wait, launch once and wait. No time may be shorter than its kernel, nor may all be rounded. A longer one
+    is no mistake, since another program may be the reason; the answer is *open* if all but the first are longer by
+    three times `KERNEL`.
+    """
+    kernels = [times * KERNEL for times in (0, 4, 6, 5, 7)]  # the first takes no time at all
     calls = [_call(honest_latency, kernel) for kernel in kernels]
 
     for got, log in calls:
@@ -64,7 +72,7 @@ def judge_honest_latency(honest_latency: Callable[..., Any]) -> bool | Open:
     late = [seconds - kernel for seconds, kernel in zip(answers, kernels, strict=True)]
     for seconds, kernel, off in zip(answers, kernels, late, strict=True):
         expect_that(off >= 0, f"for a kernel of {kernel:g} s it", seconds, "no shorter time")
-    # a busy machine disturbs one call, but hardly all of them
+    # the least, since a busy machine disturbs one call, but hardly all of them
     least = min(late[1:])
     if least >= 3 * KERNEL:
         return Open(
@@ -74,7 +82,11 @@ def judge_honest_latency(honest_latency: Callable[..., Any]) -> bool | Open:
 
 
 def _drift(seed: int) -> tuple[list[float], list[float], float]:
-    """Return times with a known speed-up; fewer than half of the rounds are disturbed."""
+    """Return the times of two programs in 3 to 20 rounds, and the speed-up of the second over the first.
+
+    From round to round both get 10 % slower, so that only times of one round may be compared. In fewer than half of the
+    rounds one of the two was disturbed, and takes 3 to 9 times as long, which the median of all ratios leaves out.
+    """
     draw = random.Random(seed)
     count, truth = draw.randint(3, 20), draw.uniform(0.5, 2)
     slow = [8 * 1.1**k * draw.uniform(0.999, 1.001) for k in range(count)]
@@ -91,7 +103,7 @@ def _drift(seed: int) -> tuple[list[float], list[float], float]:
     hint="pair the rounds first, then take the median",
 )
 def judge_speed_up(speed_up: Callable[..., Any]) -> bool:
-    """Ask for the speed-up of rounds that drift, of which some are disturbed."""
+    """Ask for the speed-up, within 0.5 %, of rounds that drift, of which some are disturbed."""
     baseline = [10.0, 11.0, 12.1, 13.3, 14.6, 16.1, 17.7, 90.0]
     variant = [8.0, 60.0, 9.7, 10.6, 11.7, 12.9, 14.2, 15.6]
     cases = [(baseline, variant, 1.25), *map(_drift, range(30))]
@@ -152,13 +164,19 @@ def judge_pause(
     call: Callable[[], Any],
     on: timing.DeviceLike,
 ) -> Right | Open | isolated.Skipped:
-    """Time a call after a pause on a planted device, then compare the prediction with what this machine does."""
+    """Ask how many times as long a call takes after a pause, and for a function that times such a call.
+
+    The function is tried on a planted device: it has to let that finish, then sleep, and time one call and no more.
+    With it ``call`` is timed on this machine, after pauses and without them. A prediction that is off by a factor of
+    `CLOSE` at most is right, and every other *open*, as is one while other programs were busy.
+    """
     predicted = guess()
     is_number = isinstance(predicted, int | float) and not isinstance(predicted, bool)
     is_factor = is_number and math.isfinite(predicted) and predicted > 0
     expect_that(is_factor, "guess()", predicted, "a number above 0: 2 is twice as long")
 
     world = _PlantedWorld()
+    # `check` looks for an open ``...`` in its first function alone
     got = require_attempt(
         time_after_pause(world.launch, world.synchronize, world.sleep, world.clock)
     )

@@ -37,7 +37,12 @@ ROW_SUMS = puzzles.Puzzle(
 
 @exercise("02.1", hint="let 32 threads read 32 neighbours of one row, and add up with simd_sum")
 def judge_row_sums(row_sums: Callable[[], Any]) -> Right | isolated.Skipped:
-    """Run the kernel at several sizes, and count the lines that its reads touch."""
+    """Run the kernel at several sizes, and count the lines of 128 bytes that its reads touch.
+
+    The answer is the kernel's source, and how many threads it wants for each row. Its sums have to be right, and the 32
+    threads of a SIMD-group may touch 2 lines in a read, on average: 1 where they read neighbours, 32 where each reads
+    in a row of its own. Nothing is counted, and the exercise skipped, on a real GPU.
+    """
     answer = row_sums()
     is_pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], str)
     expect_that(is_pair, "row_sums()", answer, "the source code, and the threads for each row")
@@ -87,6 +92,8 @@ def compare_lines(slower: Mapping[int, float]) -> str:
         An explanation to think about, and no proof.
     """
     measured = {stride: times / slower[BASE] for stride, times in slower.items() if stride >= BASE}
+    # The bytes of a number grow eightfold from `BASE` to `FULL`; a time that does not grow says nothing of them, and
+    # could not be divided by below.
     if measured[FULL] <= 1:
         return f"Stride {FULL} took no longer than stride {BASE}: here nothing waited for memory, so lines do not show."
 
@@ -94,6 +101,7 @@ def compare_lines(slower: Mapping[int, float]) -> str:
     told = f"Besides its read a number costs as much as reading {rest:.3g} bytes."
     limit = f"{100 * CLOSE:.0f} %"
     before = [stride for stride in measured if stride <= FULL]
+    # up to `FULL` a number costs the same with lines of either length, so the first of them stands for both
     if not _explains(LINES[0], rest, measured, before):
         return (
             f"{told} With that the times up to stride {FULL} do not follow the bytes within {limit}: something else "

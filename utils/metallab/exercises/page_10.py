@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metallab.exercises.judging import exercise, expect, expect_that, require_attempt
+from metallab.exercises.judging import exercise, expect, expect_that
 from metallab.pytorch import coverage
 
 
@@ -28,7 +28,11 @@ class LikeMetal(TorchDispatchMode):
 
 
 def _move(to_device: Callable[..., Any], array: np.ndarray, place: str) -> Any:
-    """Return what the answer makes if the page's `device` is another one."""
+    """Return what the answer makes of an array where the page's variable ``device`` names this place.
+
+    The answer takes no device, but uses that variable, among the globals of its cell; afterwards it is as before.
+    """
+    # `check` has wrapped the answer, whose globals are the page's
     space = getattr(inspect.unwrap(to_device), "__globals__", {})
     here = space.get("device")
     space["device"] = torch.device(place)
@@ -44,7 +48,11 @@ def _move(to_device: Callable[..., Any], array: np.ndarray, place: str) -> Any:
     hint="which dtype does Metal not have? is_floating_point() tells",
 )
 def judge_to_device(to_device: Callable[..., Any], device: torch.device) -> bool:
-    """Move arrays of each dtype to the page's device, and to one that computes nothing."""
+    """Move arrays of each dtype to the page's device, and to ``meta``, which has dtypes and shapes but no numbers.
+
+    Floating numbers have to become float32, before they are moved, since Metal has no float64; other dtypes stay. Where
+    the page's device is the CPU, only ``meta`` shows that a tensor is left there.
+    """
     cases: dict[str, Any] = {
         "float64": [[1.5, -0.1, 1e-6], [np.inf, 1e30, 0.0]],
         "float32": [3.14159, -2.0],
@@ -60,7 +68,7 @@ def judge_to_device(to_device: Callable[..., Any], device: torch.device) -> bool
     for name, numbers in cases.items():
         array, case = np.array(numbers, dtype=name), f"to_device of {name} {numbers}"
         dtype = torch.float32 if name.startswith("float") else getattr(torch, name)
-        for place in (device.type, "meta"):  # meta computes no numbers
+        for place in (device.type, "meta"):
             got = _move(to_device, array.copy(), place)
             expect(f"{case}, as dtype,", getattr(got, "dtype", got), dtype)
             expect(f"for {place} {case}", got.device.type, place)
@@ -83,8 +91,13 @@ def _pick_as_found(scores: torch.Tensor, recent: torch.Tensor) -> int:
 
 
 def _make_drafts(seed: int, drafts: int, lately: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scores and recent characters by which most drafts choose alike, and only by a penalty that counts ages."""
+    """Return scores of 96 characters for each draft, and the numbers of its recent characters.
+
+    Most drafts choose the same character, ``early``, and only if the penalty of a recent character grows with its place
+    among them: without a penalty, or with an equal one for all, they choose ``late``. The last drafts choose another.
+    """
     random = torch.Generator().manual_seed(seed)
+    # none of them is among the other recent characters, which are below 48
     late, early, other = (48 + torch.randperm(48, generator=random)[:3]).tolist()
     recent = torch.randint(48, (drafts, lately), generator=random)
     recent[:, 0], recent[:, -1] = early, late  # of a single character the second stays
@@ -101,14 +114,16 @@ def _make_drafts(seed: int, drafts: int, lately: int) -> tuple[torch.Tensor, tor
     hint="what is float64, what is made on the CPU, what gets whole numbers, and which operator has no kernel?",
 )
 def judge_pick(pick: Callable[..., Any], device: torch.device) -> bool:
-    """Compare with the function as found, on the CPU and on the page's device, and ask about MPS."""
-    require_attempt(pick(*_make_drafts(0, 3, 4)))
+    """Compare the picked character with that of the function as found, on the CPU and on the page's device.
 
+    The result has to lie on that device, and each operator to run on MPS, by PyTorch's tables of operators.
+    """
     for seed, drafts, lately in ((0, 1, 1), (1, 5, 12), (2, 9, 3), (3, 7, 30)):
         scores, recent = _make_drafts(seed, drafts, lately)
         wanted = _pick_as_found(scores, recent)
-        for place in dict.fromkeys(("cpu", device.type)):
-            got = pick(scores.to(place), recent.to(place))
+        for place in dict.fromkeys(("cpu", device.type)):  # once, where both are the CPU
+            # copies, so that an answer that subtracts in place does not do it twice
+            got = pick(scores.to(place, copy=True), recent.to(place, copy=True))
             case = f"pick of {drafts} drafts with {lately} recent characters, on {place},"
             is_index = isinstance(got, torch.Tensor) and got.numel() == 1
             expect_that(is_index, case, got, "a tensor with one character's number")

@@ -29,12 +29,16 @@ def _sum_squares(gradients: list[torch.Tensor]) -> float:
     hint="the weights stay; the convolution leaves 4 x 4 x 4: what pools it to 2 x 2 x 2?",
 )
 def judge_make_it_run(make_it_run: Callable[..., Any]) -> bool:
-    """Repair networks with several weights: they run, give the same result, and can be trained."""
+    """Give it networks with other weights: what it returns runs on MPS, by PyTorch's tables, and computes the same.
+
+    It has as many weights, and together they get the same gradients, so that it can be trained.
+    """
     for seed, count in ((0, 2), (1, 1), (2, 64)):
         model, films = _make_network(seed), torch.rand(count, 1, 6, 6, 6)
+        # before the answer has the model, which it may change
         parameters = list(model.parameters())
         wanted, weights = model(films), sum(map(torch.numel, parameters))
-        slopes = torch.autograd.grad(wanted.square().sum(), parameters)
+        wanted_gradients = torch.autograd.grad(wanted.square().sum(), parameters)
 
         own = make_it_run(model)
         expect_that(isinstance(own, nn.Module), "make_it_run(model)", own, "a module")
@@ -47,10 +51,12 @@ def judge_make_it_run(make_it_run: Callable[..., Any]) -> bool:
         expect("counted, its weights", sum(map(torch.numel, own.parameters())), weights)
 
         assert got.requires_grad, "it cannot be trained: its result has no gradient"
+        # the answer may have trained the model to try it, and left gradients
         own.zero_grad()
         got.square().sum().backward()
         learned = [w.grad for w in own.parameters() if w.grad is not None]
-        ratio = _sum_squares(learned) / _sum_squares(list(slopes))
+        # all together: a repair may keep the weights in other shapes or another order
+        ratio = _sum_squares(learned) / _sum_squares(list(wanted_gradients))
         assert abs(ratio - 1) < 1e-3, "its weights get other gradients"
     return True
 
@@ -70,7 +76,11 @@ def _ask(call: Sequence[Any]) -> tuple[str, str]:
 
 @exercise("11.2", hint="ask coverage.mps_coverage about those that you doubt, and guess once more")
 def judge_guesses(guesses: Callable[[], Any], calls: Mapping[str, Sequence[Any]]) -> Right:
-    """Compare each guess with what coverage says, and explain the wrong ones in its words."""
+    """Compare each guess, *runs*, *missing* or *refused*, with what `coverage.mps_coverage` says of the call.
+
+    `ENOUGH` of them have to be right; the others are then explained in the tool's words. ``calls`` has by name what
+    `mps_coverage` is called with: a function and its arguments.
+    """
     guessed = guesses()
     is_complete = isinstance(guessed, Mapping) and set(guessed) == set(calls)
     expect_that(is_complete, "guesses()", guessed, f"a word for each of {', '.join(calls)}")
@@ -81,6 +91,7 @@ def judge_guesses(guesses: Callable[[], Any], calls: Mapping[str, Sequence[Any]]
     missed = [name for name, (word, _) in told.items() if guessed[name] != word]
     right = len(calls) - len(missed)
     if right < ENOUGH:
+        # which ones are wrong, and not what is right, so that it can be guessed again
         raise AssertionError(
             f"{right} of {len(calls)} are right, and {ENOUGH} are wanted; not {', '.join(missed)}"
         )

@@ -28,7 +28,12 @@ NEEDS = ("weight layout", "input layout", "offset", "size")
     hint="where are both finite? everywhere else they have to be the same",
 )
 def judge_layer_error(layer_error: Callable[..., Any]) -> bool:
-    """Ask for the error of layers whose values are finite, infinite and NaN."""
+    """Ask for the error of layers whose values are finite, infinite and NaN.
+
+    It is the largest difference over the root mean square of the exact values, of those that are finite. Where one of
+    both is infinite or NaN the other has to be the same, or the error is infinite. The tensors have to stay as they
+    are.
+    """
     exact = [3.0, -4.0, 0.0, NAN, INFINITY]
     cases: list[tuple[list, list, float]] = [  # exact, given, the error
         (exact, exact, 0.0),
@@ -46,8 +51,10 @@ def judge_layer_error(layer_error: Callable[..., Any]) -> bool:
     for *pair, wanted in cases:
         tensors = [torch.tensor(part, dtype=torch.float64) for part in pair]
         got = layer_error(*tensors)
+        # as texts, since NaN is not equal to itself
         kept = str([t.tolist() for t in tensors]) == str(pair)
         assert kept, f"it changes {pair}"
+        # `is_near` cannot compare infinities
         near = got == wanted or is_near(got, wanted, relative=0)
         expect(f"layer_error({pair[0]}, {pair[1]})", got, wanted, holds=near)
     return True
@@ -58,7 +65,11 @@ def judge_layer_error(layer_error: Callable[..., Any]) -> bool:
     hint="split counts rows unless the tensor is flat; f may give another dtype",
 )
 def judge_in_parts(in_parts: Callable[..., Any]) -> bool:
-    """Apply functions to tensors of several shapes, transposed where they can be, and note how much each is given."""
+    """Apply functions to tensors of several shapes in parts of so many numbers at most, and compare with the whole.
+
+    The result has to have the shape and the dtype of the function's own, the function may be given no more numbers at
+    once, and x has to stay as it is.
+    """
     cases: list[tuple[Callable[..., Any], tuple[int, ...], int]] = [  # function, shape, most
         (torch.relu, (50, 3), 32),
         (torch.exp, (23,), 3),
@@ -231,6 +242,7 @@ def hide_fault(name: str) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
         raise ValueError(f"a fault follows from a name: give yours as a text, not {name!r}")
     hidden, place = choose_fault(name)
 
+    # the weights are the same for everybody, and the page's own random numbers go on as if there were none
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", metalsim.PlantedFault)  # it says which one
         torch.manual_seed(0)
@@ -243,7 +255,10 @@ def hide_fault(name: str) -> Iterator[tuple[nn.Module, tuple[Tensor, ...]]]:
     hint="print what divergence.find returns: its first sentence names layer, operator and what the fault needs",
 )
 def judge_found(found: Any) -> bool:
-    """Ask for the layer, the operator and the condition of the fault that follows from the name."""
+    """Compare layer, operator and condition with those of the fault that follows from the name, all of them texts.
+
+    The message says which of them is wrong, and not what is right.
+    """
     is_list = isinstance(found, list | tuple) and len(found) == 4
     if not is_list or not all(isinstance(each, str) for each in found):
         raise AssertionError(

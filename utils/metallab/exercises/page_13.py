@@ -32,28 +32,49 @@ def judge_relu(
     bench: Bench,
     x: torch.Tensor,
 ) -> Judgement | isolated.Skipped:
-    """Measure ``torch.relu(x)``, and the experiment that is to explain where the formula fails."""
+    """Measure ``torch.relu(x)``, and the experiment that is to explain where the formula fails.
+
+    `judge_formula` says when the formula or the experiment is right, and when the answer is *open*.
+    """
     seconds = relu_seconds(bench.machine, x)
     is_time = isinstance(seconds, int | float) and 0 < seconds < math.inf
     expect_that(is_time, "relu_seconds(machine, x)", seconds, "seconds, a number above 0")
 
     result = torch.empty_like(x)
-    got = without_it(x, result)
-    instead = None if got is ... else lambda: without_it(x, result)
-    if instead is not None:
-        is_same = isinstance(got, torch.Tensor) and torch.equal(torch.relu(x), got)
-        expect_that(is_same, "without_it(x, result)", got, "the numbers of torch.relu(x)")
+    is_tried = _try_experiment(without_it, x, result)
+    instead = (lambda: without_it(x, result)) if is_tried else None
 
     def measure(call: Callable[[], Any]) -> tuple[float, Any]:
         work = Work(x.numel(), 2 * x.nbytes)
         reading = bench.measure(call, work, "exercise", _choose_budget())
         return reading.measurement.median, call()
 
+    # after the answers are checked, which needs no clock
     if bench.on.simulated:
         return isolated.Skipped("The simulated GPU has no times of its own.")
     return judge_formula(
         "13.1", seconds, lambda: torch.relu(x), because=because, instead=instead, measure=measure
     )
+
+
+def _try_experiment(
+    without_it: Callable[[torch.Tensor, torch.Tensor], Any], x: torch.Tensor, result: torch.Tensor
+) -> bool:
+    """Return whether there is an experiment: not if the answer returns ``...``.
+
+    Raises AssertionError unless it returns the numbers of ``torch.relu(x)``, and leaves x as it is.
+    """
+    # The numbers are computed before the answer runs, and it runs on a copy: one that sets all of x to 0 would else be
+    # compared with the ReLU of that, now or at the next check.
+    wanted, given = torch.relu(x), x.clone()
+    got = without_it(given, result)
+    if got is ...:
+        return False
+
+    is_same = isinstance(got, torch.Tensor) and torch.equal(wanted, got)
+    expect_that(is_same, "without_it(x, result)", got, "the numbers of torch.relu(x)")
+    assert given.equal(x), "without_it(x, result) changes x, and torch.relu(x) leaves it as it is"
+    return True
 
 
 def _choose_budget() -> timing.Budget:

@@ -29,7 +29,11 @@ Loop = Callable[[Any, torch.Tensor, int], Any]
     hint="add up duration by short name over step.events, without those whose kind is view",
 )
 def judge_five(five: Any, step: trace.Trace) -> Right | Open | isolated.Skipped:
-    """Compare the operators that were named with those of the traced step that the learner has seen."""
+    """Compare the five operators that were named with those that take the longest in the traced step.
+
+    They are right if they take `ENOUGH` of the time of the five longest, and else *open*, since times are this
+    machine's. Names that the step does not have, or has of views alone, which compute nothing, are wrong.
+    """
     is_five = isinstance(five, list | tuple) and len(five) == FIVE
     if not is_five or not all(isinstance(name, str) for name in five):
         raise AssertionError(f"five is {five!r}, expected five names, each a text such as 'mul'")

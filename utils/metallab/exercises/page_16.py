@@ -22,8 +22,25 @@ class _Bench:
         self.images, self.labels = images, labels
         self.device = images.device
 
+    def copy_batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return copies of the pictures and the labels of each batch.
+
+        A step that changed the page's own would change those that the exact step is tried on afterwards.
+        """
+        return [(self.images[at].clone(), self.labels[at].clone()) for at in BATCHES]
+
     def try_step(self, step: Step) -> tuple[torch.Tensor, list[Any], set[torch.dtype]]:
-        """Return weights, losses and formats after a step on each of the batches."""
+        """Train one linear layer with a step on each of the two batches.
+
+        Returns
+        -------
+        weights : torch.Tensor
+            Those of the layer after both steps.
+        losses : list
+            What the step returned for each batch.
+        formats : set of torch.dtype
+            Those of the model's outputs, in which it computed.
+        """
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(self.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -31,14 +48,16 @@ class _Bench:
         scaler = torch.amp.GradScaler(self.device.type, init_scale=0.25)
         formats: set[torch.dtype] = set()
 
+        # a hook is given the module, its inputs and its outputs
         model.register_forward_hook(lambda *passed: formats.add(passed[2].dtype))
-        losses = [
-            step(model, self.images[at], self.labels[at], optimizer, scaler) for at in BATCHES
-        ]
+        losses = [step(model, *batch, optimizer, scaler) for batch in self.copy_batches()]
         return model[1].weight.detach(), losses, formats
 
     def compare_steps(self, step: Step, exact: Step, *, most: float) -> None:
-        """Compare weights and losses with those of a step in float32."""
+        """Raise AssertionError unless a step computes in float16, with the losses and the weights of an exact step.
+
+        Losses may be 1 % off, and the weights by less than ``most``, the norm of their difference.
+        """
         weights, losses, formats = self.try_step(step)
         exact_weights, exact_losses, _ = self.try_step(exact)
 
@@ -51,19 +70,27 @@ class _Bench:
         assert off < most, f"the weights are off by {off:.2g}, expected less than {most:g}"
 
     def train(self, step: Step, scale: float) -> tuple[list[torch.Tensor], float]:
-        """Return a network's weights and biases after two steps, and the scaler's last factor."""
+        """Return a network's weights and biases after a step on each batch, and the scaler's factor after them.
+
+        The scaler begins with the factor ``scale``, and doubles it after two steps whose gradients were finite.
+        """
         torch.manual_seed(0)
         layers = nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)
         model = nn.Sequential(*layers).to(self.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         scaler = torch.amp.GradScaler(self.device.type, init_scale=scale, growth_interval=2)
 
-        for at in BATCHES:
-            step(model, self.images[at], self.labels[at], optimizer, scaler)
+        for batch in self.copy_batches():
+            step(model, *batch, optimizer, scaler)
         return [weight.detach() for weight in model.parameters()], scaler.get_scale()
 
     def compare_scaled(self, step: Step, exact: Step, *, most: float) -> None:
-        """Compare the weights under two scales, of which the second makes gradients infinite."""
+        """Compare weights and the scaler's factor under two scales, of which the second makes gradients infinite.
+
+        With finite gradients the weights have to be those of the exact step, each within ``most``, and the factor has
+        doubled. With infinite ones the scaler leaves both steps out, so that the weights stay as they began, and has
+        halved its factor twice. Raises AssertionError where that is not so.
+        """
         for scale, right, last in ((1024.0, exact, 2048.0), (2.0**40, _leave_out, 2.0**38)):
             weights, _ = self.train(right, scale)
             got, factor = self.train(step, scale)
@@ -76,7 +103,7 @@ class _Bench:
 
 
 def _leave_out(*_: Any) -> None:
-    """Make the step whose gradients are infinite: none."""
+    """Do nothing, as a scaler does in a step whose gradients are infinite."""
 
 
 def _step_in_float32(
@@ -110,7 +137,7 @@ def _dim(step: Step) -> Step:
     hint="zero_grad, autocast, scale and backward, unscale_, clip, step, update",
 )
 def judge_clipped_step(step: Step, images: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Clip long gradients and short ones, under three scales."""
+    """Clip gradients that are longer than 0.1 and, on dim pictures, shorter ones; then under two other scales."""
     bench = _Bench(images, labels)
     bench.compare_steps(step, _clip_in_float32, most=0.005)
     bench.compare_steps(_dim(step), _dim(_clip_in_float32), most=0.005)
@@ -119,21 +146,24 @@ def judge_clipped_step(step: Step, images: torch.Tensor, labels: torch.Tensor) -
 
 
 class _InParts:
-    """A step on a batch in so many parts, which notes what it saw."""
+    """A step that hands each batch to the answer in so many parts, and notes what the answer does with them."""
 
     def __init__(self, accumulated_step: Step, count: int) -> None:
         self.step, self.count = accumulated_step, count
         self.seen: list[tuple[list[str], int]] = []
-        """Of each call the passes, and how many parts are left in the list."""
+        """Of each call the passes, ``forward`` and ``backward`` in their order, and how many parts are left in the
+        list."""
 
     def __call__(
         self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *tools: Any
     ) -> Any:
+        """Return the loss that the answer returns; ``tools`` are the optimizer and the scaler."""
         size = len(images) // self.count
         parts = list(zip(images.split(size), labels.split(size), strict=True))
         passes: list[str] = []
 
         forward = model.register_forward_hook(lambda *_: passes.append("forward"))
+        # it is called once in each backward pass, when this weight's gradient is computed
         weight = next(model.parameters())
         backward = weight.register_hook(lambda _: passes.append("backward"))
         loss = self.step(model, parts, *tools)
@@ -148,14 +178,18 @@ class _InParts:
     hint="a batch's mean is the mean of its parts' means; one step, one update, no clip",
 )
 def judge_accumulated_step(step: Step, images: torch.Tensor, labels: torch.Tensor) -> bool:
-    """Accumulate over four, two and eight parts, each of which is released before the next."""
+    """Accumulate over four, two and eight parts, each with its backward pass before the next one's forward pass.
+
+    Loss, weights and scaler have to be those of a step on the whole batch, and the list of parts stays as it is.
+    """
     bench = _Bench(images, labels)
     for count in (4, 2, 8):
         in_parts = _InParts(step, count)
         bench.compare_steps(in_parts, _step_in_float32, most=0.02)
         for passes, left in in_parts.seen:
             expect(f"of {count} parts the list afterwards", left, count)
-            ways = set(passes[::2]), set(passes[1::2])  # what is stored goes with each part
+            # in turns, so that what one forward pass keeps is released before the next one keeps more
+            ways = set(passes[::2]), set(passes[1::2])
             takes_turns = len(passes) == 2 * count and ways == ({"forward"}, {"backward"})
             assert takes_turns, (
                 f"for {count} parts it goes {' '.join(passes)}, expected forward and backward in turns"

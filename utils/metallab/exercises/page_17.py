@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ def judge_predicted(predicted: Callable[..., Any], device: torch.device) -> bool
 
 
 def _count_held(model: nn.Module, x: torch.Tensor) -> int:
-    """Return the bytes that are held after a step on a batch."""
+    """Train a model by one step of AdamW under autocast, and return the bytes of weights, gradients and averages."""
     optimizer, held = torch.optim.AdamW(model.parameters()), 0
     with torch.autocast(x.device.type, torch.bfloat16):
         model(x).sum().backward()
@@ -53,11 +54,15 @@ def _count_held(model: nn.Module, x: torch.Tensor) -> int:
 def judge_training_bytes(
     training_bytes: Callable[..., Any], make_network: Callable[[], nn.Module]
 ) -> bool:
-    """Count for the page's network and for one in which a weight is in two places, before and after a step."""
+    """Ask for the page's network and for one in which a weight is in two places, before and after a step of training.
+
+    Before it no weight has a gradient yet, and the answer is the same.
+    """
     network = make_network()
     here = next(network.parameters()).device
     inner = nn.TransformerEncoderLayer(4, 2, 4, bias=False)
     inner.linear2.weight = inner.linear1.weight  # one weight in two places
+    # with averages of its own, which are buffers: they have no gradient, and the optimizer keeps nothing of them
     nested = nn.Sequential(nn.Linear(4, 4), inner, nn.BatchNorm1d(4)).to(here)
     models = {
         "this page's network": (network, torch.ones(2, 1, 32, 32, device=here)),
@@ -65,8 +70,9 @@ def judge_training_bytes(
     }
 
     for name, (model, x) in models.items():
-        before = training_bytes(model)
-        held = _count_held(model, x)
-        expect(f"training_bytes({name}), not trained yet,", before, held)
-        expect(f"training_bytes({name}), trained,", training_bytes(model), held)
+        # counted before the answer has a model, which it may turn into 16 bits
+        trained = copy.deepcopy(model)
+        held = _count_held(trained, x)
+        expect(f"training_bytes({name}), not trained yet,", training_bytes(model), held)
+        expect(f"training_bytes({name}), trained,", training_bytes(trained), held)
     return True

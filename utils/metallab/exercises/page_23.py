@@ -17,11 +17,17 @@ from metallab.pytorch.kernels import rule
     hint="for NaN each of < <= > >= is false: let that keep the number",
 )
 def judge_hardshrink(text: str) -> bool | isolated.Skipped | Open:
-    """Run the kernel on NaN, infinities, zeros, and numbers beside each λ."""
+    """Run the kernel on NaN, infinities, zeros, and numbers beside each λ.
+
+    It has to give 0 from -λ to λ, and elsewhere x, also for NaN. The exercise is skipped where no kernel can be run,
+    and *open* if it does not end in time.
+    """
     special = torch.tensor(rule.SPECIAL)  # NaN, infinities, zeros, λ itself
+    # more than the threads of a threadgroup, which are 1024 at most
     many = 2 * torch.randn(1500, generator=torch.Generator().manual_seed(0))
     edges = torch.tensor([3.0, 0.5, 0.25, 1e-30])
     edges = torch.cat([edges, -edges])
+    # a little larger, and the next numbers that float32 has on both sides
     beside = [1.00001 * edges, edges.nextafter(2 * edges), edges.nextafter(0 * edges)]
     x = torch.cat([special, edges, *beside, 1e5 * many[:9], many])
 
@@ -30,6 +36,7 @@ def judge_hardshrink(text: str) -> bool | isolated.Skipped | Open:
     try:
         return rule.gives(text, "hardshrink", x, wanted)
     except TimeoutError as late:
+        # a busy machine may be the reason as well
         return Open(
             f"Your kernel {late}. Does it have a loop that never ends? If not, run it again."
         )

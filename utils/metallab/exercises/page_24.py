@@ -39,12 +39,16 @@ def judge_hardshrink_gradient(hardshrink_gradient: Callable[..., Any]) -> bool:
 def _compare_gradients(
     hardshrink_gradient: Callable[..., Any], lambd: float, dtype: torch.dtype
 ) -> None:
-    """Compare the gradients of one λ in one dtype."""
+    """Compare the gradients of one λ in one dtype with PyTorch's, for x at λ, a little beside it, at 0 and far off.
+
+    Raises AssertionError where one differs, where dtype or shape are others, and if the incoming gradient was changed.
+    """
     edge = torch.tensor(lambd, dtype=dtype)
     zero = edge.new_zeros(())
     x = torch.stack([edge, 1.01 * edge, 0.99 * edge, zero, 3 * edge])
     x = torch.stack([x, -x]).requires_grad_()
     grad = torch.arange(5.0, 15).view(2, 5).to(dtype)
+    # where x is 0 and the slope may be, too: their product is NaN, and the gradient 0
     grad[1, 3] = INFINITY
     (wanted,) = torch.autograd.grad(F.hardshrink(x, lambd), x, grad)
 
@@ -65,13 +69,17 @@ def _compare_gradients(
     hint="empty_like copies the strides of x; the kernel writes row after row",
 )
 def judge_softmax_fake(softmax_fake: Callable[..., Any]) -> bool:
-    """Compare the fake with what the kernel would return, for x whose rows do not follow each other."""
+    """Compare shape, dtype, device and strides of the fake with those of the kernel's result, which has no numbers.
+
+    Most x are transposed, so that their rows do not follow each other in memory; those of the result do.
+    """
     shapes: dict[tuple[int, ...], tuple[int, ...]]
     shapes = {(4, 3): (1, 0), (4, 5): (0, 1), (2, 3, 4): (2, 0, 1), (0, 3): (1, 0)}
 
     for shape, order in shapes.items():
         for place in ("meta", "cpu"):
             x = torch.ones(shape, dtype=torch.float16, device=place).permute(order)
+            # float32 whatever x is, and row after row, as the kernel writes
             kernel, fake = torch.zeros(x.shape, device=place), softmax_fake(x)
 
             case = f"for x of {tuple(x.shape)} with strides {x.stride()} on {place} it"

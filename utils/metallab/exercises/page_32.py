@@ -29,7 +29,11 @@ def judge_numbers(numbers: Callable[..., Any]) -> bool:
     hint="rank 2 beside rank 3 makes rank 5: rows of A, columns of B",
 )
 def judge_joined(joined: Callable[..., Any]) -> bool:
-    """Join adapters of equal and of other ranks, and compare the change of the matrix."""
+    """Join two adapters of equal and of other ranks, and compare the change of the matrix with the sum of theirs.
+
+    The first matrix that is returned has to hold each row of A1 and A2 as it is, so that a product which is right by
+    other factors is no answer.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -40,7 +44,8 @@ def judge_joined(joined: Callable[..., Any]) -> bool:
         a1, b1 = draw(rank1, inputs), draw(outputs, rank1)
         a2, b2 = draw(rank2, inputs), draw(outputs, rank2)
         change = b1 @ a1 + b2 @ a2
-        a, b = joined(a1, b1, a2, b2)
+        # copies: of an answer that changes them, the rows would be compared with what it made of them
+        a, b = joined(*(each.clone() for each in (a1, b1, a2, b2)))
 
         case = "joined(A1, B1, A2, B2), as the shape of A,"
         expect(case, tuple(a.shape), (rank1 + rank2, inputs))

@@ -14,7 +14,10 @@ from metallab.exercises.judging import exercise, expect
     hint="read the clock before and after each stage, and subtract",
 )
 def judge_split(split: Callable[..., Any]) -> bool:
-    """Give it stages that move a planted clock."""
+    """Give it stages that move a planted clock, and compare the seconds of each.
+
+    It has to run them in their order, each once, and to leave the dict of stages as it is.
+    """
     planted = {"import": 2.0, "read": 0.0, "load": 0.03125, "first call": 5.0}
     now, called = [100.0], []
 

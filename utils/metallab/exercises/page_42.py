@@ -40,7 +40,10 @@ def _await_apart(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def judge_rrelu(
     rrelu: Callable[..., Any], convert: Callable[..., Any], run: Callable[..., Any]
 ) -> Right:
-    """Compare with PyTorch, and convert a network in which the answer takes RReLU's place."""
+    """Compare with PyTorch's RReLU in evaluation mode, and convert a network in which the answer takes its place.
+
+    ``convert`` and ``run`` are the page's: from a network to a package, and from that to outputs.
+    """
     for lower, upper in ((1 / 8, 1 / 3), (0.0, 0.5), (1.0, 2.0)):
         for x in (torch.randn(1, 1, 8, 8), torch.tensor([-2.0, 0.0, 3.0])):
             given, wanted = x.clone(), nn.RReLU(lower, upper).eval()(x)
@@ -56,9 +59,14 @@ def judge_rrelu(
 def _convert(
     rrelu: Callable[..., Any], convert: Callable[..., Any], run: Callable[..., Any]
 ) -> float:
-    """Return how far a converted network is off in which the answer takes RReLU's place."""
+    """Convert a network in which the answer takes RReLU's place, and run it.
+
+    Return the largest difference from PyTorch's outputs. AssertionError, with what was raised, if it cannot be
+    converted or run.
+    """
     from coreai_torch import get_decomp_table
 
+    # what RReLU becomes where a network is exported: it is given, and returns, the noise of training as well
     def decompose(
         x: torch.Tensor,
         noise: torch.Tensor,
@@ -86,7 +94,10 @@ def _convert(
     hint="function.desc.output_names has the order",
 )
 def judge_in_order(in_order: Callable[..., Any]) -> bool:
-    """Give it outputs that arrive in another order than they are returned in."""
+    """Give it outputs that arrive in another order than they are returned in, and ask for a list in the latter.
+
+    Each array is full of its place in the list.
+    """
     cases = ((["b", "a"], "ab"), (["a", "c", "b"], "cba"), (["a"], "a"))
 
     for returned, arrived in cases:

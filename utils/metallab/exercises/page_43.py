@@ -16,7 +16,11 @@ from metallab.exercises.judging import exercise, expect
     hint="the `.name` of the first node whose `.op_type` is Conv, not of one that is called so",
 )
 def judge_first_convolution(first_convolution: Callable[..., Any], folder: Path) -> bool:
-    """Ask about the page's network, and about one in which other nodes are called Conv."""
+    """Ask for the name of the first convolution of the page's network, and of one in which other nodes sound like one.
+
+    There a node of another kind is named ``Conv_bias``, and the kind of another begins with ``Conv``. ``folder`` has
+    the page's network as ``float32.onnx``.
+    """
     import onnx
 
     exported = folder / "float32.onnx"

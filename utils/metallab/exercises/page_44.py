@@ -42,7 +42,10 @@ def judge_scale_and_zero(scale_and_zero: Callable[..., Any]) -> bool:
     hint="round(x / scale) + zero point, below `low` or above `high`; all of x",
 )
 def judge_saturated(saturated: Callable[..., Any], affine: Callable[..., Any]) -> bool:
-    """Ask for the share in several ranges, of rows and of tables."""
+    """Ask which share of the numbers an integer format cannot hold, for several formats, of rows and of tables.
+
+    ``affine`` is the page's class of formats: of scale, zero point, and the smallest and the largest integer.
+    """
     cases: list[tuple[Any, list, float]] = [
         (affine(0.5, 3, 0, 7), [-1.5, -1.7, -1.8, 0.0, 2.0, 2.2, 2.3, 2.8], 3 / 8),
         (affine(0.5, 3, 0, 7), [2.25, 1.0], 0),  # 4.5 becomes 4, as in Affine

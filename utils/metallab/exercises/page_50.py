@@ -17,7 +17,11 @@ from metallab.exercises.judging import exercise, expect, expect_that
     hint="evaluate weights before the first reading, weights and loss before the second",
 )
 def judge_seconds(seconds: Callable[..., Any]) -> bool:
-    """Give it a step whose work is counted at each reading of a planted clock."""
+    """Give it a step that makes a loss and new weights, and look at each reading of a planted clock what is computed.
+
+    MLX computes when it is asked to. Nothing may be left to compute at the first reading, before the step, nor at the
+    second and last one, behind it. The clock moves by 2.5 s from one to the other.
+    """
     import mlx.core as mx
     from mlx import nn
 
@@ -36,6 +40,7 @@ def judge_seconds(seconds: Callable[..., Any]) -> bool:
     def read_clock() -> float:
         """Note how many steps were made, and operations left to compute."""
         graph = io.StringIO()
+        # a drawing of what has still to be computed, in which operations are rectangles
         mx.export_to_dot(graph, losses[-1], *(part.weight for part in two.layers))
         read.append((len(losses) - 1, graph.getvalue().count("shape=rectangle")))
         return 2.5 * len(read)
@@ -44,6 +49,7 @@ def judge_seconds(seconds: Callable[..., Any]) -> bool:
         """Compute what async_eval began."""
         mx.eval(begun)
 
+    # MLX's own async_eval may have computed by the next line, or not: this one has not until it is waited for
     with patch.multiple(mx, async_eval=lambda *a: begun.extend(a), synchronize=wait):
         got = seconds(make_step, two, read_clock)
 
@@ -58,7 +64,10 @@ def judge_seconds(seconds: Callable[..., Any]) -> bool:
     hint="the shape fits and the numbers are a little off? n, or n - 1",
 )
 def judge_standardize(standardize: Callable[..., Any]) -> bool:
-    """Compare with PyTorch, for a feature that never changes as well."""
+    """Compare with PyTorch, whose deviation divides by n - 1, for features that hardly change and one that never does.
+
+    The latter is NaN, as 0 / 0 is; nothing may be added to a deviation to avoid that. The array has to stay as it is.
+    """
     import mlx.core as mx
     import torch
 

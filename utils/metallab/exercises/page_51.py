@@ -33,7 +33,11 @@ def judge_clipped_mean(
     images: Any,
     labels: Any,
 ) -> bool:
-    """Clip many gradients, none, and one that is 0."""
+    """Clip the gradient of each example, and compare the mean with that of a loop over the examples.
+
+    The cases have many gradients longer than the limit, none, and one that is 0, which cannot be divided by its norm: a
+    blank picture gives it. ``loss`` is the page's, of weights, an image and a label.
+    """
     blank = images[5:12].at[2].set(0)
     cases = {
         "20 digits, limit 0.5": (weights, images[:20], labels[:20], 0.5),
@@ -61,7 +65,11 @@ def judge_losses_of_all(
     images: Any,
     labels: Any,
 ) -> bool:
-    """Compare with one loss after the other, and count the operations of the program."""
+    """Compare the losses of several models for several examples with one loss after the other.
+
+    The result has a row for each model. A Python loop is refused: the program that JAX makes of it has the more
+    operations the more models and examples there are.
+    """
     import jax
     import jax.numpy as jnp
 

@@ -29,7 +29,10 @@ class _Counting:
     hint="jit fn once, with the rate an argument; every rate, in order",
 )
 def judge_decayed(decayed: Callable[..., Any]) -> bool:
-    """Apply three formulas, and count how often each is traced."""
+    """Apply three formulas, each with a list of rates in turn, and count how often each runs in Python.
+
+    A formula that is compiled once runs there once, while it is traced. The list of rates and x have to stay usable.
+    """
     import jax.numpy as jnp
 
     cases: list[tuple[Callable[..., Any], list[float]]] = [
@@ -85,7 +88,14 @@ class _Programs:
 
 
 def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]:
-    """Return names, compiled functions, tables of rows, and the same by NumPy."""
+    """Return the cases of the second exercise.
+
+    Returns
+    -------
+    list of tuple
+        The name of a function; the function, compiled, which gives one number for each row; tables of 1 to 64 rows that
+        it is asked about; and the same function in NumPy, which is right.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -121,20 +131,28 @@ def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]
     hint="pad with zeros of the same dtype, use what fn returns, and cut in NumPy",
 )
 def judge_in_one_shape(in_one_shape: Callable[..., Any]) -> bool:
-    """Give it tables of many lengths, and count the programs that are compiled."""
+    """Give it tables of many lengths, and count the programs that are compiled for all of them: one.
+
+    The function has to be called with 64 rows each time, the results to be those of NumPy, and the tables stay as they
+    are.
+    """
     cases, programs = _make_cases(), _Programs()
 
     for name, function, tables, by_numpy in cases:
         programs.forget()
-        answers = [in_one_shape(programs.note(function), rows) for rows in tables]
+        # copies, so that rows that the answer adds in place are not asked for below
+        given = [rows.copy() for rows in tables]
+        answers = [in_one_shape(programs.note(function), rows) for rows in given]
         compiled, shapes = programs.compiled, programs.shapes
         assert compiled == 1, f"{name}: {compiled} programs were compiled, expected 1"
         assert shapes == {(64, 3)}, f"{name}: fn is called with rows of {shapes}, expected (64, 3)"
 
-        for rows, got in zip(tables, answers, strict=True):
+        for rows, kept, got in zip(tables, given, answers, strict=True):
             case, wanted = f"in_one_shape({name}) of {len(rows)} rows", by_numpy(rows)
+            assert np.array_equal(kept, rows), f"{case} changes the rows that it is given"
             expect_that(isinstance(got, np.ndarray), case, type(got), "an array of NumPy")
             expect(f"{case}, as shape,", got.shape, wanted.shape)
             expect(f"{case}, as dtype,", got.dtype, wanted.dtype)
-            expect(case, got[:5], wanted[:5], holds=np.allclose(got, wanted))
+            is_right = np.allclose(got, wanted)
+            expect(case, got[:5], wanted[:5], holds=is_right)  # a message has room for some
     return True

@@ -48,7 +48,11 @@ def _fit_once(model: Any, images: Any, classes: Any) -> float:
 
 
 def _try_step(step: Callable[..., Any], policy: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """Return the loss and the weights after a step."""
+    """Return the loss that a step of training returns, and the weights after it, by names such as ``first/kernel``.
+
+    The model, with the same weights each time, is made under a policy, and the step is given 16 digits. ValueError if
+    it finds no gradients.
+    """
     import tensorflow as tf
 
     images, classes = _load_digits()
@@ -59,6 +63,7 @@ def _try_step(step: Callable[..., Any], policy: str) -> tuple[Any, dict[str, np.
         if "No gradients" in str(error):  # which Keras says in many lines
             raise ValueError(f"{policy}: the tape has no gradients of it") from None
         raise
+    # without the name of the model, which is a new one each time
     return loss, {w.path.split("/", 1)[1]: np.array(w) for w in model.weights}
 
 
@@ -67,7 +72,7 @@ def _try_step(step: Callable[..., Any], policy: str) -> tuple[Any, dict[str, np.
     hint="training=True; scale_loss inside the tape; return the loss that was not scaled",
 )
 def judge_train_step(train_step: Callable[..., Any], lab: Any) -> bool:
-    """Compare with `fit` under two policies."""
+    """Compare loss and weights after a step with those of Keras' own step, in float32 and in mixed precision."""
     for policy in ("float32", "mixed_float16"):
         with lab.active():
             loss, weights = _try_step(train_step, policy)
@@ -97,7 +102,11 @@ def _make_ready(ready: Callable[..., Any]) -> Any:
     hint="a Dense layer without activation, then keras.layers.Activation",
 )
 def judge_ready(ready: Callable[..., Any]) -> bool:
-    """Look at the layers' formats, and compare the probabilities with NumPy's."""
+    """Look at the formats of a network that was made for mixed precision, and compare its probabilities with NumPy's.
+
+    Its layers have to compute in float16 and keep their weights in float32, and its softmax in float32: else the
+    probabilities have been rounded to 16 bits.
+    """
     model, images = _make_ready(ready), _load_digits()[0]
     layers = [layer for layer in model.layers if layer.weights]
     dtypes = [(layer.compute_dtype, layer.variable_dtype) for layer in layers]
@@ -107,6 +116,7 @@ def judge_ready(ready: Callable[..., Any]) -> bool:
 
     bright = 8 * images[:99]  # makes hidden numbers above 6, too
     probabilities = np.array(model(bright, training=True))
+    # float32 by its dtype alone, if it was computed in 16 bits and cast: then 16 bits hold each of the numbers
     dtype, halves = probabilities.dtype, probabilities.astype("float16")
     in_float32 = dtype == "float32" and (halves != probabilities).any()
     assert in_float32, f"the softmax is {dtype}, and computed in 16 bits, expected float32"

@@ -19,7 +19,11 @@ from metallab.exercises.judging import exercise, expect
 def judge_two_passes(
     two_passes: Callable[..., Any], direct: Callable[..., Any], picture: torch.Tensor
 ) -> bool:
-    """Filter with four lines, and count the products."""
+    """Filter with four lines, compare with one pass by their outer product, and count the products.
+
+    Two passes with the line have to do: the count is twice that of one. ``direct`` is the page's filter, of a picture
+    and a table of weights.
+    """
     bell = torch.exp(-(torch.arange(-6.0, 7) ** 2) / 8)
     lines = {
         "a Gaussian": bell / bell.sum(),
@@ -27,9 +31,9 @@ def judge_two_passes(
         "one number": torch.tensor([2.0]),
         "no symmetry": torch.tensor([0.5, 0.3, 0.1, -0.7, 2.0]),
     }
-    two_passes(picture, bell.to(picture.device))
 
     for name, each in lines.items():
+        # two of the three colours, on whose number no answer may count
         line, given = each.to(picture.device), (255 * picture - 100)[:, :2]
         wanted = direct(given, torch.outer(line, line))
         with FlopCounterMode(display=False) as one_pass:
@@ -47,7 +51,10 @@ def judge_two_passes(
     hint="conjugate the first; irfft2 needs s=; divmod the argmax by the width",
 )
 def judge_moved_by(moved_by: Callable[..., Any], picture: torch.Tensor) -> bool:
-    """Move the photograph, and noise of even and odd sizes."""
+    """Move the photograph, and noise of even and odd sizes, and ask by how many rows and columns.
+
+    What leaves a picture at one side enters it at the other. The answer is a tuple, and both pictures stay as they are.
+    """
     grey = picture.mean(dim=1)[0]
     grey = grey - grey.mean()
     got = moved_by(grey, grey.roll((3, 10), (0, 1)))

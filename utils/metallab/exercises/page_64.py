@@ -36,7 +36,11 @@ Machine = dict[str, Any]
 
 
 def _make_pairs() -> list[tuple[Machine, Machine, bool]]:
-    """Return pairs of machines, and whether their speed-ups may be divided."""
+    """Return pairs of machines, and whether their speed-ups may be divided.
+
+    They may where chip, system and version of PyTorch are known of both and equal. What else is told of a machine does
+    not count.
+    """
     mac: Machine = {"chip": "Apple M2, 8 GPU cores", "os": "15.1", "torch": "2.15.0"}
     pairs = [
         (mac, mac, True),

@@ -43,9 +43,12 @@ def judge_rfft_shape(rfft_shape: Callable[..., Any]) -> bool:
     hint="cumsum, and differences of it; the first mean needs a sum of nothing: a 0",
 )
 def judge_running_mean(running_mean: Callable[..., Any], device: torch.device) -> bool:
-    """Compare with the mean of each window, and look at the operations that it is made of."""
+    """Compare with the mean of each window, and look at the operations that it is made of.
+
+    They have to be a running sum, and as many for 9 numbers as for 8, so that neither a long window nor a loop over the
+    row makes more work of a number. The numbers have to stay as they are, and float64 stays float64.
+    """
     numbers = torch.tensor([1.0, 2, 6, 4, 2, 9, -5, 0, 3], device=device)
-    running_mean(numbers.clone(), 3)
 
     for count, n in ((6, 3), (6, 1), (6, 6), (9, 2), (9, 4), (7, 5)):
         row = numbers[:count].clone()
@@ -56,6 +59,7 @@ def judge_running_mean(running_mean: Callable[..., Any], device: torch.device) -
 
     wide = running_mean(numbers.cpu().double(), 3).dtype
     expect("of numbers in float64, as dtype, running_mean", wide, torch.float64)
+    # code that lists each operation that ran, one a line, in which a loop is written out
     traced = make_fx(lambda x: running_mean(x, 3))
     long, short = (traced(numbers[:n].cpu()).code for n in (9, 8))
     assert "cumsum" in long, "no running sum, so the work grows with n"

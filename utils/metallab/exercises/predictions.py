@@ -118,7 +118,8 @@ def reveal(exercise: str, call: Call, *, measure: Measure, within: float = 2.0) 
     Returns
     -------
     Judgement
-        *right* if the prediction holds, which ends the exercise; else *open*; *not attempted* without a guess.
+        *right* if the prediction holds, which ends the exercise; else *open*; *not attempted* without a guess. What is
+        measured is kept for `explain`, as are ``measure`` and ``within``.
     """
     kept, name = _PREDICTIONS.get(exercise), _name(exercise)
     if kept is None:
@@ -188,6 +189,7 @@ def explain(exercise: str, because: Any, instead: Any, *, same: Same | None = No
         f"without '{because}' it is {without:.3g} {kept.unit}, {after:.2f} times from your prediction; "
         f"before, {before:.2f} times"
     )
+    # a factor of 1 is no gap, of which half may be left
     if after > 1 + (before - 1) / 2:
         return Judgement(
             name, "open", f"{said}. On this machine that is not the main cause: look for another"

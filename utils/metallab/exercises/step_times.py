@@ -76,6 +76,7 @@ def judge_model(
     AssertionError
         If the model returns no number above 0.
     """
+    # all before the first step is timed, which takes long: what is no time is told at once
     predicted = [seconds(batch) for batch in batches]
     for batch, value in zip(batches, predicted, strict=True):
         expect_that(_is_time(value), f"seconds({batch})", value, "seconds, a number above 0")
