@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from metallab import __main__ as metallab_command
-from metallab import isolated, machine, needs
+from metallab import device, isolated, machine, needs
 from metallab.doctor import audit, wording
 from metallab.doctor.audit import DeviceCheck, Difference
 
@@ -59,6 +59,25 @@ def test_a_framework_that_ends_its_process_is_a_device_that_fails(monkeypatch):
     assert "SIGABRT" in wording.device_check(check)
 
 
+def test_a_provider_that_does_not_start_leaves_the_others_their_checks(monkeypatch):
+    runtime = pytest.importorskip("onnxruntime")
+    core_ml, cpu = "CoreMLExecutionProvider", "CPUExecutionProvider"
+    start = runtime.InferenceSession
+
+    def refuse_core_ml(network, providers):
+        if providers == [core_ml]:
+            raise RuntimeError("no such chip")
+        return start(network, providers=providers)
+
+    monkeypatch.setattr(runtime, "get_available_providers", lambda: [core_ml, cpu])
+    monkeypatch.setattr(runtime, "InferenceSession", refuse_core_ml)
+
+    assert audit.try_devices("onnxruntime") == (
+        DeviceCheck("onnxruntime", cpu, "agrees"),
+        DeviceCheck("onnxruntime", core_ml, "refused", "no such chip"),
+    )
+
+
 # ---- what is installed -------------------------------------------------------------------------------------------
 
 
@@ -88,6 +107,21 @@ def test_another_version_than_the_tested_one_is_named(tmp_path):
     compared, differences = audit.compare_versions(file)
     assert compared == 2
     assert differences == (Difference("numpy", here, "==0.1"),)
+
+
+def test_a_package_is_known_by_each_spelling_of_its_name(tmp_path, monkeypatch):
+    """The lines have hyphens, and packages call themselves as they like: none may be passed over for that."""
+    installed = [SimpleNamespace(name="Typing_extensions")]
+    monkeypatch.setattr(audit.metadata, "distributions", lambda: installed)
+    monkeypatch.setattr(audit.metadata, "version", lambda _: "4.0")
+    file = tmp_path / "constraints.txt"
+    file.write_text("typing-extensions==4.1\n")
+    told = {"metadata": {"metallab": {"needs": ["typing.extensions"]}}}
+    (tmp_path / "10_page.ipynb").write_text(json.dumps(told))
+
+    difference = Difference("typing-extensions", "4.0", "==4.1")
+    assert audit.compare_versions(file) == (1, (difference,))
+    assert audit.find_missing_packages(tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +175,17 @@ def test_the_exit_code_is_that_of_the_devices(monkeypatch, capsys, found, code):
     monkeypatch.setattr(COMMAND, "audit_machine", lambda: found)
     assert metallab_command.main(["doctor", "--machine"]) == code
     assert "torch, cpu" in capsys.readouterr().out
+
+
+def test_a_device_that_is_named_and_not_there_ends_with_2(monkeypatch, capsys):
+    """With the sentence that says so, and no traceback; 1 would mean that a device computes wrongly."""
+
+    def refuse():
+        raise device.DeviceUnavailable("no mps here")
+
+    monkeypatch.setattr(COMMAND, "audit_machine", refuse)
+    assert metallab_command.main(["doctor", "--machine"]) == 2
+    assert capsys.readouterr().err == "metallab doctor: no mps here\n"
 
 
 @pytest.mark.parametrize("word", ["mlx", "jax", "make packages", "numpy is 2.5", "==1.26.4"])

@@ -1003,6 +1003,17 @@ def test_outputs_that_have_no_error_are_not_compared(function, status):
     assert set(cells_of(answer).values()) == {"not compared"}
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["before", "behind"])
+def test_an_output_of_nan_hides_no_error_of_another_one(order):
+    """Wherever it stands among the outputs: nothing can be compared with it."""
+    exact = torch.full((2,), torch.nan).double(), torch.ones(2).double()
+    outputs = exact[0], 1.5 * exact[1]
+
+    error = formats._largest_error([exact[at] for at in order], [outputs[at] for at in order])
+
+    assert error == 0.5
+
+
 @pytest.fixture(scope="module")
 def overflowing():
     """The answer for a model whose second layer overflows in float16."""

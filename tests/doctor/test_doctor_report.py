@@ -371,6 +371,17 @@ def test_what_is_no_model_ends_with_2(monkeypatch, tmp_path, capsys):
     assert "doctor: give one" in capsys.readouterr().err
 
 
+def test_where_no_process_can_be_started_the_command_says_so_and_ends_with_2(
+    monkeypatch, tmp_path, capsys
+):
+    def refuse(*_, **__):
+        raise isolated.ChildFailed("the folder for temporary files takes none")
+
+    monkeypatch.setattr(isolated, "run", refuse)
+    assert main(["doctor", "mine:example", "--out", str(tmp_path)]) == 2
+    assert "metallab doctor: the folder for temporary files" in capsys.readouterr().err
+
+
 def test_another_machine_is_asked_about(monkeypatch, tmp_path):
     calls = pretend(monkeypatch)
     main(["doctor", "mine:example", "--memory", "16GB", "--out", str(tmp_path)])

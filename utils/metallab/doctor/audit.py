@@ -96,6 +96,8 @@ def audit_machine() -> Audit:
     DeviceUnavailable
         If ``METALLAB_DEVICE`` names a device that is missing or computes wrongly: it is the one that is judged as to
         whether the machine is quiet enough to measure.
+    metallab.simulation.SimulationUnavailable
+        If it names the simulated GPU, which cannot be used here.
     metallab.isolated.ChildFailed
         If the folder for temporary files cannot be written.
     """
@@ -212,7 +214,11 @@ def _multiply(framework: Any, kind: str, a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def _try_providers() -> tuple[DeviceCheck, ...]:
-    """Run a network of one product, saved as ONNX, with each provider that ONNX Runtime has and starts."""
+    """Run a network of one product, saved as ONNX, with each of `PROVIDERS` that ONNX Runtime has.
+
+    One with which no session starts is *refused*. One in whose place ONNX Runtime takes the CPU is left out, since the
+    CPU has a check of its own.
+    """
     import onnxruntime
     from onnx import parser
 
@@ -225,8 +231,14 @@ def _try_providers() -> tuple[DeviceCheck, ...]:
         provider = f"{name}ExecutionProvider"
         if provider not in onnxruntime.get_available_providers():
             continue
-        session = onnxruntime.InferenceSession(network, providers=[provider])
-        if session.get_providers()[0] != provider:  # it could not start, and the CPU took over
+        try:
+            session = onnxruntime.InferenceSession(network, providers=[provider])
+        except Exception as error:  # noqa: BLE001 - providers raise whatever they like
+            refused = DeviceCheck("onnxruntime", provider, "refused", units.first_line(error))
+            checks.append(refused)
+            continue
+
+        if session.get_providers()[0] != provider:
             continue
         run = functools.partial(_run_session, session)
         checks.append(check_product("onnxruntime", provider, run))
@@ -249,7 +261,8 @@ def find_missing_packages(folder: Path = paths.NOTEBOOKS) -> tuple[str, ...]:
     wanted: set[str] = set()
     for page in sorted(folder.glob("[0-9]*.ipynb")):
         wanted.update(json.loads(page.read_text("utf-8"))["metadata"]["metallab"]["needs"])
-    return tuple(sorted(wanted - _list_installed()))
+    installed = _list_installed()
+    return tuple(sorted(name for name in wanted if _normalize(name) not in installed))
 
 
 def find_missing_tools() -> tuple[needs.MissingTool, ...]:
@@ -282,7 +295,7 @@ def compare_versions(file: Path = paths.CONSTRAINTS) -> tuple[int, tuple[Differe
 
     lines = re.findall(r"^[^#\s].*$", file.read_text("utf-8"), re.MULTILINE)
     installed = _list_installed()
-    tested = [each for each in map(Requirement, lines) if each.name.lower() in installed]
+    tested = [each for each in map(Requirement, lines) if _normalize(each.name) in installed]
     # a line may be for another system, or for another version of Python
     tested = [each for each in tested if each.marker is None or each.marker.evaluate()]
 
@@ -295,5 +308,10 @@ def compare_versions(file: Path = paths.CONSTRAINTS) -> tuple[int, tuple[Differe
 
 
 def _list_installed() -> set[str]:
-    """Return the names of the packages that are installed, in lower case."""
-    return {each.name.lower() for each in metadata.distributions() if each.name}
+    """Return the names of the packages that are installed, each as `_normalize` writes it."""
+    return {_normalize(each.name) for each in metadata.distributions() if each.name}
+
+
+def _normalize(name: str) -> str:
+    """Return a package's name as indexes compare it: ``Typing_Extensions`` is ``typing-extensions``."""
+    return re.sub(r"[-_.]+", "-", name).lower()

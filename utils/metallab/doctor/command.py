@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from metallab import paths
+from metallab import device, isolated, paths, simulation
 from metallab.doctor import wording
 from metallab.doctor.audit import audit_machine
 from metallab.doctor.examination import examine
@@ -20,6 +20,12 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
 """Memory is sold in these."""
+CANNOT_BE_ASKED = (
+    device.DeviceUnavailable,
+    simulation.SimulationUnavailable,
+    isolated.ChildFailed,
+)
+"""What a machine raises that cannot be asked; the messages say what to do."""
 
 
 def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
@@ -35,8 +41,10 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     Returns
     -------
     int
-        0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, or the folder or the page cannot
-        be written; 130 if interrupted. Of a machine: 1 if one of its devices computes wrongly or not at all.
+        0; 1 if an answer is *failed*; 2 if one is missing, the factory makes no model, the folder or the page cannot be
+        written, or no process can be started; 130 if interrupted. Of a machine: 1 if one of its devices computes
+        wrongly or not at all; 2 if it cannot be asked, for example because ``METALLAB_DEVICE`` names a device that it
+        does not have.
 
     Raises
     ------
@@ -47,9 +55,8 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if given.machine:
         return _print_audit(parser)
     try:
-        paths.make_output(
-            name_page(given.out).parent
-        )  # before the minutes of asking, in case it cannot be written
+        # before the minutes of asking, in case it cannot be written
+        paths.make_output(name_page(given.out).parent)
         report = examine(
             given.factory,
             minutes=given.minutes,
@@ -57,7 +64,7 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
             process_memory=given.process_memory,
             progress=_print_progress,
         )
-    except (OSError, NotAModel) as error:
+    except (OSError, NotAModel, isolated.ChildFailed) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -81,6 +88,9 @@ def _print_audit(parser: argparse.ArgumentParser) -> int:
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except CANNOT_BE_ASKED as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
 
     print(*wording.audit_lines(audit), sep="\n")
     return 0 if audit.is_sound else 1
@@ -122,7 +132,8 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     parser.add_argument("--out", type=Path, default=paths.BUILD / "doctor", help=out)
 
     given = parser.parse_args(arguments)
-    if given.machine == (given.factory is not None):
+    is_model = given.factory is not None
+    if given.machine == is_model:  # both or neither
         parser.error("name a model as package.module:factory, or ask about --machine, and not both")
     if not 0 < given.minutes < math.inf:
         parser.error("--minutes is a number above 0, such as 3")

@@ -189,7 +189,8 @@ def _compare_in_ways(
             continue
 
         compared.append(_Compared(way, report))
-        if number and report.raised is not None:
+        # what the model raises as given is an answer of its own; in another way it is told beside what was compared
+        if number > 0 and report.raised is not None:
             not_tried.append(NotTried(way, report.raised))
         if report.agreement == "differs":
             break

@@ -192,6 +192,7 @@ def _collect_footprint(result: FootprintResult) -> list[Evidence]:
         ("training in all", result.needed, "their sum"),
     ]
     for task, peak in result.peaks.items():
+        # AdamW's numbers are counted above, and the step that was run keeps none
         name = "a step of SGD" if task == "training" else task
         parts.append((f"peak of {name}, beyond the weights", peak, "PyTorch's allocator"))
 

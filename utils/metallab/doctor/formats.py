@@ -290,13 +290,16 @@ def run_in_format(
 def _largest_error(exact: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
     """Return the largest error of all outputs, over the root mean square of the exact ones.
 
-    NaN where they cannot be compared: an output has another shape than the exact one, or there is no number.
+    Outputs none of whose exact numbers is finite are left out. It is NaN where nothing can be compared: an output has
+    another shape than the exact one, or there is no such number at all.
     """
     pairs = list(zip(exact, outputs, strict=False))
     if not all(right.shape == output.shape for right, output in pairs):
         return math.nan
     errors = [_relative_error(right, output) for right, output in pairs if right.numel()]
-    return max(errors, default=math.nan)
+    # the largest of numbers among which there is NaN depends on their order
+    known = [error for error in errors if not math.isnan(error)]
+    return max(known, default=math.nan)
 
 
 class _NonfiniteFinder:

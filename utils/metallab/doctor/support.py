@@ -74,7 +74,12 @@ def is_refused_by_tables(subject: ModelUnderTest) -> bool:
 
 
 def _status(result: SupportResult) -> Status:
-    """Return how the question ends; a trial counts, whatever was predicted."""
+    """Return how the question ends: *skipped* where there was no trial and nothing is predicted.
+
+    It is *failed* if the trial raised or, without a trial, the tables say that a task does not run. It is *incomplete*
+    if the trial ran though they say so, if operators may leave the GPU, or if too little is predicted: nothing at all
+    beside a trial, or not each task without one.
+    """
     if result.trial is None and not result.predicted:
         return "skipped"
     if result.trial is not None and result.trial.raised is not None:
@@ -110,6 +115,7 @@ def _predict_tasks(
     # a copy, whose mode may be changed; the training step runs in the mode that the factory has chosen
     inferring = copy_model(subject.model).eval()
     yield "inference", predict(inferring, subject.inputs, subject.named, training=False)
+
     if subject.can_train:
         # Model and loss are arguments, since what a function has in a closure is not copied to where it is traced. With
         # a blank in its name the loss cannot be taken for an input of the model, whose names are identifiers.

@@ -288,7 +288,8 @@ def model(model: ModelSummary) -> str:
 def headline(report: Report) -> str:
     """Return the worst finding and what to do first, in a sentence, then the numbers of other answers to look at.
 
-    After an interruption the sentence says how many questions were answered.
+    If all passed, it is that nothing speaks against the model. After an interruption the sentence says how many
+    questions were answered.
     """
     model = report.model.name
     if report.interrupted:
@@ -802,7 +803,7 @@ def _list_installation(audit: Audit) -> list[str]:
 
     missing = [PHRASES["tool missing"].format(what=each.what, fix=each.fix) for each in audit.tools]
     lines += missing or [PHRASES["tools there"]]
-    if not audit.compared:
+    if not audit.compared:  # outside of a checkout no tested version is known
         return lines
 
     told = [
