@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from doctor_results import (
+    AGREES,
     COPIES,
     FITS,
     MAC,
@@ -342,6 +343,17 @@ def test_what_was_not_compared_is_named(work):
     assert set(work.rows[2].finding.open_points) <= set(work.unknown)
 
 
+def test_calls_that_cannot_be_compared_do_not_lack_time(work):
+    """Such as those that draw random numbers: more minutes would not help them."""
+    result = replace(AGREES, runs=tuple(replace(run, uncompared=3) for run in AGREES.runs))
+    give(begin(work), CORRECTNESS, result)
+
+    work.step(3)("float32")
+
+    left = "\n".join(work.rows[2].finding.open_points)
+    assert "lack of time" not in left
+
+
 def test_without_an_apple_gpu_operators_were_not_compared(work):
     give(begin(work), CORRECTNESS, NO_ANSWERS[0], "skipped")
     work.step(3)("float32")
@@ -356,6 +368,26 @@ def test_without_an_apple_gpu_operators_were_not_compared(work):
 def test_inputs_that_are_the_same_are_refused(work):
     begin(work, "heat:root")
     assert refuse(work, 4, lambda x: (x.clone(),)) is Refusal.SAME_INPUTS
+
+
+def test_other_inputs_may_be_made_in_place(work):
+    """The function is given copies, so that they are compared with the factory's own, which are tried as well."""
+    begin(work, "heat:root")
+    assert work.step(4)(lambda x: (x.mul_(2),)) is True
+
+
+def test_own_inputs_that_make_nan_are_refused_though_the_function_changes_them(work, tmp_path):
+    file = tmp_path / "heat.py"
+    file.write_text(
+        file.read_text() + "\ndef negative():\n    return root()[0], (-torch.ones(4),)\n"
+    )
+    begin(work, "heat:negative", "heat:root")
+
+    def repair(x):
+        x.fill_(1)
+        return (2 * x,)
+
+    assert refuse(work, 4, repair) is Refusal.NOT_FINITE
 
 
 def test_inputs_that_make_nan_are_refused(work):

@@ -234,7 +234,7 @@ def _describe_agreement(
     if gradients.of_script:
         tensors = units.count(len(gradients.of_script), "tensor")
         agree.append(wording.PHRASES["gradients"].format(tensors=tensors))
-    elif not gradients.others:
+    elif not gradients.others:  # which are named below
         agree.append(wording.PHRASES["no gradients"])
     if result is not None and has_calls:
         calls = units.count(result.compared, "call")
@@ -283,7 +283,8 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
     work
         The project.
     worsen
-        A function that is called with the inputs of the factory, and returns the feared ones.
+        A function that is called with the inputs of the factory, and returns the feared ones. It is given copies, which
+        it may change.
 
     Raises
     ------
@@ -297,7 +298,10 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
     if not callable(worsen):
         raise Refused.because(Refusal.NO_FUNCTION)
 
-    feared = worsen(*moved.inputs, **moved.named)
+    # copies: a function that works in place would change the model's own inputs, which are compared with what it
+    # returns, and tried as well
+    given = moved.with_inputs(_copy_tensor)
+    feared = worsen(*given.inputs, **given.named)
     own_tensors = tensors_in([moved.inputs, moved.named])
     feared_tensors = tensors_in(feared)
     if not feared_tensors:
@@ -318,6 +322,11 @@ def check_finite(work: Workbench, worsen: Any) -> Finding:
         tensors = units.count(len(gradients), "tensor")
         summary = wording.PHRASES["finite gradients"].format(tensors=tensors)
     return Finding(summary, work.places)
+
+
+def _copy_tensor(tensor: Tensor) -> Tensor:
+    """Return equal numbers in memory of their own, which want a gradient if the tensor does."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _assert_finite(subject: ModelUnderTest, on: PyTorchDevice, whose: str) -> None:
@@ -398,12 +407,12 @@ def look_into(work: Workbench, name: Any) -> Finding:
     # these times are another machine's: on a Mac another operator may take the longest
     if not work.on_a_mac:
         sentences.append(wording.PHRASES["other operator"])
+    # ``operators`` is the device on which they were timed, which the report names beside them. Copies are told as well,
+    # as they may cost more than the operator that was looked into.
     return Finding(
         wording.PHRASES["looked into"].format(name=wanted, found=" ".join(sentences)),
-        operators=answer.asked,  # the device on which they were timed, which the report names beside them
-        details=_describe_copies(
-            answer
-        ),  # they may cost more than the operator that was looked into
+        operators=answer.asked,
+        details=_describe_copies(answer),
     )
 
 

@@ -126,7 +126,8 @@ class Workbench:
     def keeping_if_accepted(self, which: Which) -> Iterator[None]:
         """Keep a new examination only if the block does not raise.
 
-        After Ctrl-C it stays, since `examine` keeps only those that have all answers.
+        If it does, an earlier one is put back, or there is none again. After Ctrl-C the new one stays, since `examine`
+        keeps only those that have all answers.
         """
         before = self.state.examined.get(which)
         try:
