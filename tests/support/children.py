@@ -51,7 +51,11 @@ class Session:
         return test
 
     def cases(self, cases: Mapping[str, Any]) -> Callable[[Callable[[Any], None]], Callable]:
-        """Return a decorator for a check of one argument: it becomes a test of each case, by the case's id."""
+        """Return a decorator for a check of one argument, which becomes a test with a parameter: the id of a case.
+
+        The child makes the check of every case. Each test looks at what came of its own, and begins the child if it is
+        the first one.
+        """
 
         def decorate(check: Callable[[Any], None]) -> Callable[[str], None]:
             for case_id, case in cases.items():
@@ -84,35 +88,43 @@ def open_session(file: str, **variables: str) -> Session:
 def run(
     file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str
 ) -> dict[str, str]:
-    """Run a session of a test file in a child; outcomes by name.
+    """Run a session of a test file in a child, and return what came of each check, by its name.
 
-    If it ended badly, how it ended stands in place of what it had passed and of what it did not reach. Workers share a
-    session: the first that asks for it starts the child, and the others wait.
+    That is `PASSED`, or why it failed. If the child ended badly, or hung, how it ended stands in place of what it had
+    passed and of what it did not reach. Workers of one run of pytest share a session: the first that asks for it starts
+    the child, and the others wait. ``more`` are further arguments of the child.
     """
     if shared is None:
-        return _ran(file, session, names, environment, *more)
+        return _run_child(file, session, names, environment, *more)
     kept = shared / f"{Path(file).stem}-{session}.json"
     with filelock.FileLock(f"{kept}.lock"):
         if not kept.exists():
-            kept.write_text(json.dumps(_ran(file, session, names, environment, *more)))
+            kept.write_text(json.dumps(_run_child(file, session, names, environment, *more)))
         return json.loads(kept.read_text())
 
 
-def _ran(
+def _run_child(
     file: str, session: str, names: Iterable[str], environment: Mapping[str, str], *more: str
 ) -> dict[str, str]:
+    """Run a session in a child of its own, and return what came of each check, as `run` does."""
+    folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         command = [sys.executable, file, session, str(out), *more]
-        folders = [*SUPPORT, environment.get("PYTHONPATH", "")]
-        environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=LIMIT
+            )
+        except subprocess.TimeoutExpired as hung:
+            ended, is_bad = f"the child did not end within {hung.timeout} s", True
+        else:
+            ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+            is_bad = done.returncode != 0
         reached = json.loads(out.read_text()) if out.exists() else {}
 
-    ended = f"the child ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    if done.returncode:
+    if is_bad:
         reached = {
             name: ended if outcome == PASSED else outcome for name, outcome in reached.items()
         }
