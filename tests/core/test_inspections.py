@@ -112,18 +112,29 @@ def compare(
     rounds: int = 60,
     array_of: Callable[[Any], Any] = lambda value: value,
 ) -> tuple[timing.Comparison, Parity, FakeClock]:
-    """Compare two functions, one of which is aborted in a fifth of the rounds: two calls are made in each.
+    """Compare two functions in so many rounds; return the comparison, its parity check and its clock.
 
-    With ``noise`` the values of each result differ by about so much from those of other calls. ``array_of`` makes a
-    result from a number or an array.
+    Parameters
+    ----------
+    aborting
+        Which of them, ``base`` or ``other``, is aborted in a fifth of the rounds; none if it is empty.
+    parity_seconds
+        What the parity check takes.
+    seed
+        Of the rounds that are inspected, and of the noise.
+    noise
+        By about how much the values of each result differ from those of other calls.
+    rounds
+        How many.
+    array_of
+        Makes a result from a number or an array.
     """
     clock = FakeClock()
     parity = Parity(clock, parity_seconds)
     rng = np.random.default_rng(seed)
-    span = {
-        name: (rounds - 10, rounds - 10 + 2 * rounds // 5) if name == aborting else (0, -1)
-        for name in ("base", "other")
-    }
+    # the first and the last call that is aborted, well within the rounds; each function is called twice in a round
+    aborted = (rounds - 10, rounds - 10 + 2 * rounds // 5)
+    span = {name: aborted if name == aborting else (0, -1) for name in ("base", "other")}
 
     def returning_arrays(fn: Aborting) -> Callable[[], Any]:
         if not noise:
@@ -206,7 +217,7 @@ def test_an_abort_is_found_among_arrays_of_any_library(aborting, noise, array_of
 
 
 def compare_long(look_in_calls: float, seed: int = 0, rounds: int = 400) -> list[int]:
-    """Return which rounds were inspected, where a look at each result takes so many calls' time."""
+    """Return the numbers of the rounds that were inspected, where a look at a result takes so many calls' time."""
     Watched.rounds, clock = [], FakeClock()
     with looks_taking(look_in_calls * SECONDS_OF_A_CALL, clock):
         timing.compare(
@@ -268,9 +279,14 @@ def test_a_parity_check_that_is_needed_each_time_takes_three_per_cent_as_well():
 
 
 def compare_reusing(seed: int) -> timing.Reason | None:
-    """Return why two functions that use one memory again and again, and are aborted, are not compared."""
+    """Compare a function with itself, which uses one memory again and again, and is aborted in a fifth of the rounds.
+
+    Return why it is withheld a speed-up, or None if all results seemed right.
+    """
     clock, device = FakeClock(), Reusing()
-    fn = device.writing(Aborting(clock, 100, 147))
+    fn = device.writing(
+        Aborting(clock, 100, 147)
+    )  # 12 of 60 rounds: it is called four times in each
 
     with looks_taking(LOOK_IN_CALLS * SECONDS_OF_A_CALL, clock):
         compared = timing.compare(
@@ -323,6 +339,7 @@ def test_it_says_whose_result_it_was():
 
 
 def test_an_abort_that_lasts_to_the_end_names_its_round_as_well():
+    """The last call shows it as well, but not since when; a round that was inspected by chance tells more."""
     clock = FakeClock()
 
     compared = timing.compare(
@@ -376,18 +393,28 @@ def write_into(buffer: list[float], value: float, clock: FakeClock) -> Callable[
 
 
 def test_a_result_is_looked_at_before_another_function_writes_over_it():
-    clock, buffer = FakeClock(), [0.0]
-    base, other = write_into(buffer, 1.0, clock), write_into(buffer, 1.0 + 1e-9, clock)
+    """The parity check sees each function's own number, in a round and after the last, though both share a memory."""
+    clock, buffer, judged = FakeClock(), [0.0], []
+    base, other = write_into(buffer, 1.0, clock), write_into(buffer, 2.0, clock)
+
+    def note_result(reference: list[float], result: list[float]) -> bool:
+        judged.append(result[0])
+        return True
 
     compared = timing.compare(
         {"base": base, "other": other},
         on=timing.Host(),
         baseline="base",
-        parity=lambda reference, result: abs(reference[0] - result[0]) < 1e-6,
+        parity=note_result,
         clock=clock,
     )
 
     assert compared.refused == {}
+    _, *in_the_certain_round = judged[
+        :3
+    ]  # the first is asked about the first results, before the rounds
+    assert sorted(in_the_certain_round) == [1.0, 2.0]
+    assert judged[-2:] == [1.0, 2.0]
 
 
 def known_of(result: Any) -> Any:
