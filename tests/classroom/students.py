@@ -28,9 +28,8 @@ class Student:
 
     def log_in(self, password: str) -> None:
         """Through the login form; `LoginRefused` if it comes back."""
-        self.session.trust_env = (
-            False  # the certificate below counts, and not one of this machine's settings
-        )
+        # the certificate below counts, and not one of this machine's settings
+        self.session.trust_env = False
         self.session.verify = self.certificate
         self.session.get(f"{self.url}/hub/login")
         form = {"username": self.name, "password": password, "_xsrf": self._xsrf("/hub/")}
@@ -39,7 +38,11 @@ class Student:
             raise LoginRefused(f"{answer.status_code} at {answer.url}")
 
     def start_server(self, limit: float = 300) -> None:
-        """As the button does, and wait until it is there."""
+        """Ask for the student's server, as the button does, and wait until its pages open.
+
+        AssertionError if they do not within so many seconds, or if the hub or the server answers with another error
+        than those of a server that is starting.
+        """
         answer = self.session.post(
             f"{self.url}/hub/api/users/{self.name}/server",
             headers={"X-XSRFToken": self._xsrf("/hub/")},
@@ -134,12 +137,16 @@ class Student:
 
 
 class Kernel:
-    """A kernel of a student's server, over its websocket."""
+    """A kernel of a student's server, over its websocket; as a context manager it is ended with its block.
+
+    ``number`` is the one that the server gave it.
+    """
 
     LIMIT = 1200
     """Seconds that a cell may take: a whole class is waiting for its turns."""
 
     def __init__(self, student: Student, number: str) -> None:
+        """Connect to a running kernel by its number, as the student's browser would."""
         self.student, self.number = student, number
         url = f"{student.url}/user/{student.name}/api/kernels/{number}/channels"
         cookies = {
@@ -148,9 +155,10 @@ class Kernel:
             if f"/user/{student.name}/".startswith(cookie.path)
         }
 
+        # the cookies of this path and of those above it, and the certificate, as `requests` would send them
         has_file = isinstance(student.certificate, str)
         self.socket = websocket.create_connection(
-            url.replace("http", "ws", 1),
+            url.replace("http", "ws", 1),  # and https becomes wss
             cookie="; ".join(f"{name}={value}" for name, value in cookies.items()),
             timeout=self.LIMIT,
             sslopt={"ca_certs": student.certificate} if has_file else None,
@@ -164,7 +172,10 @@ class Kernel:
         self.student.ask("DELETE", f"kernels/{self.number}")
 
     def run(self, source: str) -> list[nbformat.NotebookNode]:
-        """The outputs of a piece of code."""
+        """Run a piece of code, and return its outputs, an error among them, as a notebook keeps them.
+
+        It has ended when the kernel has replied and says that it is idle, in either order: they come by two channels.
+        """
         number = self._send(source)
 
         outputs, ended = [], set()

@@ -69,9 +69,13 @@ pytestmark = pytest.mark.skipif(
 
 
 class Hub:
-    """A hub in a room of its own."""
+    """A hub for some people in a room of its own, which is a folder for all that it writes.
+
+    ``settings`` are variables of its environment.
+    """
 
     def __init__(self, room: Path, people: list[str], **settings: str) -> None:
+        """Write the list of the class into the room, and choose ports, settings, and the address; open nothing."""
         self.room, self.port = room, _four_free_ports()
         (room / "class.txt").write_text("\n".join(people))
 
@@ -91,7 +95,10 @@ class Hub:
 
     @contextlib.contextmanager
     def opened(self, **options) -> Iterator[Hub]:
-        """Open it, and close it again with all servers."""
+        """Open it, as a process with these options, and close it again with all servers; wait for both.
+
+        The test fails, with what the hub has printed, if it ends or does not open within ten minutes.
+        """
         with self.log.open("w") as log:
             process = subprocess.Popen(
                 COMMAND,
@@ -420,17 +427,22 @@ def sign_in(page: Page, hub: Hub, name: str) -> None:
 
 
 def answer_by_keyboard(page: Page, stub: str, answer: str) -> None:
-    """Run a page's cells up to the one that holds a stub, type over it, and run it and its check: all with keys."""
+    """Run a page's cells up to the one that holds a stub, type over it, and run it and its check: all with keys.
+
+    The test fails if none of the first sixty cells holds it.
+    """
     active = page.locator(".jp-NotebookPanel:visible .jp-Cell.jp-mod-active")
     expect(active).to_have_count(1)
     page.keyboard.press("Escape")
     for _ in range(60):
         if stub in (active.text_content() or ""):
             break
-        page.keyboard.press("Shift+Enter")
+        page.keyboard.press("Shift+Enter")  # runs the active cell, and goes on to the next
         page.wait_for_timeout(100)
+    else:
+        pytest.fail(f"no cell holds {stub!r}")
 
-    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")  # to type into it
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.insert_text(answer)
     page.keyboard.press("Shift+Enter")
@@ -448,12 +460,12 @@ def test_a_teacher_sees_who_is_stuck_and_why(hub):
     ):
         sign_in(teacher, hub, "teacher")
         teacher.goto(f"{hub.url}/services/progress/")
-        hub.student(CLASS[4])
+        hub.student(CLASS[4])  # whose server runs then
         sign_in(student, hub, CLASS[4])
         student.goto(f"{hub.url}/user/{CLASS[4]}/lab/tree/{PUZZLES}")
         expect(student.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible()
 
-        answer_by_keyboard(student, "void map", WRONG_MAP)
+        answer_by_keyboard(student, "void map", WRONG_MAP)  # which reads one element too far
         expect(teacher.get_by_role("term")).to_have_text(CLASS[4])
         expect(teacher.get_by_role("definition")).to_contain_text("thread 7 reads a[8]")
 
@@ -513,7 +525,10 @@ def test_the_gallery_s_pictures_are_seen(hub):
 
 
 def kill_server(student: Student, folder: Path) -> None:
-    """Kill a student's server, and wait until the hub has seen it."""
+    """Kill the process of a student's server, which runs in the student's folder, and wait until the hub has seen it.
+
+    The test fails if it has not within ten minutes.
+    """
     (server,) = [
         process
         for process in psutil.process_iter(["cmdline", "cwd"])
@@ -681,7 +696,7 @@ def shared(unprivileged) -> Iterator[Hub]:
         settings = {"METALLAB_HUB_TLS": room, "METALLAB_LESSONS": pages, "HOME": room}
         hub = Hub(room, ["ada"], **{name: str(path) for name, path in settings.items()})
 
-        if unprivileged:
+        if unprivileged:  # root has made these files, and the hub runs as nobody
             for path in (room, *room.rglob("*")):
                 os.chown(path, NOBODY, NOBODY)
         yield hub
