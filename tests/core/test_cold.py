@@ -212,7 +212,7 @@ def test_the_simulated_gpu_clears_the_caches_of_the_cpu(cpu_caches, monkeypatch)
 
 
 def test_one_sample_of_plain_python_is_cold():
-    """The real thing, without a look at its time."""
+    """With the real clock and real caches: it comes to its end and says that it was cold; no time is judged."""
     numbers = np.arange(1000.0)
 
     compared = timing.compare(

@@ -87,14 +87,18 @@ def test_each_command_takes_its_own_example(command, monkeypatch):
 
 
 def _parsing_alone(parsed):
-    """Return a `parse_args` that ends what it is called from, once both parsers have parsed."""
+    """Return a `parse_args` that adds what it parsed to a list, and raises StopIteration instead of a second return.
+
+    The first call is that of the parser of ``metallab``, the second that of the command, which would do its work next.
+    An argument that a parser does not know is an error here, as it is for argparse's own.
+    """
     import argparse
 
     plain = argparse.ArgumentParser.parse_known_args
 
     def parse_args(self, arguments=None, namespace=None):
-        given, left = plain(self, arguments, namespace)
-        assert not left
+        given, unknown = plain(self, arguments, namespace)
+        assert not unknown
         parsed.append(given)
         if len(parsed) == 2:
             raise StopIteration
@@ -199,11 +203,12 @@ def test_time_prints_one_line_with_the_machine(no_framework, capsys, monkeypatch
 def test_time_says_what_is_wrong_with_what_it_was_given(
     arguments, words, no_framework, capsys, monkeypatch
 ):
+    """In one line, or in argparse's own words below the usage; the exit code is 2, and no time is printed."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
     try:
         status = main(["time", *arguments])
-    except SystemExit as end:
+    except SystemExit as end:  # argparse ends the process over an argument that it refuses
         status = end.code
 
     told = capsys.readouterr()
@@ -299,6 +304,7 @@ def run_trace(*arguments) -> tuple[int, str, str]:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has a real Apple GPU")
 def test_trace_runs_a_script_as_python_does(script, tmp_path):
+    """As ``__main__``, with its own arguments and the modules beside it; then as many rows as asked for, and a file."""
     chrome = tmp_path / "trace.json"
     code, printed, errors = run_trace(
         "--device", "sim", "--rows", 2, "--chrome", chrome, script, "mps", "--more"
@@ -308,7 +314,8 @@ def test_trace_runs_a_script_as_python_does(script, tmp_path):
     first, sentence, *rest = printed.splitlines()
     assert first == "128.0 __main__ ['--more']"
     assert sentence.startswith("SIMULATED, simulated Apple GPU")
-    header, *rows, _, _ = rest[rest.index("", 1) + 1 :]  # behind the lines that copy
+    # an empty line, the script's lines that copy, an empty line, the table, and two lines below it
+    header, *rows, _, _ = rest[rest.index("", 1) + 1 :]
     assert header.split()[:2] == ["kind", "operator"]
     assert len(rows) == 2
     assert "aten::mm" in {event["name"] for event in json.loads(chrome.read_text())["traceEvents"]}

@@ -33,12 +33,19 @@ CORE_ML = types.SimpleNamespace(
 
 @pytest.fixture
 def race(monkeypatch, tmp_path):
-    """Run the page's cell as on some system, beside files with an input and the right scores; return the races."""
+    """Return a function that runs the page's cell as on a system, and returns the comparisons that it made.
+
+    Of the units that ``wrong`` names Core ML's stand-in computes wrong scores. The cell finds the files that an earlier
+    cell of the page writes: an input, and its right scores.
+    """
     page = nbformat.read(paths.NOTEBOOKS / "41_compile_for_apple_chips.ipynb", as_version=4)
-    (cell,) = (cell.source.partition("\n")[2] for cell in page.cells if cell.id == "units-code")
+    (cell,) = (cell.source for cell in page.cells if cell.id == "units-code")
+    without_magic = cell.partition("\n")[2]  # its first line would run it in another process
 
     for name in ("metallab.checks", "metallab.timing"):
-        importlib.import_module(name)  # while this is no Mac: what they import looks at the system
+        importlib.import_module(
+            name
+        )  # before `sys.platform` is changed, at which their imports look
 
     monkeypatch.chdir(tmp_path)
     x = np.arange(4, dtype=np.float32)
@@ -47,13 +54,14 @@ def race(monkeypatch, tmp_path):
 
     monkeypatch.setenv("METALLAB_MODE", "fast")
     monkeypatch.setitem(sys.modules, "coremltools", CORE_ML)
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as the cell has it, and no longer
+    # the cell sets this itself: said here as well, so that it is taken back after the test
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
 
     def run(platform: str, *, wrong: str = "") -> list:
         monkeypatch.setattr(Model, "wrong", wrong)
         monkeypatch.setattr(sys, "platform", platform)
         space = {}
-        exec(cell, space)
+        exec(without_magic, space)
         return space["races"]
 
     return run

@@ -37,12 +37,17 @@ _fuzzers: list[str] = []
 
 
 def fuzzed(examples: int, **strategies: Any) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """A test of a check, whose arguments are drawn: of so many examples, and of more until its time is up."""
+    """Return a decorator that makes a test without arguments of a check, whose arguments are drawn.
+
+    The test looks at so many examples, the same each time. With ``METALLAB_FUZZ`` they are random ones, and it takes as
+    many again until its share of the time is up.
+    """
 
     def decorate(check: Callable[..., None]) -> Callable[[], None]:
         _fuzzers.append(check.__name__)
 
         def test() -> None:
+            # when a test runs, all fuzzers of this file have been counted
             until = time.monotonic() + SECONDS / len(_fuzzers)
             look = settings(
                 max_examples=examples,
@@ -137,7 +142,10 @@ def places(data: Any, above: tuple = ()) -> list[tuple]:
 
 @st.composite
 def changed_files(draw) -> bytes:
-    """A good file with a value changed anywhere, also inside of its JSON texts; some are cut off."""
+    """A good file with one to three values changed anywhere, also inside of its JSON texts; one in twenty is cut off.
+
+    A value that is changed is scaled, becomes any value at all, is gone, or stands there twice.
+    """
     with tempfile.TemporaryDirectory() as folder:
         data = json.loads(records.write(Path(folder) / "good.json", GOOD).read_text())
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
@@ -151,30 +159,30 @@ def changed_files(draw) -> bytes:
         place = given
         for step in path:
             place = place[step]
-        value, what = (
-            place[last],
-            draw(st.sampled_from(["scaled", "scaled", "any", "drop", "twice"])),
-        )
+        value = place[last]
+        what = draw(st.sampled_from(["scaled", "scaled", "any", "drop", "twice"]))
         if what == "scaled" and isinstance(value, float):
             place[last] = value * draw(st.sampled_from([0.5, 1 + 1e-12, 1.1, 1e6]))
         elif what == "drop":
             del place[last]
         elif what == "twice" and isinstance(place, list):
-            place.insert(last, json.loads(json.dumps(value)))
+            place.insert(last, json.loads(json.dumps(value)))  # a copy: a later change is of one
         else:
             place[last] = draw(VALUES)
         if whole:
-            break  # perhaps nothing is left to go into
+            break  # perhaps no JSON text is left for another change
         metadata[kind] = json.dumps(given)
-    content = json.dumps(data).encode()
 
-    return (
-        content[: draw(st.integers(0, len(content)))] if draw(st.integers(0, 19)) == 7 else content
-    )
+    content = json.dumps(data).encode()
+    is_cut_off = draw(st.integers(0, 19)) == 7
+    return content[: draw(st.integers(0, len(content)))] if is_cut_off else content
 
 
 def assert_right(path: Path) -> str:
-    """A file is refused in a line that names it, or each speed-up is the median ratio of samples in the file."""
+    """Assert that a file is refused in a line that names it, or that each speed-up follows from samples in the file.
+
+    It is the median of the ratios of the baseline's samples to the variant's. Return ``refused`` or ``read``.
+    """
     try:
         loaded = records.load(path)
     except records.RecordError as refused:
@@ -218,7 +226,10 @@ def test_whatever_a_file_holds_it_is_refused_or_read_right():
 
 
 def judged(reference, result, dtype="float32"):
-    """True if they agree, False if not, None where it is refused: a TypeError. Both in a line that says of what."""
+    """Return True if two results agree, False if they do not, and None where a TypeError refuses to compare them.
+
+    Assert that what is said of a difference or a refusal is one line that says of what it speaks.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's, of layouts in beta
@@ -288,13 +299,28 @@ def magnitude(*parts):
 
 
 def agree(a, b, allowed, size, slack):
-    """The definition for two numbers, with a limit times ``slack``."""
+    """Return whether two numbers agree by the definition in `metallab.checks`, reckoned exactly.
+
+    Numbers that are not finite have to be the same, and then the finite parts of complex ones as well.
+
+    Parameters
+    ----------
+    a, b
+        The known number and the other one, complex.
+    allowed
+        The tolerance of the dtype.
+    size
+        Of the array that the known number is from: the tolerance has a share of it.
+    slack
+        By which the limit is multiplied.
+    """
     if cmath.isnan(a) or cmath.isnan(b):
         return cmath.isnan(a) == cmath.isnan(b)
     parts = [(a.real, b.real), (a.imag, b.imag)]
     finite = [(x, y) for x, y in parts if math.isfinite(x) and math.isfinite(y)]
     if any(x != y for x, y in parts if not (math.isfinite(x) and math.isfinite(y))):
         return False
+
     known = magnitude(*(x for x, _ in parts if math.isfinite(x)))
     apart = magnitude(*(Fraction(x) - Fraction(y) for x, y in finite))
     if any(math.isinf(x) for x, _ in parts):
@@ -328,7 +354,10 @@ SLACK = Fraction(1, 10**4)
     400, pair=pairs_of_floats(), dtype=st.sampled_from(["float16", "float32", "float64", "int64"])
 )
 def test_numbers_agree_as_the_definition_says(pair, dtype):
-    """What agrees with the least size is accepted, what differs with the largest is not, in any framework."""
+    """Pairs that agree by the least size that the definition gives are accepted, those that differ by the most are not.
+
+    What lies between the two is left open; PyTorch's tensors are judged as NumPy's arrays are.
+    """
     reference, result = pair
     sizes = list_sizes(reference)
     largest = Fraction(float(np.finfo(reference.dtype).max))
@@ -338,11 +367,11 @@ def test_numbers_agree_as_the_definition_says(pair, dtype):
 
     allowed = checks.tolerance(dtype)
     least, most = bound_size(sizes)
-    numbers = zip(map(complex, reference.ravel()), map(complex, result.ravel()), strict=True)
-    values = list(numbers)
-    if all(agree(a, b, allowed, least, 1 - SLACK) for a, b in values):
+    both = [map(complex, array.ravel()) for array in (reference, result)]
+    pairs = list(zip(*both, strict=True))
+    if all(agree(a, b, allowed, least, 1 - SLACK) for a, b in pairs):
         assert accepted is True
-    if not all(agree(a, b, allowed, most, 1 + SLACK) for a, b in values):
+    if not all(agree(a, b, allowed, most, 1 + SLACK) for a, b in pairs):
         assert accepted is False
 
     assert judged(torch.tensor(reference), result, dtype) == accepted

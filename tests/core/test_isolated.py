@@ -167,6 +167,7 @@ def let_time_be_up(monkeypatch, *, seconds: float, is_ready: Callable[[], bool])
 
 
 def test_a_hanging_child_is_stopped_with_its_children(tmp_path, monkeypatch):
+    """Its time is up here as soon as it has started one, so that nobody waits for 5000 s."""
     number = tmp_path / "number"
 
     def has_started_one():
@@ -332,18 +333,18 @@ def test_other_options_have_another_kernel(shell):
 
 
 def test_a_channel_that_connects_late_loses_no_message(shell, monkeypatch):
+    """As on a busy machine: the channel of outputs connects 2.5 s after that of requests."""
     connect = BlockingKernelClient.connect_iopub
 
     def late(client, identity=None):
-        client.context.setsockopt(
-            zmq.RECONNECT_IVL, 2500
-        )  # milliseconds; the kernel does not listen yet
+        # the kernel does not listen yet, so the first attempt fails, and the next one is made after so many ms
+        client.context.setsockopt(zmq.RECONNECT_IVL, 2500)
         socket = connect(client, identity)
-        client.context.setsockopt(zmq.RECONNECT_IVL, 100)
+        client.context.setsockopt(zmq.RECONNECT_IVL, 100)  # ZeroMQ's own, for the channels after it
         return socket
 
     monkeypatch.setattr(BlockingKernelClient, "connect_iopub", late)
-    cell(shell, "x --set WHERE=late", "import os; x = os.environ['WHERE']")
+    cell(shell, "x --set WHERE=late", "import os; x = os.environ['WHERE']")  # in a new kernel
     assert shell.user_ns["x"] == "late"
 
 
@@ -550,7 +551,10 @@ KILLED = NOTEBOOK + "os.kill(os.getpid(), signal.SIGKILL)"
 
 @pytest.fixture(scope="module")
 def run_notebook(tmp_path_factory):
-    """Run a notebook's process to its end; return the second kernel's number, and the folder of its files."""
+    """Return a function that runs a notebook's process to its end, once for each program.
+
+    It returns the process number of the second kernel that this started, and the folder of its files.
+    """
 
     @functools.cache
     def run_notebook(program: str) -> tuple[int, Path]:

@@ -97,12 +97,12 @@ def fresh():
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Put imitated commands on PATH, and nothing else: ``commands(sysctl="text it prints")``."""
+    """Put imitated commands on PATH, and nothing else: ``commands(sysctl="text it prints")``, or a whole script."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     for limit in ("_COMMAND_SECONDS", "_FACT_SECONDS"):
-        monkeypatch.setattr(machine, limit, 300.0)
+        monkeypatch.setattr(machine, limit, 300.0)  # a busy machine does not start a shell at once
 
     def put(**scripts):
         for name, script in scripts.items():
@@ -144,23 +144,23 @@ def read(text: str) -> Machine:
 
 
 def example(**changes) -> Machine:
-    """A Mac, described as far as comparisons of machines go."""
-    told = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
-    told |= {
+    """A Mac, described as far as comparisons of machines go: all other fields are None."""
+    unknown = dict.fromkeys(field.name for field in dataclasses.fields(Machine))
+    known = {
         "chip": "Apple M2 Max",
         "cores_logical": 12,
         "gpu": "Apple M2 Max",
         "gpu_cores": 38,
         "os_name": "macOS",
-    }
-    told |= {
         "os_version": "15.5",
         "python": "3.11.9",
         "versions": {"torch": "2.15.0", "jax": None},
         "environment": {},
+        "power_source": "AC",
+        "load_average": (1.5, 1.25, 1.0),
     }
 
-    return Machine(**told | {"power_source": "AC", "load_average": (1.5, 1.25, 1.0)} | changes)
+    return Machine(**unknown | known | changes)
 
 
 # --- a Mac, whose formats were not checked on one ---

@@ -175,11 +175,11 @@ def test_threads_of_one_process_take_turns_too(folder):
     with measuring_lock.hold():
         thread = threading.Thread(target=measure, daemon=True)
         thread.start()
-        thread.join(0.2)
+        thread.join(0.2)  # time enough to take the turn of another thread, if it were let
         measured.set()
     thread.join(600)
 
-    assert done == [True]
+    assert done == [True], "the other thread did not wait until this one had measured"
 
 
 def test_a_turn_that_does_not_end_is_an_error(other, monkeypatch):
@@ -192,7 +192,11 @@ TWO_HOURS = 7200.0
 
 
 def let_time_pass(monkeypatch, *, before: float, meanwhile: Callable[[], None]) -> list[float]:
-    """Let a clock be late by some seconds when somebody comes, and by two hours while they wait; return its times."""
+    """Let the lock's clock be ahead by ``before`` seconds when somebody comes, and by two hours at each later look.
+
+    One hour is the limit of waiting here. ``meanwhile`` is called before each of the later looks. Return the list to
+    which each time that the clock gives is added.
+    """
     now, told = measuring_lock.time.time, []
 
     def tell():

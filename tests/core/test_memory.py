@@ -25,7 +25,9 @@ class Allocator:
     """Counters as `torch.accelerator` has them; work that was launched allocates when the device is waited for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.highest, self.launched = 500, 9000, []
+        """Take the place of PyTorch's counters, and of waiting for a GPU, for the time of a test."""
+        self.now, self.highest = 500, 9000  # bytes; the peak is one of earlier work
+        self.launched = []
         counters = {
             "memory_allocated": lambda: self.now,
             "max_memory_allocated": lambda: self.highest,

@@ -68,7 +68,7 @@ def test_the_sign_of_an_imaginary_part_is_compared():
     ],
 )
 def test_the_reference_computes_in_64_bits_with_the_rounded_numbers(array, dtype, given, reference):
-    """So that a device is not blamed for the rounding of its inputs."""
+    """So that a device is not blamed for the rounding of its inputs, which the reference is given as well."""
     seen = []
 
     def see(x):
@@ -76,7 +76,7 @@ def test_the_reference_computes_in_64_bits_with_the_rounded_numbers(array, dtype
         return x
 
     told(see, see, array, on=CPU, dtype=dtype)
-    theirs, ours = seen
+    theirs, ours = seen  # the reference is called first
 
     assert ours.dtype == given
     assert theirs.dtype.name == reference

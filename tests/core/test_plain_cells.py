@@ -98,6 +98,7 @@ def test_a_seed_that_was_set_before_it_was_used_counts():
 
 
 def test_keras_on_pytorch_computes_on_the_cpu():
+    """Keras takes ``mps`` where torch says that it is available, which it does not say where a cell only names it."""
     training = """
 import keras
 import numpy as np

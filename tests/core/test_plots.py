@@ -470,11 +470,12 @@ def test_the_style_has_the_colours_of_the_library():
     ],
 )
 def test_labels_of_times_do_not_touch(samples):
-    names = dict(zip(("base", "second", "other"), samples, strict=True))
-    compared = comparison(withheld={name: Withheld(Reason.FAST_MODE) for name in names})
-    measured = {name: measurement(name, (time,) * 3) for name, time in names.items()}
+    """On the axis of a picture of times, which stands in place of speed-ups where all are withheld."""
+    seconds = dict(zip(("base", "second", "other"), samples, strict=True))
+    compared = comparison(withheld={name: Withheld(Reason.FAST_MODE) for name in seconds})
+    measured = {name: measurement(name, (time,) * 3) for name, time in seconds.items()}
     figure = plots.speedups([dataclasses.replace(compared, measurements=measured)])
-    figure.canvas.draw()
+    figure.canvas.draw()  # places the labels
 
     axis = figure.axes[0].xaxis
     labels = [label for label in axis.get_ticklabels(which="both") if label.get_text()]

@@ -96,10 +96,10 @@ HEADLINES = st.none() | st.builds(
 
 @st.composite
 def comparisons(draw) -> timing.Comparison:
-    """Return a comparison, of which some variants are refused."""
+    """Return a comparison with any names and times, of which some variants are refused because outputs differ."""
     first, *names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
     sides = {first: draw(MEASUREMENTS)}
-    for name in names:
+    for name in names:  # what is compared has as many samples, of the same question
         times = draw(st.lists(TIMES, min_size=sides[first].n, max_size=sides[first].n))
         sides[name] = dataclasses.replace(
             draw(MEASUREMENTS), samples=tuple(times), question=sides[first].question
@@ -121,7 +121,7 @@ def pages(draw) -> list[records.Record]:
     lone = draw(st.lists(MEASUREMENTS, min_size=1, max_size=3, unique_by=lambda made: made.name))
     lesson = draw(st.from_regex(r"[0-9]{2}b?_[a-z_]{1,20}", fullmatch=True))
     rows = [row for one in (*lone, draw(comparisons())) for row in saving.list_rows(lesson, one)]
-    assume(len({name for name, *_ in rows}) == len(rows))
+    assume(len({name for name, *_ in rows}) == len(rows))  # two results of a page have two names
 
     taken = draw(st.datetimes()).isoformat()
     drift = draw(st.none() | st.floats(-0.9, 10))
@@ -754,6 +754,7 @@ def limit_file_size(most: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_the_earlier_file(tmp_path):
+    """And no part of the new one beside it; the error is the system's."""
     path = records.write(tmp_path / "a.json", [record("before")])
     before = path.read_bytes()
 

@@ -110,18 +110,21 @@ SLOW_IN_THREE_WAYS = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def measured_in_three_ways() -> Machine:
-    """What is measured of a machine whose further numbers are planted."""
+    """Return the numbers that are measured of a machine that is slow in the three ways that the textbook leaves out.
+
+    Those are elementary functions, new memory, and products with few columns.
+    """
     planted = Planted(SLOW_IN_THREE_WAYS)
 
     def writing(size: int) -> NewMemory:
         given, asked = Work(0, size), Work(0, size, new=size)
-        return NewMemory(size, planted.call(asked), planted.call(given))
+        return NewMemory(size, asked=planted.call(asked), given=planted.call(given))
 
     probes = dataclasses.replace(
         planted.probes(),
         functions=[planted.probe(Work(0, 8, functions=n)) for n in (1e3, 1e7)],
         skinny=[planted.probe(Work(0, 2**26, matrix=2**26)) for _ in range(2)],
-        new_memory=[writing(2**power) for power in (22, 24, 26)],
+        new_memory=[writing(2**power) for power in (22, 24, 26)],  # it costs from 2**24 bytes on
     )
     bench = roofline.calibrate(probes, on=timing.Host("planted"), look=SHORT, clock=planted.clock)
     return bench.machine
@@ -181,11 +184,11 @@ def test_a_machine_that_keeps_its_speed_says_nothing_of_it():
 
 
 def test_what_two_copies_pay_alike_is_no_part_of_the_bandwidth():
-    """Copies that pay only half of the overhead that small calls pay."""
+    """Copies that pay only half of the overhead that small calls pay: with it subtracted they would seem too fast."""
     planted = Planted(MACHINE)
 
     def copy(size: int) -> Probe:
-        def run() -> None:
+        def run() -> None:  # in place of `Planted.call`, which pays all of it
             planted.now += round((MACHINE.overhead / 2 + size / MACHINE.bandwidth) * 1e9)
 
         return Probe(run, Work(0, size))
@@ -308,10 +311,10 @@ def test_a_machine_that_has_become_slower_is_seen_by_its_probe(work):
 
 
 def test_a_call_is_timed_again_when_the_machine_is_back():
-    """It is slow until the first time has been taken: a first call, a warm-up, three samples."""
+    """It is slow until the first time has been taken, which is five calls: the first, a warm-up, three samples."""
     planted = Planted(MACHINE)
     bench, work, calls = planted.calibrate(), Work(1, 1e9), []
-    planted.slower = 2.0
+    planted.slower = 2.0  # as it is when the machine is looked at before the first call
 
     def call() -> None:
         planted.slower = 2.0 if len(calls) < 5 else 1.0

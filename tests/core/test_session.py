@@ -158,7 +158,10 @@ def test_importing_it_in_a_kernel_imports_no_framework(tmp_path):
 
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
-    """A kernel that is told its notebook as JupyterLab tells it; calling it runs a cell of this id."""
+    """A function that runs a cell, by its id and its text, in a kernel that knows its notebook as from JupyterLab.
+
+    It waits for the end, and fails if the cell raises. Its first cell, which imports metallab, has run.
+    """
     page = write_page(tmp_path / "mine.ipynb", SETUP)  # the rest is not saved yet
     told = FAST | {"METALLAB_BUILD": str(tmp_path / "build"), "JPY_SESSION_NAME": str(page)}
     for name, value in told.items():
@@ -245,7 +248,7 @@ def test_a_name_with_spaces_becomes_a_file_s(tmp_path):
 
 @pytest.fixture
 def page(tmp_path) -> session.Page:
-    """A page whose cells save all, nothing, one by name, and an exercise."""
+    """A page whose first cells save all, nothing, and one by name; then an exercise, which ends at the next text."""
     cells = [
         v4.new_code_cell("all()", id="all"),
         v4.new_code_cell("no()", id="no", metadata={"metallab": {"saves": False}}),

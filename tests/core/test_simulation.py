@@ -132,15 +132,13 @@ try:
 except device.DeviceUnavailable as error:
     print(error)
 """
+"""A program in which the simulated GPU cannot be built."""
 
 
 @pytest.fixture(scope="module")
 def without_room() -> list[str]:
-    """What a program shows in which the simulated GPU cannot be built: of the warning, torch, and picking it."""
+    """What that program shows: whether it was warned with the reason, what torch computes, and what picking it says."""
     return ran(WITHOUT_ROOM).splitlines()
-
-
-"""A program in which the simulated GPU cannot be built."""
 
 
 def test_where_it_cannot_be_built_torch_works_and_warns_with_the_reason(without_room):
@@ -164,6 +162,7 @@ def test_too_late_is_told_with_what_to_do():
 
 
 def test_mpsgraph_works_without_pytorchs_part():
+    """Where the simulated device cannot be installed, as planted here, graphs compute, and the reason is a warning."""
     code = (
         "import metalsim.device\nimport numpy as np\n"
         "def planted(*_, **__):\n    raise metalsim.SimulationError('no device today')\n"

@@ -122,6 +122,7 @@ def test_an_isolated_cell_has_a_line_where_its_notebook_has_one(monkeypatch):
 
 
 def test_in_a_notebook_one_output_is_changed(monkeypatch):
+    """A second text goes into the output that the first one has made, and not below it."""
     IPython = pytest.importorskip("IPython")
     done = []
 

@@ -47,7 +47,7 @@ def test_the_noise_of_many_samples_is_computed_from_time_to_time(monkeypatch):
         return 2.0 ** len(computed)  # neither quiet nor stable
 
     monkeypatch.setattr(stopping, "noise", noise)
-    clock = functools.partial(next, itertools.count(step=MICROSECOND))
+    clock = functools.partial(next, itertools.count(step=MICROSECOND))  # each reading takes one
     budget = timing.Budget(min_samples=10, min_seconds=0.0, max_seconds=0.03, warmup_seconds=0.0)
     got = timing.measure(lambda: None, on=timing.Host(), clock=clock, budget=budget)
     assert got.stop_reason == "time limit"

@@ -532,7 +532,7 @@ def test_fast_mode_gives_no_verdict_and_no_speed_up(fast_mode) -> None:
 
 @pytest.fixture(scope="module")
 def slowing_down() -> SimpleNamespace:
-    """A comparison of two alike on a machine that slows down all the while, and the order of the calls."""
+    """A comparison of two alike on a machine that slows down all the while, and ``order``: whose each call was."""
     clock = FakeClock()
     order = []
 
@@ -594,7 +594,11 @@ def noise(kind: str, rng: random.Random) -> Callable[[], float]:
 
 
 def trials(kind: str, ratio: float, count: int, samples: int) -> list:
-    """``count`` seeded comparisons of a function with one that is ``ratio`` times as fast, ``samples`` pairs each."""
+    """Return what ``count`` comparisons say of a function that is ``ratio`` times as fast as another.
+
+    Each has a seed of its own and so many pairs of samples. The two functions' times are drawn from one noise of the
+    kind, so that one that drifts goes on from call to call.
+    """
     budget = timing.Budget(
         min_samples=samples, max_samples=samples, warmup_calls=1, warmup_seconds=0, warmup_limit=0
     )
@@ -1032,6 +1036,7 @@ def test_of_a_result_that_the_next_call_overwrites_a_copy_is_kept() -> None:
 
 
 def test_tensors_with_a_gradient_are_copied_beside_arrays_in_a_dict() -> None:
+    """Whatever is written over them afterwards, the copy stays, at every depth of the result."""
     import torch
 
     weight = torch.ones(2, requires_grad=True)
@@ -1065,6 +1070,7 @@ class WithSettings(timing.Host):
 
 
 def test_settings_hold_for_every_call_of_their_variant_and_for_no_other() -> None:
+    """Each call sees the settings of its own device alone, and after the comparison none are left."""
     seen = {"a": set(), "b": set()}
 
     def look(key):

@@ -45,7 +45,11 @@ class Machine:
         slow: float = 0.020,
         **options: object,
     ) -> timing.Comparison:
-        """Compare a function of so many seconds with one of half; ``slowness`` is that of everything, by the time."""
+        """Compare a function that takes ``slow`` seconds with one that takes half as long.
+
+        ``slowness`` returns how many times as long everything takes on this machine, its sentinel's work as well, by
+        the seconds of its clock. ``options`` are those of `timing.compare`.
+        """
 
         def work(seconds: float) -> None:
             self.slowness = slowness(self.clock.now / 1e9)
@@ -208,6 +212,7 @@ def test_a_device_that_can_be_watched_is(machine, order):
 
 
 def test_a_sentinel_of_a_comparison_is_no_other_s(machine):
+    """While its rounds run none is open: a comparison within would take it for one that the page has opened."""
     seen = []
 
     def work():
@@ -334,6 +339,7 @@ def test_disturbed_rounds_that_count_for_lack_of_others_withhold_the_speed_up(ma
 
 
 def test_slow_calls_that_were_disturbed_leave_the_pairs_of_an_interval(machine, monkeypatch):
+    """A round of these calls is longer than a stretch has to be, so two stretches that are disturbed are two rounds."""
     monkeypatch.setattr(rounds, "BackgroundLoad", BusyFor(stretches=2))
     work = machine.clock.taking(lambda: 0.6)
 
