@@ -282,6 +282,7 @@ def test_what_is_measured_runs_on_as_many_threads_as_its_device_says(threads):
 
 
 def test_variants_run_on_as_many_threads_as_their_devices_say():
+    """In each of their calls, though they take turns."""
     seen = {"one": set(), "two": set()}
     timing.compare(
         {
@@ -439,6 +440,7 @@ class Launches:
     ],
 )
 def test_every_result_of_jax_is_waited_for(question, several):
+    """Each of a sample, of which there are several where the throughput is measured, before the clock is read."""
     launches = Launches()
     measured = timing.measure(
         launches.launch,

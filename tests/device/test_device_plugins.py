@@ -33,8 +33,14 @@ class Array:
         return self.values
 
 
-def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 0.0) -> list[str]:
-    """TensorFlow and JAX with or without a GPU that computes with an error; returns where they were told to compute."""
+def stand_in(
+    monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 0.0
+) -> list[str | tuple]:
+    """Put stand-ins in the place of TensorFlow and JAX, with or without a GPU, and return a list of what they are told.
+
+    Its entries are the names of devices to compute on, and, as pairs, what was set or waited for. The GPU's products
+    are off by ``error``; ``platform`` is what JAX calls it.
+    """
     placed = []
 
     @contextlib.contextmanager
@@ -50,11 +56,13 @@ def stand_in(monkeypatch, *, gpu: bool, platform: str = "METAL", error: float = 
 
 
 def make_jax(placed, hold, gpu, platform, error):
-    """A module that stands in for JAX; what it is told is added to ``placed``."""
+    """A module that stands in for JAX, with what `metallab.device` uses; ``placed`` gets what it is told."""
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
 
-    def list_devices(kind=None):
+    def list_devices(
+        kind=None,
+    ):  # without a kind those of its first platform, a GPU's if there is one
         return [cpu] if kind == "cpu" or not gpu else [other]
 
     def hold_device(device):
@@ -77,7 +85,7 @@ def make_jax(placed, hold, gpu, platform, error):
 
 
 def make_tensorflow(placed, hold, gpu, error):
-    """A module that stands in for TensorFlow; what it is told is added to ``placed``."""
+    """A module that stands in for TensorFlow, with what `metallab.device` uses; ``placed`` gets what it is told."""
 
     def list_devices(kind):
         return ["gpu"] if gpu and kind == "GPU" else []
@@ -112,7 +120,11 @@ def plain(monkeypatch):
 
 @pytest.fixture
 def mac(monkeypatch):
-    """A Mac with both plugins, whose trial in a child process succeeds."""
+    """A Mac with both plugins, whose trial in a child process succeeds.
+
+    ``tried`` is a list of the programs that such children were given, and ``versions`` those of the plugins, by name:
+    one that a test takes out is not installed.
+    """
     versions = {"tensorflow-metal": "1.2.0", "jax-metal": "0.1.1"}
 
     def version(name):
@@ -240,7 +252,7 @@ def test_a_missing_plugin_is_named_to_whoever_asks_for_its_gpu(monkeypatch, mac)
 
 @pytest.fixture
 def mlx(monkeypatch):
-    """A stand-in for MLX, whose GPU computes right; return where it was told to compute."""
+    """A stand-in for MLX, whose GPU computes right; return a list of the devices that it was told to compute on."""
     held = []
 
     @contextlib.contextmanager
@@ -444,12 +456,16 @@ def test_a_cpu_has_as_many_threads_as_tensorflow_was_told_to_take(three_cores, m
 
 
 class Waits:
-    """What a framework without a GPU waited for while launches were measured, each a microsecond of a clock."""
+    """What a framework without a GPU waited for while launches were measured, each a microsecond of a clock.
+
+    It is made of the list that `stand_in` returned. ``waited`` are the pairs that were added to it meanwhile.
+    """
 
     def __init__(self, placed: list, framework: str) -> None:
+        """Measure the throughput of launches on the CPU of a framework's stand-in: 20 are a sample, by that clock."""
         self.launched = 0
         place = device.cpu(framework=framework)
-        placed.clear()
+        placed.clear()  # of what it was told before
         self.measured = timing.measure(
             self.launch,
             on=place,
@@ -533,6 +549,7 @@ lab.synchronize(x)
     ],
 )
 def test_the_real_frameworks_have_what_is_asked_of_them(framework, load, waits):
+    """A name for their CPU, whether single results are waited for, a measurement, and a product that is right."""
     if framework == "mlx":
         pytest.importorskip(
             "mlx.core", reason="set-up leaves MLX out where glibc is older than 2.35"

@@ -57,11 +57,12 @@ def test_a_shape_is_compiled_once(slept):
 
 
 def test_a_hot_device_slows_down(monkeypatch):
+    """By a tenth of a kernel's time for each second since the device was made."""
     clock, slept = [50.0], []
 
     def sleep(seconds):
         slept.append(seconds)
-        clock[0] += 1.0
+        clock[0] += 1.0  # whatever was asked for, so that the seconds are whole
 
     monkeypatch.setattr(fake_device.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(fake_device.time, "sleep", sleep)

@@ -20,7 +20,7 @@ HERE = dataclasses.replace(machine.describe(), power_source="AC", low_power_mode
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch) -> Path:
-    """A checkout with two pages and one module."""
+    """A checkout with two pages and one module, on a machine whose state does not change."""
     folders = {"ROOT": "", "NOTEBOOKS": "notebooks", "BUILD": "build"}
     for name, folder in folders.items():
         monkeypatch.setattr(paths, name, tmp_path / folder)
@@ -150,6 +150,7 @@ ONCE = ("--runs", "1")
 
 
 def test_a_run_in_which_code_changed_is_told_and_taken_again(run, shelf, pages, capsys):
+    """Of the page that ran meanwhile alone: where the code is as before, what was measured of the other one counts."""
     module = shelf / "utils" / "module.py"
 
     def edit(job: Job) -> None:
@@ -242,8 +243,8 @@ def test_a_page_that_failed_is_measured_when_it_is_mended(run, pages):
 
 @pytest.fixture
 def drifted(run, shelf, pages, monkeypatch) -> dict[str, records.Record]:
-    """The records of a page around which the machine became slower, one with a sentinel of its own."""
-    loops = iter([1.0, 1.5] * 2)
+    """The records of a page around which the machine became slower, by name; one has a sentinel of its own."""
+    loops = iter([1.0, 1.5] * 2)  # what a fixed loop takes before and after each page
 
     def save_two(job: Job) -> NotebookResult:
         result, path = pages.passes(job), Path(job.out, "results", f"{job.name}.json")

@@ -68,7 +68,9 @@ def gate(root, tmp_path):
 
     def gate(revision: str) -> tuple[int, str]:
         command = find_command(revision)
-        place = command.index(".") + 1
+        place = (
+            command.index(".") + 1
+        )  # `make gate` names no file of cases, which comes after both sides
         arguments = [*command[:place], "cases.py", *command[place:], "--out", str(tmp_path / "out")]
         done = subprocess.run(
             [sys.executable, *arguments], cwd=root, capture_output=True, text=True

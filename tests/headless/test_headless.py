@@ -228,7 +228,11 @@ def leave_files(out: Path, *names: str) -> None:
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory) -> Passed:
-    """Run a notebook of which two cells are replaced, in one kernel."""
+    """Run a notebook of which two cells are replaced, where much could be taken for what it is not.
+
+    Its folder has files of earlier runs, Jupyter would find a broken kernel first, and the environment names another
+    device and another way to draw.
+    """
     folder = tmp_path_factory.mktemp("passed")
     raises = {"source": "1 / 0", "id": "replaced"}, {"source": "1 / 0", "id": "emptied"}
     hog = "hog = bytearray(300 << 20); del hog"
@@ -433,7 +437,6 @@ def test_a_notebook_that_has_its_tools_passes_without_a_reason(lenient):
 
 LACKING = PLANTED, LOAD, "%%isolated --needs c++\n1 / 0", "1 + 1"
 """Cells of a page that leaves its third one out."""
-"""Cells of a page that leaves its third one out."""
 
 
 @pytest.fixture(scope="module")
@@ -608,7 +611,7 @@ STATUSES = dict.fromkeys(REASONS, "failed") | {"01_good": "passed", "10_skipped"
 
 
 def make_every_kind(folder: Path) -> list[Path]:
-    """Write a notebook that passes, one that is skipped, and some that fail."""
+    """Write a notebook that passes, one that is skipped, and those that fail for the `REASONS`; return their paths."""
     folder.mkdir()
     malformed = folder / "02_malformed.ipynb"
     malformed.write_text('{"cells": [')
@@ -823,7 +826,7 @@ class Interrupted(Run):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory) -> Interrupted:
-    """Interrupt a run in its second notebook of three."""
+    """Interrupt a run in its second notebook of three, after another run was refused its folder meanwhile."""
     folder = tmp_path_factory.mktemp("interrupted")
     pids = folder / "pids"
     made = [
@@ -833,7 +836,7 @@ def interrupted(tmp_path_factory) -> Interrupted:
     ]
 
     with own_scratch(), start(folder, *made) as first:
-        heard(pids)
+        heard(pids)  # the second notebook runs
         with contextlib.redirect_stderr(io.StringIO()) as refused:
             second = run_once(folder, made[0])
         os.killpg(first.pid, signal.SIGINT)  # what a terminal does
@@ -873,6 +876,7 @@ def test_a_second_run_into_the_same_folder_is_refused(interrupted):
 
 
 def test_a_killed_run_leaves_no_process_and_did_not_pass(tmp_path, command):
+    """Though the notebook had passed before, and though a later run of another one writes the summary anew."""
     long = make(tmp_path / "01_long.ipynb", "1")
     assert command(long) == 0
 
