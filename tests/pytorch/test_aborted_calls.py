@@ -80,7 +80,10 @@ VALUES_OF = inspections._values_of
 
 
 def compared(calls: range, seed: int) -> timing.Answer:
-    """Compare a product with itself in 60 rounds, on the simulated GPU."""
+    """Compare a product with itself in 60 rounds on the simulated GPU, which aborts the calls with these numbers.
+
+    Return what is answered of the one that is not the baseline.
+    """
     lab, clock = device.pick(), Ticking()
     a, b = torch.ones(16, 4096, device="mps"), torch.ones(4096, 16, device="mps")
     with aborted(calls), mock.patch.object(inspections, "_values_of", clock.look):

@@ -697,17 +697,21 @@ def test_misuse_of_the_command_is_a_line_and_ends_with_2(misuse, capsys):
 
 
 def of_rows(function):
-    """A model that needs numbers, so that it is traced on the CPU."""
-    layer = nn.Linear(4, 4)
+    """Return a model that applies a function to some rows of what a layer returns.
+
+    How many rows they are depends on the numbers, so it cannot be traced without any, and is traced on the CPU.
+    """
 
     class Rows(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer = layer
+            self.layer = nn.Linear(4, 4)
 
         def forward(self, x):
             y = self.layer(x)
-            return function(y[y.sum(-1) > -100])
+            return function(
+                y[y.sum(-1) > -100]
+            )  # all rows, but that is known only when it is computed
 
     return Rows()
 

@@ -136,7 +136,10 @@ def test_a_model_that_allows_gradients_itself_is_traced_without_them():
 
 
 def with_backward(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """A model that copies what a layer returns; its gradient is a function of that and of the gradient behind it."""
+    """Return what `Layers` may run: it copies what a layer returns, and computes the gradient of the copy its own way.
+
+    The gradient is ``function`` of what the layer returned and of the gradient of the copy.
+    """
 
     class Copy(torch.autograd.Function):
         @staticmethod
@@ -255,10 +258,10 @@ def test_a_missing_operator_in_a_backward_pass_of_the_model_s_own_has_its_line()
 
 
 def test_an_operator_that_is_missing_is_found_in_what_takes_saved_tensors_back():
-    """It is called while the gradient of a layer is computed that is one operator on MPS."""
+    """Autograd calls such a hook while it computes the gradient of a linear layer, which is one operator on MPS."""
 
     def take_back(saved: Tensor) -> Tensor:
-        torch.mode(saved.detach(), 0)
+        torch.mode(saved.detach(), 0)  # has no kernel on MPS
         return saved
 
     def run(m: Layers, x: Tensor) -> Tensor:

@@ -24,18 +24,24 @@ LUCKY = (  # a win at 2; at 8 nothing may be said
 
 
 def curve(module, outcomes, gpu="cuda", **changes):
-    """A curve at the sizes 1, 2, 4, ..., with a verdict or a doubt at each."""
-    measured = record(gpu, 2.0).measurement
+    """Return a curve, of the class that a module has, at the sizes 1, 2, 4, ..., with an outcome at each.
+
+    An outcome is a verdict, or what a speed-up is withheld for. Where ``gpu`` is empty only the CPU was measured.
+    ``changes`` are other fields of the curve.
+    """
+    measured = record(
+        gpu, 2.0
+    ).measurement  # the same at each size: only the answers tell which is faster
     measurements = {
         "CPU, 1 thread": measured,
         "CPU, 16 threads": dataclasses.replace(measured, device=CPU),
     }
     if gpu:
         measurements[gpu] = measured
-    ends = {"faster": (2.0, 2.0), "slower": (0.5, 0.5), "inconclusive": (0.5, 2.0)}
+    intervals = {"faster": (2.0, 2.0), "slower": (0.5, 0.5), "inconclusive": (0.5, 2.0)}
     told = {
-        word: timing.Answer(gpu, timing.Ratio(gpu, "", 1.0, *each, 9))
-        for word, each in ends.items()
+        verdict: timing.Answer(gpu, timing.Ratio(gpu, "", 1.0, low, high, 9))
+        for verdict, (low, high) in intervals.items()
     }
     by_size = {
         2**k: told.get(outcome) or timing.Answer(gpu, outcome) for k, outcome in enumerate(outcomes)
@@ -135,14 +141,18 @@ def points(work, size, speed_up, **changes):
 
 @pytest.fixture
 def stored_curve(tmp_path, monkeypatch):
-    """A curve whose size 32 was measured on a busy machine, and 8 twice: first on a busy one, then on a quiet one."""
-    first = points("work", 8, 0.5, run=1, others=3.0)
+    """A curve whose size 32 was measured on a busy machine, and 8 twice: first on a busy one, then on a quiet one.
+
+    Its file holds another curve as well.
+    """
+    first = points("work", 8, 0.5, run=1, others=3.0)  # in second 1
     later = [
         *points("work", 8, 0.5, others=0.0),
         *points("work", 16, 3.0, others=0.0),
         *points("work", 32, 3.0, others=5.0),
         *(point for size in (8, 16, 32) for point in points("other", size, 3.0)),
     ]
+    # in second 9 in place of 0, so that they are another process's, and the later one
     later = [dataclasses.replace(one, taken=one.taken.replace(":00+", ":09+")) for one in later]
     stored = records.write(tmp_path / "gpu.json", honest([*first, *later]))
     monkeypatch.setattr(crossover, "STORED", stored)

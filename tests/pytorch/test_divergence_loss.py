@@ -79,6 +79,7 @@ def test_what_a_loss_holds_is_computed_in_float64_as_well():
 
 
 def test_a_loss_that_holds_the_model_holds_the_copy():
+    """The weights that the optimizer is given have the gradient of the whole loss, and the caller's model has none."""
     seen = []
 
     def make_optimizer(parameters):

@@ -436,7 +436,7 @@ MODULES = [conditions, differences, report]
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_no_sentence_stands_beside_the_values(module):
-    """Apart from docstrings, and from the labels of the picture."""
+    """No text of a module has three words, apart from docstrings and what it draws: `wording` has the sentences."""
     tree = ast.parse(Path(module.__file__).read_text("utf-8"))
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     pictures = [node for node in ast.walk(tree) if getattr(node, "name", "") in PICTURES]
@@ -453,6 +453,7 @@ def test_no_sentence_stands_beside_the_values(module):
 
 
 PICTURES = {"draw", "_draw_errors", "_label_layers", "_repr_html_"}
+"""Functions of the modules that show a picture."""
 
 
 def is_sentence(text: str) -> bool:

@@ -336,7 +336,10 @@ def test_a_source_that_does_not_compile_is_a_line(monkeypatch, tmp_path):
 
 @pytest.fixture
 def find_folder(monkeypatch, tmp_path):
-    """Which folder softshrink.cpp is built in, by a compiler that gives this version; nothing is compiled."""
+    """Return a function that names the folder that softshrink.cpp is built in; nothing is compiled.
+
+    It is given what the compiler says of its version, and which instructions PyTorch uses on this CPU.
+    """
     command, folders = tmp_path / "c++", []
     monkeypatch.setenv("CXX", str(command))
     monkeypatch.setattr(extension.paths, "BUILD", tmp_path)
@@ -350,6 +353,7 @@ def find_folder(monkeypatch, tmp_path):
         command.write_text(f"#!/bin/sh\necho '{version}'\n")
         command.chmod(0o755)
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        # past the cache, so that each call chooses a folder anew
         extension.load.__wrapped__("softshrink.cpp")
         return folders[-1]
 

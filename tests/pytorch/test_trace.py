@@ -126,7 +126,7 @@ def lazy_trace(monkeypatch):
     with trace.record(on=lazy) as recorded:
         lazy.now += 3_000_000
         lazy.queued = 50_000_000
-        LAUNCHES[:] = [lazy]
+        LAUNCHES[:] = [lazy]  # on which the operator queues 7 ms
         torch.ops.metallab_test.launch(a)
         LAUNCHES.clear()
         a.add(b)
@@ -244,7 +244,11 @@ def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
 
 
 def made(events, **changes):
-    """A trace of (kind, name, device, start, duration, more) in milliseconds."""
+    """Return a function that makes a trace of some events, with the classes of a module that it is given.
+
+    An event is a tuple: kind, name, device, start and duration in milliseconds, bytes, and a dict of other fields.
+    ``changes`` are fields of the trace.
+    """
     defaults = {
         "label": "GPU X",
         "accelerator": "cuda",

@@ -30,7 +30,10 @@ for step in range(8):
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """Return a function that traces the loop, and what it prints."""
+    """Return a function that traces the loop, with options of the command, and returns what that prints.
+
+    The operator that has no kernel on MPS falls back to the CPU.
+    """
     folder = tmp_path_factory.mktemp("loop")
     (folder / "loop.py").write_text(LOOP)
 

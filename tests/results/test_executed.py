@@ -27,10 +27,13 @@ def count_in_caption(first_cell: str) -> int:
 
 
 def faults_of(page: executed.ExecutedPage) -> Iterator[str]:
-    """What is wrong with a stored page. One that is older than its notebook names its revision, and is no fault."""
-    executed = nbformat.read(page.path, 4)
-    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    top = executed.cells[0].source
+    """Yield what is wrong with a stored page, by its own text, its entry in summary.json, its record and its picture.
+
+    That it is older than its notebook is no fault, since it names the revision that it is of.
+    """
+    cells = nbformat.read(page.path, 4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    top = cells[0].source  # with the caption
 
     if page.record.machine.git_revision[:7] not in top:
         yield "it does not name its revision"
@@ -49,7 +52,10 @@ def faults_of(page: executed.ExecutedPage) -> Iterator[str]:
     drawn = page.picture and hashlib.sha256(page.picture.read_bytes()).hexdigest()
     headline = page.record.headline
     told = headline.sha256 if headline is not None else None
-    if drawn != told or not (drawn or page.entry.not_run):
+    may_lack_picture = bool(
+        page.entry.not_run
+    )  # a cell that did not run may be the one that draws it
+    if drawn != told or not (drawn or may_lack_picture):
         yield "its picture is missing or another one"
 
 

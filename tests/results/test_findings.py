@@ -220,7 +220,7 @@ def columns(findings, *own: records.Record) -> list:
 
 @pytest.fixture
 def beside_a_gpu(build, monkeypatch):
-    """The columns of a simulated run on a Mac, beside the reference results of an NVIDIA GPU."""
+    """The columns of a simulated run on a Mac, of an NVIDIA GPU's reference results, and of what is missing."""
     monkeypatch.setattr(findings, "REFERENCES", build / "results")
     records.write(build / "results" / "h200.json", honest([baseline(), record("cuda", 2.0)]))
 

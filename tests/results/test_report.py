@@ -34,7 +34,7 @@ HOSTILE = (
 
 @contextlib.contextmanager
 def checkout(root: Path) -> Iterator[Run]:
-    """A run in a checkout of its own, and a machine that is in Greenwich."""
+    """Yield a run in a checkout of its own, on a machine whose time is UTC: the report shows local times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "ROOT", root)
         patch.setattr(paths, "BUILD", root / "build")
@@ -45,7 +45,7 @@ def checkout(root: Path) -> Iterator[Run]:
         time.tzset()
         yield Run(root)
 
-    time.tzset()
+    time.tzset()  # as TZ says now, which is what it was before
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ TRACEBACK = [
 
 @pytest.fixture(scope="module")
 def with_failures(tmp_path_factory) -> SimpleNamespace:
-    """The report of a run with a page that passed, one that failed and one that was skipped."""
+    """The report, and its folder, of a run with a page that passed, one that failed and one that was skipped."""
     failed = {"reason": "cell 2: division by zero", "failed_copy": "failed/02_b.ipynb"}
     skipped = {"reason": "needs a Mac", "seconds": 0, "executed": 0}
 
@@ -526,7 +526,7 @@ def test_drift_is_on_the_card(run):
 
 
 def test_a_card_gives_the_reason_that_the_comparison_and_the_first_line_give(run):
-    """Of a machine that was busy and drifted, which is withheld a speed-up because it was busy."""
+    """All three name the reason that comes first: a machine that was busy and drifted is called busy, and not both."""
     run.summary(entry("01_a"))
     made = [record("eager", outcome="baseline", others=0.9), record("v", (1, 1, 1), others=0.9)]
     run.records(*(dataclasses.replace(each, sentinel_drift=-0.9) for each in made))
@@ -724,7 +724,7 @@ def every_reason(run):
 
 @pytest.mark.parametrize("reason", Reason)
 def test_each_reason_is_shown_with_a_sign_in_a_style_that_there_is(every_reason, reason):
-    """A style that is missing in ``signs`` of the template ends the report with an error."""
+    """A reason that is missing in ``signs`` of the template, where its style stands, ends the report with an error."""
     (row,) = [
         row
         for row in every_reason.select("#verdicts tbody tr")
@@ -733,7 +733,7 @@ def test_each_reason_is_shown_with_a_sign_in_a_style_that_there_is(every_reason,
     verdict = row.select_one("td strong, td .chip")
     styles = set(verdict["class"]) - {"chip"}
 
-    assert text_of(verdict.select_one("[aria-hidden]"))
+    assert text_of(verdict.select_one("[aria-hidden]")), "no sign"
     assert styles
     assert {style for style in styles if not re.search(rf"\.{style}\b", STYLE_SHEET)} == set()
 

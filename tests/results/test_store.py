@@ -102,7 +102,7 @@ def test_the_summary_of_a_run_is_not_taken_for_that_of_a_set(finished_run):
 
 
 def test_a_set_counts_the_speed_ups_that_its_caption_calls_withheld(finished_run):
-    """Not the one whose outputs differ: another run has that as well."""
+    """Those that another run may give: not the one whose outputs differ, which they would do again."""
     made = honest(
         [
             record("fused", (1.2, 1.3, 1.4), others=9.0),
@@ -216,7 +216,7 @@ def test_one_page_is_refused_and_the_others_are_shown(finished_run, damage, word
 
 
 def test_a_page_that_lacked_its_tool_is_left_out_with_the_reason(finished_run):
-    """As a skipped one: none of its cells ran, and it has no results."""
+    """The summary calls it skipped, and it is not refused for having no results: none of its cells ran."""
     lacking = entry("01_a", status="incomplete", reason="needs Core AI", executed=0)
     (finished_run.folder / "results" / "01_a.json").unlink()
     finished_run.summary(lacking, entry("02_b"))

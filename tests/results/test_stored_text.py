@@ -65,7 +65,11 @@ def test_a_stored_page_of_other_code_than_today_s_keeps_its_text(finished_run, s
 
 @pytest.fixture
 def linking(finished_run):
-    """A stored page 01 whose text of today can be given links, and a page 02 that has one heading below its title."""
+    """A function that puts a link into today's text of page 01, and returns where the stored page leads with it.
+
+    Page 02 is stored as well, with one heading below its title. Page 03, the same, is in the checkout alone, as are a
+    guide with that heading and a program.
+    """
     text = v4.new_markdown_cell("# Measure it\n\n## Part: `two`")
     write_page(finished_run.notebooks / "02_b.ipynb", text, code("measure()"))
     finished_run.store()

@@ -346,12 +346,16 @@ class Started:
 
 @pytest.fixture(scope="module")
 def two_pairs(tmp_path_factory) -> list[Started]:
-    """The processes of two pairs, started where somebody has asked for the simulated GPU."""
+    """The four processes of two pairs, in the order in which they were started.
+
+    Somebody has asked for the simulated GPU in the environment of the process that starts them.
+    """
     started, popen = [], subprocess.Popen
 
     def start(arguments, **options):
         process = popen(arguments, **options)
-        started.append(Started(process, json.loads(arguments[-1]), options["env"]))
+        told = json.loads(arguments[-1])  # how a process of a side is told what to do
+        started.append(Started(process, told, options["env"]))
         return process
 
     file = write_cases(tmp_path_factory.mktemp("pairs"))
@@ -402,7 +406,10 @@ class Shared:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory) -> Shared:
-    """Four cases, of which one ends its process of side B."""
+    """Compare four cases, of which one ends its process of side B, where work takes twice as long as on side A.
+
+    They are taken in this order, so that cases come before and after the one that does not survive.
+    """
     started, real = [], lockstep._Side
     file = write_cases(tmp_path_factory.mktemp("shared"))
 
@@ -413,7 +420,8 @@ def shared(tmp_path_factory) -> Shared:
         given = [every[name] for name in ("steady[n=2]", "crashes", "steady[n=3]", "no_function")]
         sides_of = [side(), side(TAKES="2000000")]
         compared = lockstep.compare(given, sides_of, Settings(file, seconds=ENDLESS), InOrder())
-        return Shared({each.case.name: each for each in compared}, len(started))
+        outcomes = {each.case.name: each for each in compared}  # starts the processes
+        return Shared(outcomes, len(started))
 
 
 def test_cases_outlive_one_that_ends_their_process(shared):
@@ -448,10 +456,14 @@ FURTHER = f"a further pair of processes failed: {BY_SIGKILL}"
 
 @pytest.fixture
 def compare_planted(file, monkeypatch):
-    """A function that compares a case with these pairs, or ends of a process, instead of real ones."""
+    """A function that compares a case with planted pairs of processes."""
 
     def compare(came, *, is_gone) -> tuple[lockstep.Outcome, int]:
-        """Return the outcome, and how many of them were left."""
+        """Return the outcome, and how many entries of ``came`` were not asked for.
+
+        They are what each pair comes to: its times, or the error with which it ends. ``is_gone`` says whether the
+        process of side B has ended with it.
+        """
         left = list(came)
 
         def pair(*_, **__):
@@ -619,15 +631,16 @@ THEIRS = ["cases.py", "--only", "theirs", "--only", "lost", "--device", "cpu"]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> Told:
-    """Compare two revisions of a project, in one of which a case is slower and another is lost."""
+    """Compare two revisions of a project by the command: at the second one case is slower, and another is lost."""
     folder = tmp_path_factory.mktemp("told")
     out, job = folder / "out", folder / "job.md"
     with own_project(folder) as root, keep_this_process(), pytest.MonkeyPatch.context() as patch:
         commit_two_states(root)
         patch.setattr(lockstep, "MOST_ROUNDS", 3)
         patch.setenv("GITHUB_STEP_SUMMARY", str(job))
+        endless = ["--seconds", "86399"]  # no limit of time ends it
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = versus(["HEAD~1", "HEAD", *THEIRS, "--seconds", "86399", "--out", str(out)])
+            code = versus(["HEAD~1", "HEAD", *THEIRS, *endless, "--out", str(out)])
 
         return Told(
             code=code,
@@ -704,6 +717,7 @@ def find_docs_arguments() -> list[str]:
 
 
 def test_the_docs_example_runs_as_it_is_printed(root, capsys, monkeypatch, tmp_path):
+    """Its file of cases and its command, in a project whose library has two revisions: both sizes get a verdict."""
     (root / "cases.py").write_text(find_docs_cases())
     (root / "theirs.py").write_text("def total(numbers):\n    return sum(numbers) * 1.0\n")
     commit(root)
@@ -939,7 +953,10 @@ IMPRECISE = "\n@case(tolerance='float99')\ndef imprecise(): ...\n"
     ],
 )
 def test_a_refusal_is_a_line_and_measures_nothing(root, capsys, monkeypatch, given, words):
-    has_imprecise = "imprecise" in given
+    """It ends with 2, and files that are not ours are left as they are."""
+    has_imprecise = (
+        "imprecise" in given
+    )  # where it is in the file the command is refused in any case
     write_cases(root, IMPRECISE if has_imprecise else "")
     (root / "answers.json").write_text(SOMEBODY_S)
     (root / "folders" / "versus.png").mkdir(parents=True)
@@ -999,6 +1016,8 @@ def raise_lock_timeout():
 def test_what_was_compared_before_an_end_is_kept(
     repository, tmp_path, capsys, monkeypatch, end, code
 ):
+    """Of two cases the first is saved, where the command is ended before it comes to the second."""
+
     def compare(given, *_):
         yield lockstep.Outcome(given[0], pairs=[pair_of(1.0, 2.0)] * 8)
         end()

@@ -51,19 +51,22 @@ KINDS = ("normal", "a fast kind and a slow one", "long tails")
 
 
 def count_coverage(count: int) -> tuple[float, float]:
-    """Return the shares of all signs of noise for which the interval of so many pairs holds the truth.
+    """Return for which share of all ways to give noise its signs the interval of so many pairs holds the truth.
 
-    The second is that of an interval that is one rank narrower.
+    The truth is that both sides take equally long: a ratio of 1, whose logarithm is 0. The second share is that of an
+    interval whose ends are the next means inwards, of those that are taken of each two logarithms.
     """
-    sizes = np.sqrt(np.arange(2.0, count + 2))
+    sizes = np.sqrt(
+        np.arange(2.0, count + 2)
+    )  # no two means of them are equal, whatever their signs
     both = itertools.combinations_with_replacement(range(count), 2)
-    walsh = np.array([i * count + j for i, j in both])
+    places = np.array([i * count + j for i, j in both])  # each two once, in a table of all sums
     inside = narrower = 0
 
     for signs in itertools.product((-1, 1), repeat=count):
         logs = sizes * signs
         got = intervals.interval(list(logs))
-        means = np.sort(((logs[:, None] + logs) / 2).ravel()[walsh])
+        means = np.sort(((logs[:, None] + logs) / 2).ravel()[places])
         k = np.searchsorted(means, math.log(got.low) - 1e-9) + 1  # the next mean that is larger
         inside += got.low <= 1 <= got.high
         narrower += means[k] <= 0 <= means[-1 - k]
@@ -188,6 +191,7 @@ def test_what_is_the_same_is_called_so_and_there_is_an_end(monkeypatch, noise, a
 
 
 def test_an_interruption_loses_no_pairs(monkeypatch):
+    """Ctrl-C after three pairs of two cases: both outcomes come with the pairs that they have; then it is raised."""
     left = iter([lockstep.Pair((1.0,), (2.0,), 1, (1.0, 1.0))] * 3)
 
     def pair(*_):
