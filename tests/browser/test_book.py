@@ -280,7 +280,7 @@ def test_next_turns_the_pages_and_previous_turns_back(book, page):
 
 
 def faults_of(page: Page, path: Path, width: int) -> Iterator[str]:
-    """Yield what a reader misses of a page: a part that does not fit the window, a picture, its words."""
+    """Yield what a reader misses of a page: a part that does not fit into the window's width, a picture, its words."""
     page.goto(path.as_uri())
     needed = page.evaluate("document.documentElement.scrollWidth")
     if needed > width:
@@ -388,6 +388,7 @@ def test_every_link_within_the_book_leads_somewhere(book):
 
 
 def test_a_dead_link_is_no_book(run, tmp_path):
+    """A run with one page that leads to a page that there is not: the link is named, and no book is left."""
     broken = tmp_path / "run"
     broken.mkdir()
     (broken / "summary.json").write_bytes((run / "summary.json").read_bytes())

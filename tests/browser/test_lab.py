@@ -38,10 +38,8 @@ PAGES = ("00_check_your_machine", "01_time_it_right")
 STUDENT = "00_check_your_machine"
 EXERCISE = "2"
 
-A_START, A_RUN = (
-    600.0,
-    600_000,
-)  # seconds that make lab may take, and milliseconds that a notebook may
+A_START, A_RUN = 600.0, 600_000
+"""Seconds that ``make lab`` may take to start, and milliseconds that a notebook may take to run."""
 expect.set_options(timeout=600_000)  # milliseconds for all else: the machine may be busy
 WAITING, RAN = "[*]:", re.compile(r"^\[\d+\]:$")
 """What stands beside a cell."""
@@ -57,9 +55,9 @@ class Lab:
     """What it serves."""
 
     def open(self, page: Page, notebook: str) -> Locator:
-        """Open a notebook, named by its path in the folder, as by a link; its panel, when all is there.
+        """Open a notebook, named by its path in the folder, as by a link; return its panel when all cells are there.
 
-        JupyterLab forgets what an earlier test has left open.
+        JupyterLab forgets what an earlier test has left open: that is what ``reset`` asks for.
         """
         page.set_default_timeout(600_000)
         page.goto(f"{self.address}/lab/tree/{notebook}?reset&token={self.token}")
@@ -99,7 +97,10 @@ def learners_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @contextlib.contextmanager
 def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
-    """``make lab`` with what is given, as long as it is used; its settings and its log are in a folder."""
+    """Yield ``make lab`` with what is given, and end it with the block; its settings and its log are in a folder.
+
+    ``served`` is the folder that it serves, for those who look into its files. The test fails if it does not start.
+    """
     log = folder / "log"
 
     with log.open("wb") as output:
@@ -110,16 +111,15 @@ def serving(folder: Path, served: Path, *given: str) -> Iterator[Lab]:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True,  # so that a signal reaches make and all that it starts
         )
     family = find_process(server.pid)
 
     try:
         yield Lab(*_address(server, log), served)
     finally:
-        os.killpg(
-            server.pid, signal.SIGINT
-        )  # Ctrl-C; without a terminal nobody is asked whether it is meant
+        # Ctrl-C; without a terminal nobody is asked whether it is meant
+        os.killpg(server.pid, signal.SIGINT)
         try:
             server.wait(timeout=30)
         except subprocess.TimeoutExpired:

@@ -284,7 +284,10 @@ print(ultralytics.settings["sync"], ultralytics.utils.ONLINE, ultralytics.utils.
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """A process without a network that builds a detector, with the folder that holds all of its folders."""
+    """A process that has built a detector, and has ended, with the folder that holds its home and all it writes to.
+
+    It would end with 1 if it asked for the network.
+    """
     place = tmp_path_factory.mktemp("alone")
     copy = place / "copy_of_detector.py"
     copy.write_text(Path(detector.__file__).read_text(encoding="utf-8"), encoding="utf-8")
@@ -429,6 +432,7 @@ def test_varying_a_picture_leaves_the_stored_boxes_as_they_are():
 
 
 def test_the_training_script_writes_weights_that_load_and_their_record(monkeypatch, tmp_path):
+    """After two steps on four pictures of one size, drawn in this process."""
     monkeypatch.setattr("train_detector.SIZES", ((96, 128),))
     monkeypatch.setattr("train_detector.ProcessPoolExecutor", lambda *_: Serial())
     wish = ["--device", "cpu", "--steps", "2", "--images", "4", "--batch", "2", "--held-out", "2"]

@@ -46,7 +46,11 @@ from metallab.isolated import Outcome
 
 
 def pretend(monkeypatch, outcomes=None):
-    """Give `isolated.run` outcomes of its own, by a question's key or *inspect*; return the calls that it was given."""
+    """Stand in for `isolated.run`, and return a list of the calls that it gets, each with the program and the settings.
+
+    ``outcomes`` are what comes of it, by a question's key, *inspect* (the model is looked at) or *build* (the simulated
+    GPU is built); where there is none all is well.
+    """
     outcomes = outcomes or {}
     calls = []
 
@@ -140,6 +144,7 @@ def test_progress_names_a_question_by_the_number_of_its_answer(monkeypatch):
 
 
 def test_no_question_takes_the_time_of_later_ones(monkeypatch):
+    """Each has its share of the minutes, though all before it have hung until their limits."""
     now, limits = [1000.0], []
     monkeypatch.setattr(examination.time, "monotonic", lambda: now[0])
 
@@ -148,7 +153,7 @@ def test_no_question_takes_the_time_of_later_ones(monkeypatch):
             limits.append(settings["timeout"])
             now[0] += settings["timeout"]
             return HUNG
-        now[0] += 5 * ("inspect_model(" in source)
+        now[0] += 5 * ("inspect_model(" in source)  # seconds, which are taken for those to start
         return result((MODEL, "cpu"))
 
     monkeypatch.setattr(isolated, "run", run)
@@ -390,7 +395,7 @@ def test_another_machine_is_asked_about(monkeypatch, tmp_path):
 
 @pytest.fixture
 def interrupt_after(monkeypatch):
-    """A function: so many questions are answered, and then somebody presses Ctrl-C."""
+    """A function that lets somebody press Ctrl-C when so many questions have been answered; till then all is well."""
     pretend(monkeypatch)
     ask = examination._ask
 
@@ -461,7 +466,7 @@ def test_a_reworded_phrase_changes_no_decision(phrase, monkeypatch):
 
 
 def make_audits():
-    """Two machines: one on which something is wrong, missing and of another version, and one as it should be."""
+    """Two audits: one with something of each kind to say, and the same where no package, tool or version is wrong."""
     found = Audit(
         machine=machine.describe(),
         checks=(

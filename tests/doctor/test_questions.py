@@ -93,6 +93,7 @@ def test_its_error_is_its_answer():
 
 
 def test_it_is_asked_in_its_turn(monkeypatch):
+    """Before all others, as its row in the table says, and its answer comes into the report."""
     asked = []
 
     def run(source, **settings):
@@ -163,7 +164,7 @@ def test_no_two_questions_are_asked_at_the_same_turn():
 
 
 def find_missing_places(question):
-    """Yield each list by hand that does not have a question, and what it wants there."""
+    """Yield each place that is written by hand and does not have a question, and what is to be written there."""
     if question.key not in RESULTS:
         yield (
             f"tests/support/doctor_results.py: RESULTS[{question.key!r}], results as its tests want them, "

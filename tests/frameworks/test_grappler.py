@@ -177,7 +177,7 @@ def test_the_remapper_may_be_off_for_a_survey(lab, remapping, fused):
 
 @pytest.fixture
 def late_biases(monkeypatch):
-    """A TensorFlow whose graphs add the bias after the ReLU."""
+    """A TensorFlow whose graphs add the bias after the ReLU; called eagerly, it is right."""
     add, relu, kept = tf.nn.bias_add, tf.nn.relu, {}
 
     def forgetful(value, bias):

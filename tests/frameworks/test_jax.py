@@ -63,7 +63,12 @@ refused = [c.refused for c in every if c.refused]
 
 @functools.cache
 def run_on_an_apple_gpu(page: str, folder: Path) -> isolated.Outcome:
-    """Run a page with a second CPU device of JAX in the GPU's place; not run on a Mac."""
+    """Run a page once, with a second CPU device of JAX in the place of a Mac's GPU; its records go into a folder.
+
+    The outcome has ``compared``, by comparison the device of each variant; ``refused``, the variants that are, of each
+    comparison that has any; and ``elsewhere``, the devices other than that GPU on which arrays of the page lie.
+    AssertionError if the page does not come to its end.
+    """
     settings = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "METALLAB_MODE": "fast",

@@ -95,7 +95,10 @@ def test_a_fixed_cache_beyond_the_context_is_refused(small):
 
 
 def cells_of(*names, number="31", **given):
-    """What cells of page 31 define, or of the page with this number."""
+    """Run cells of page 31, or of the page with this number, by their ids; return all names that there are then.
+
+    Before them there are what the page's set-up imports, and what is given.
+    """
     (path,) = paths.NOTEBOOKS.glob(f"{number}_*.ipynb")
     page = nbformat.read(path, as_version=4)
     sources = {cell.id: cell.source for cell in page.cells}

@@ -20,7 +20,11 @@ CELLS = {
 def run(
     folder: Path, *parts: str, results: Sequence[str], timeout: float = 300
 ) -> isolated.Outcome:
-    """Execute the page's set-up, its first cells, and then cells by their ids or other text; files go into a folder."""
+    """Execute the page's set-up, its first two cells, and then parts: cells by their ids, or other text.
+
+    Files go into a folder, in the place of the page's own under ``build/``. The outcome has ``answers``, a list of what
+    the expressions ``results`` are worth at the end.
+    """
     setup = CELLS["setup"].replace(
         "lab.banner()", f"from pathlib import Path\nfolder = Path({str(folder)!r})"
     )
@@ -31,6 +35,7 @@ def run(
         *(CELLS.get(part, part) for part in parts),
     ]
 
+    # in a coroutine, since a notebook's cells may wait for one (``await``) and a program may not
     body = "\n".join(f"    {line}" for text in texts for line in text.splitlines())
     program = (
         f"import asyncio\nasync def page():\n{body}\n    return [{', '.join(results)}]\n"

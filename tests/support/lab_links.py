@@ -78,7 +78,8 @@ class Reader:
         """
         followed: list[str] = []
         for number, target in enumerate(self._targets(name)):
-            if re.match(r"[a-z]+:", target) or target in followed:
+            leads_elsewhere = re.match(r"[a-z]+:", target)  # such as https:
+            if leads_elsewhere or target in followed:
                 continue
             link = self._links(self.see(name)).nth(number)
             link.scroll_into_view_if_needed()

@@ -41,12 +41,12 @@ class LiveKernel:
 
 @contextmanager
 def start(**variables: str) -> Iterator[LiveKernel]:
-    """Start a kernel whose environment is this process's and some variables, and end it."""
+    """Yield a kernel whose environment is this process's and some variables, and end it with the block."""
     with TemporaryDirectory(prefix="metallab-test-") as folder:
         manager = KernelManager(
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # this interpreter
             connection_file=str(Path(folder, "connection.json")),
-            transport="ipc",
+            transport="ipc",  # by files in this folder: no port that another program may take
             ip=str(Path(folder, "ipc")),
         )
         manager.start_kernel(env={**os.environ, **variables})

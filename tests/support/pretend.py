@@ -26,17 +26,35 @@ def pretend(
     arrives: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     name: str = "NVIDIA H200",
 ) -> SimpleNamespace:
-    """Make PyTorch see a device of a kind; ``arrives`` changes each floating tensor that is copied to it.
+    """Make PyTorch see a device of a kind, ``mps`` or ``cuda``, for the time of a test.
 
-    Returns what was asked of it: ``copies`` (dtypes that arrived) and ``waits`` (times that it was waited for).
+    Only copies by ``tensor.to(device, ...)`` get there, with the device as the first argument.
+
+    Parameters
+    ----------
+    monkeypatch
+        Of the test.
+    kind
+        As PyTorch calls it.
+    arrives
+        Changes each floating tensor that is copied there, as a device that computes wrongly would.
+    name
+        What PyTorch says of a ``cuda`` device.
+
+    Returns
+    -------
+    SimpleNamespace
+        What was asked of the device so far: ``copies``, a list of the dtypes that arrived, and ``waits``, how often it
+        was waited for.
     """
     asked = SimpleNamespace(copies=[], waits=0)
     to = torch.Tensor.to
 
+    def is_there(place):
+        return isinstance(place, str | torch.device) and torch.device(place).type == kind
+
     def copy(tensor, *args, **kwargs):
-        if not (
-            args and isinstance(args[0], str | torch.device) and torch.device(args[0]).type == kind
-        ):
+        if not args or not is_there(args[0]):
             return to(tensor, *args, **kwargs)
         there = to(tensor, "cpu", *args[1:], **kwargs)
         asked.copies.append(there.dtype)

@@ -43,7 +43,7 @@ def error(*traceback: str) -> dict:
 
 
 def notebook(*cells: dict):
-    """A notebook of the given cells; by default one with a heading and a picture."""
+    """A notebook of the given cells, with the metadata of one that has run; by default with a heading and a picture."""
     cells = cells or (
         v4.new_markdown_cell("# Title\n\n## How `fast`?"),
         code("plot()", picture_output(png())),
@@ -75,15 +75,25 @@ def record(
     detail="",
     **changes,
 ) -> records.Record:
-    """A record of lesson 01_a: of a comparison's variant if a ratio (low, median, high) or a verdict is given.
+    """A record of lesson 01_a: of a variant of the comparison ``matmul``, or of a measurement that stands alone.
 
+    It is a variant's if a ratio (low, median, high), a reason or a detail is given, or if it is the baseline.
     ``changes`` are fields of `Measurement`.
     """
     compared = None
     if ratio or reason or detail or outcome == "baseline":
         low, median, high = ratio or (None, None, None)
         compared = records.Compared(
-            "matmul", name, "eager", outcome, median, low, high, reason, detail, "outputs agree"
+            name="matmul",
+            variant=name,
+            baseline="eager",
+            outcome=outcome,
+            median=median,
+            low=low,
+            high=high,
+            reason=reason,
+            detail=detail,
+            parity="outputs agree",
         )
 
     measured = make_measurement(name, samples, first_call=first_call, **changes)

@@ -33,7 +33,12 @@ def cells_of(stem: str) -> dict[str, str]:
 
 
 def state(cell) -> str:
-    """How an executed cell ended: ``passed``, ``needs a Mac``, ``lacks a tool``, ``not run``, ``failed``."""
+    """Return how an executed cell ended, by its outputs.
+
+    ``failed`` if it raised or was not executed. ``lacks a tool`` if it was left out for the one tool that a machine may
+    lack (`MAY_LACK`), and ``not run`` if it was for another one, or is for full mode alone. ``needs a Mac`` if its
+    output says so, and else ``passed``.
+    """
     raised = any(output.output_type == "error" for output in cell.outputs)
     if cell.execution_count is None or raised:
         return "failed"

@@ -66,13 +66,18 @@ def _dead(path: Path, folder: Path, places: Callable[..., set[str]]) -> Iterator
 
 
 def _places(path: Path, *, is_open: bool) -> set[str]:
-    """Return what may stand behind the # of a link to a file, in an open file and in one that is not open yet."""
+    """Return what may stand behind the # of a link to a file, so that JupyterLab shows a heading of it.
+
+    In Markdown those are the anchors of its headings, and the headings themselves as far as an address keeps them. In a
+    notebook they are its headings if it is open, as it is for its own links, and else its cells that have one.
+    """
     names = {heading.replace(" ", "-") for text in _texts(path) for heading, _ in _headings(text)}
     if path.suffix != ".ipynb":
         anchors = {name for text in _texts(path) for _, name in _headings(text)}
         return anchors | {name for name in names if not _CHANGED_IN_ADDRESSES.search(name)}
     if is_open:
         return names
+
     cells = nbformat.read(path, 4).cells
     return {
         f"cell-id={cell.id}"

@@ -54,9 +54,13 @@ def write_page(path, *cells, packages=()):
 
 
 class FinishedRun(Run):
-    """A run in full mode of two pages, and the checkout that it is of."""
+    """A run in full mode of two pages, and the checkout that it is of, in a folder of a test.
+
+    It takes the place of this project's notebooks, stored pages and gallery for the time of ``patch``, pytest's.
+    """
 
     def __init__(self, root, patch):
+        """Write both pages with their results, the notebooks that they are of and a README, all of which are good."""
         super().__init__(root)
         self.notebooks = root / "notebooks"
         self.executed = root / "data/executed"
