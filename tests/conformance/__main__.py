@@ -37,10 +37,15 @@ PYTEST = (
     "",
     "--tb=short",
 )
+"""With the tests that pyproject.toml leaves out by its ``-m``."""
 
 
 def environment(work: Path) -> dict[str, str]:
-    """Return the variables of every process: what a test writes stays inside of the folder ``work``."""
+    """Return the variables of every process, with which what a test writes stays inside of the folder ``work``.
+
+    The folders for the home and for temporary files are made; they must not be there yet. Variables of pytest are left
+    out: those of a pytest that runs this are not meant for the ones that it starts.
+    """
     home, cache = work / "home", work / "home" / "cache"
     inside = {
         "HOME": home,
@@ -81,7 +86,17 @@ def _place(group: str) -> int:
 
 
 def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> dict[str, Claim]:
-    """Run the claims, and return all of them by node id. SystemExit with pytest's code if they cannot be collected."""
+    """Run the claims of a folder that ``only`` names, and return them by node id, those that were not run as well.
+
+    They are collected first, and stand in the journal before any of them runs. Then each group has a pytest of its own,
+    which adds its results to the journal; tests that need variables set have a further one. After so many minutes no
+    test begins any more; Control-C ends the runs, and is not raised.
+
+    Raises
+    ------
+    SystemExit
+        With pytest's code if the claims cannot be collected, as for an unknown word in ``only``.
+    """
     variables, listed = environment(work), work / "claims.json"
     options = ["--only", only, "--claims", str(listed)]
     command = [*PYTEST, f"--rootdir={folder}", str(folder), "--collect-only", "-qq", *options]
@@ -93,7 +108,9 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
     runs = {(_group(claim), tuple(claim.environment.items())) for claim in found.values()}
     print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
           "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
-    end = time.monotonic() + 60 * minutes
+    end = (
+        time.monotonic() + 60 * minutes
+    )  # of one clock in all processes, so that `--until` can have it
     with contextlib.suppress(KeyboardInterrupt):
         for group, own in sorted(runs, key=lambda run: (_place(run[0]), *run)):
             if time.monotonic() > end:
@@ -102,10 +119,13 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
                 *PYTEST,
                 f"--rootdir={folder}",
                 str(folder / f"test_{group}.py"),
+                # the tests run in a worker: one that ends its process is lost alone, and another worker goes on
                 "-n1",
                 "--dist=load",
             ]
-            command += ["--max-worker-restart=999", "--no-summary", "-vv"]
+            command += ["--max-worker-restart=999"]
+            # with the -q of pyproject.toml this names each test as it ends; what a summary says is in the report
+            command += ["--no-summary", "-vv"]
             command += ["--only", only, "--journal", str(journal), "--until", str(end)]
             _wait(
                 subprocess.Popen(
@@ -130,7 +150,19 @@ def _wait(process: subprocess.Popen) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if each claim is confirmed or not applicable, 1 if not, 2 or 4 if it cannot be run."""
+    """Run the claims and write the report, or with ``--report`` write that of an earlier run again.
+
+    Returns
+    -------
+    int
+        0 if each claim is confirmed or not applicable, and 1 if not.
+
+    Raises
+    ------
+    SystemExit
+        With 2 for arguments that are refused, and with pytest's code if the claims cannot be collected: 4 for an
+        unknown word in ``--only``.
+    """
     here = "mps" if ON_A_MAC else "sim"
     parser = argparse.ArgumentParser(
         prog="make verify-mac",
@@ -165,7 +197,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         or given.out
         or paths.BUILD / "verify-mac" / report.file_name(machine.describe())
     )
-    journal = path.with_suffix(".jsonl")
+    journal = path.with_suffix(".jsonl")  # beside the report, which --report may name as well
+    if given.report and not journal.is_file():
+        parser.error(
+            f"--report: there is no journal {journal}; each run leaves one beside its report"
+        )
     if not given.report:
         with tempfile.TemporaryDirectory(
             prefix="metallab-verify-", ignore_cleanup_errors=True

@@ -44,6 +44,7 @@ class Claim:
     used_in: str
     """Where this project relies on it."""
     on: Hardware = "gpu"
+    """Where there is no Mac, ``gpu`` is the simulated one, and what a ``mac`` alone has is not asked for."""
     seconds: float = 60
     """The time limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +61,10 @@ class Claim:
 
 
 def claim(item: pytest.Item) -> Claim:
-    """Return the claim of a test, from its marks ``claim``, the nearest first, and its docstring or name.
+    """Return the claim of a test: what its marks ``claim`` say, and the words of its docstring.
+
+    What several marks say, of the test and of its file, is put together, and the nearest one wins. The docstring's
+    first paragraph is what is claimed (without one, the test's name is), and the others are how it is asked.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def claim(item: pytest.Item) -> Claim:
         If no mark says where the claim is relied on.
     """
     marks: dict[str, Any] = {}
-    for mark in item.iter_markers("claim"):
+    for mark in item.iter_markers("claim"):  # the nearest comes first
         marks = mark.kwargs | marks
     if not marks.get("used_in"):
         raise pytest.UsageError(
@@ -89,9 +93,9 @@ def claim(item: pytest.Item) -> Claim:
 
 
 def chosen(items: list[pytest.Item], words: set[str], strict: bool) -> list[pytest.Item]:
-    """Return the tests of the groups or with the names in ``words``; all for none.
+    """Return the tests whose group or name is in ``words``, or all tests if there are no words.
 
-    If ``strict``, an unknown word is a UsageError.
+    If ``strict``, a word that names nothing among these tests is a UsageError.
     """
     names = {item.nodeid: _names(claim(item).name) for item in items}
     if strict and (unknown := words - set().union(*names.values())):

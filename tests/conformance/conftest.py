@@ -34,6 +34,7 @@ if not claims.ON_A_MAC:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that ``make verify-mac`` gives to the pytest that collects claims and to those that run them."""
     add = parser.getgroup("claims about Macs").addoption
     add("--only", default="", metavar="WORDS", help="groups and tests, by name")
     add(
@@ -74,7 +75,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests that the options choose, give each its time limit, and skip those that cannot be asked here.
+
+    ``--only`` chooses by name. Of those ``--alone`` keeps the tests that need variables of their own, and without it
+    the others are kept; ``--claims`` keeps both, and writes what they claim into its file.
+    """
     words = set(config.getoption("--only", "").replace(",", " ").split())
+    # with --until one group is collected: a word for another group is no mistake then
     items[:] = claims.chosen(items, words, strict=config.getoption("--until", None) is None)
     if not config.getoption("--claims", None):
         alone = config.getoption("--alone", False)
@@ -87,8 +94,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(limit, method="signal"))
         if claim.on == "mac" and not claims.ON_A_MAC:
             item.add_marker(pytest.mark.skip(reason="it needs a Mac"))
-        elif claim.environment.items() - os.environ.items():
+        elif claim.environment.items() - os.environ.items():  # one of its variables is not set so
             item.add_marker(pytest.mark.skip(reason=f"it needs {dict(claim.environment)}"))
+        # -m is "not nightly" by pyproject.toml, and empty with NIGHTLY=1
         elif patient > 1 and claim.slow and config.getoption("-m"):
             item.add_marker(pytest.mark.skip(reason="make verify-mac and make test NIGHTLY=1 ask"))
     if path := config.getoption("--claims", None):
@@ -116,14 +124,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    """Note in the report whether a claim is refuted, or the test did not work."""
+    """Note in the report of a failure what it says of the claim, and the first line of the error.
+
+    A claim is *refuted* if the test itself fails by an assertion, a mismatch or ``pytest.fail``. If the time limit
+    ended the test it is *timed out*; anything else, and all that a fixture raises, is *raised*.
+    """
     made = yield
     if made.failed:
         error = call.excinfo.value
         refuted = call.when == "call" and isinstance(
             error, AssertionError | checks.Mismatch | pytest.fail.Exception
         )
-        late = "pytest-timeout" in str(error)
+        late = "pytest-timeout" in str(error)  # which calls pytest.fail with words of its own
         made.user_properties.append(
             ("outcome", "timed out" if late else "refuted" if refuted else "raised")
         )
@@ -172,7 +184,12 @@ class Journal:
 
 
 def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
-    """Return the outcome of a test by its reports, a line of what was found, what was recorded and a traceback."""
+    """Return what the journal keeps of a test: outcome, message, seconds, values, printed and detail.
+
+    The reports are those of its set-up, its call and its teardown, or what pytest-xdist makes up for a process that has
+    ended. The first failure decides. The message is one line: what was recorded, why it was skipped, or what was
+    raised; detail is the traceback.
+    """
     properties = [pair for report in reports for pair in report.user_properties]
     values = dict(pair for name, pair in properties if name == "evidence")
     outcome, detail = "confirmed", ""
@@ -180,9 +197,11 @@ def _result(reports: list[pytest.TestReport], seconds: float) -> dict[str, Any]:
     message = "; ".join(texts) or "as claimed"
     for report in reports:
         if report.skipped:
+            # the time was up: `pytest_runtest_setup` has noted that it was not run
             outcome = dict(report.user_properties).get("outcome", "not applicable")
             message = report.longrepr[2].removeprefix("Skipped: ")
         elif report.failed:
+            # noted by `pytest_runtest_makereport`, which is not called in a process that has ended
             found = dict(report.user_properties)
             outcome, message = (
                 found.get("outcome", "crashed"),

@@ -86,10 +86,11 @@ _SCALES = {
 
 
 def _entry(line: str) -> LogEntry | None:
+    """Return what a line of the log says, or None for a line that has none of the `_FORMS`."""
     for part, kind, form in _FORMS:
         if match := form.match(line):
             has = match.groupdict()
-            name = has.get("name") or f"{has['source']} to {has['target']}"
+            name = has.get("name") or f"{has['source']} to {has['target']}"  # a copy has no name
             time, size = has["time"], has.get("size")
             number, unit = size.split() if size else ("0", "bytes")
             return LogEntry(

@@ -58,7 +58,12 @@ def _entries() -> dict[str, Any]:
 
 
 def ask(name: str, samples: int = SAMPLES) -> Asked:
-    """Compare an entry's first samples on both sides, and its operators with what `coverage` says of them."""
+    """Return what came of an entry's first samples, in float32: the first answer that is not "agrees", if there is one.
+
+    Results and gradients on the GPU are compared with the CPU's, and the operators that raise with those that
+    `coverage` foretells to be missing. "skipped" is an entry without float32, and one of which no sample can be made or
+    none runs on the CPU.
+    """
     op = _entries()[name]
     if torch.float32 not in op.supported_dtypes("cpu"):
         return Asked(op.full_name, "skipped", "it has no float32")
@@ -70,20 +75,25 @@ def ask(name: str, samples: int = SAMPLES) -> Asked:
         )
     except Exception as error:  # noqa: BLE001  # the database is not ours; its troubles are told
         return Asked(op.full_name, "skipped", f"no samples: {brief(error)}")
-    worst = Asked(op.full_name, "skipped", "no sample runs on the CPU")
+    asked = Asked(op.full_name, "skipped", "no sample runs on the CPU")
     for sample in given:
         try:
             expected = run(op, sample, "cpu")
         except Exception:  # noqa: BLE001, S112  # what the CPU refuses tells nothing
             continue
-        worst = _compared(op, sample, expected)
-        if worst.answer != "agrees":
+        asked = _compare_sample(op, sample, expected)
+        if asked.answer != "agrees":
             break
 
-    return worst
+    return asked
 
 
-def _compared(op: Any, sample: Any, expected: Any) -> Asked:
+def _compare_sample(op: Any, sample: Any, expected: Any) -> Asked:
+    """Return what came of a sample on the GPU, whose results and gradients are compared with the CPU's.
+
+    An exception is "refused" if it has the words of a refusal that is known of MPS, or is a NotImplementedError with
+    other words than those of a missing kernel; any other is "raises".
+    """
     foretold = _foretold_missing(op, sample)
     answer = functools.partial(Asked, op.full_name)
 
@@ -101,15 +111,24 @@ def _compared(op: Any, sample: Any, expected: Any) -> Asked:
         return answer("refused" if foreknown else "raises", brief(error))
     if foretold:
         return answer("runs but was foretold missing", ", ".join(foretold))
-    for one, other in zip(tensors(expected), tensors(result), strict=True):
-        if one.numel() == 0 and one.shape == other.shape:
-            continue
-        try:
-            checks.assert_close(one, other, one.dtype if one.dtype in _FLOATING else "float32")
-        except (checks.Mismatch, ValueError) as difference:
-            return answer("differs", brief(difference))
+    try:
+        _assert_agree(tensors(expected), tensors(result))
+    except checks.Mismatch as difference:
+        return answer("differs", brief(difference))
 
     return answer("agrees")
+
+
+def _assert_agree(expected: list[torch.Tensor], result: list[torch.Tensor]) -> None:
+    """Raise `checks.Mismatch` if tensors differ beyond the tolerance of their dtype, or in their number."""
+    if len(expected) != len(result):  # a gradient, for example, that one side alone has
+        raise checks.Mismatch(f"{len(expected)} tensors on the CPU, {len(result)} on the GPU")
+
+    for one, other in zip(expected, result, strict=True):
+        if one.numel() == 0 and one.shape == other.shape:
+            continue  # they agree, and `assert_close` refuses to compare nothing
+        # whole numbers have to be equal, whatever dtype is named
+        checks.assert_close(one, other, one.dtype if one.dtype in _FLOATING else "float32")
 
 
 _FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
@@ -130,8 +149,10 @@ def _foretold_missing(op: Any, sample: Any) -> list[str]:
 
 
 def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
-    """The results of an operator that computes a sample on a device, and the gradients of its inputs (None without).
+    """Return the results of an operator for a sample that was put on a device, and the gradients of the sample.
 
+    Results are a tuple of tensors. Gradients are a list with one for each tensor of the sample that wants one, or None
+    where the results do not depend on it; in place of the list there is None if there is nothing to differentiate.
     All are copied to the CPU. What the operator raises comes through.
     """
     leaves: list[torch.Tensor] = []
@@ -144,6 +165,7 @@ def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
     flat = [t for t in tensors(results) if t.requires_grad]
     gradients = None
     if flat and leaves:
+        # one number; in a sum without squares each element of a result would have the same gradient, 1
         total = sum(((t.abs() if t.is_complex() else t) ** 2).sum() for t in flat)
         gradients = torch.autograd.grad(total, leaves, allow_unused=True)
 
@@ -153,6 +175,10 @@ def run(op: Any, sample: Any, device: str) -> tuple[Any, Any]:
 
 
 def _placed(value: Any, device: str, leaves: list[torch.Tensor]) -> Any:
+    """Return an argument of a sample for a device: its tensors copied there, and "cpu" as a value replaced.
+
+    Those copies that want a gradient are added to ``leaves``. Containers are made anew, with their types.
+    """
     if isinstance(value, torch.Tensor):
         placed = value.detach().clone().to(device).requires_grad_(value.requires_grad)
         if placed.requires_grad:

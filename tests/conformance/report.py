@@ -45,7 +45,11 @@ def start(journal: Path, described: machine.Machine, claims: Mapping[str, Claim]
 
 
 def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a journal's head, and a result for each claim: *not run* if there is none. A cut last line is left out."""
+    """Return the first line of a journal without its claims, and a result for each of these claims, in their order.
+
+    A result has what was claimed and what came of it, without private names and long texts: *not run* if the journal
+    has no line of it. A last line that was cut off, as by a run that was killed, is left out.
+    """
     lines = journal.read_text(encoding="utf-8").splitlines(keepends=True)
     head, *noted = (json.loads(line) for line in lines if line.endswith("\n"))
     found = {each.pop("nodeid"): each for each in noted}
@@ -61,10 +65,11 @@ def read_journal(journal: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             **claim,
             **found.get(nodeid, nothing),
         }
+        # what does not return to Python at its time limit has its process ended somewhat later
         if result["outcome"] == "crashed" and result["seconds"] > limit:
             result["outcome"] = "timed out"
         if result["outcome"] in ("not run", "not applicable"):
-            result["evidence"] = "none"
+            result["evidence"] = "none"  # no machine said anything
         result |= {name: result[name][-PRINTED:] for name in ("printed", "detail")}
         results.append(
             public(
@@ -95,7 +100,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the report."""
+    """Return the report: outcomes counted, what wants a look, a table of each group, records, and all of it as JSON.
+
+    ``head`` and ``results`` are what `read_journal` returns; `read` finds them again in the text.
+    """
     counts = Counter(result["outcome"] for result in results)
     summary = [f"| {outcome} | {counts[outcome]} |" for outcome in OUTCOMES if counts[outcome]]
     look = [result for result in results if result["outcome"] in LOOK]
@@ -104,7 +112,7 @@ def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
         groups.setdefault(f"{result['name'].partition('.')[0]}: {result['about']}", []).append(
             result
         )
-    kept = [
+    recorded = [
         result
         for result in results
         if result["values"] or result["printed"].strip() or result["detail"]
@@ -116,7 +124,7 @@ def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
         "## What wants a look\n\n" + (_table(look) if look else "Nothing."),
         *(f"## {group}\n\n{_table(of_group)}" for group, of_group in groups.items()),
         "## What was recorded",
-        *map(_record, kept),
+        *map(_record, recorded),
         f"## The same as JSON\n\n```json\n{data}\n```",
     ]
 
@@ -124,6 +132,7 @@ def markdown(head: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
 
 
 def _head(head: Mapping[str, Any]) -> str:
+    """Return the title, the machine or that it was simulated, and what the report was made with."""
     here = head["machine"]
     first = f"> On {_cell(here['chip'] or 'a Mac')}, {_cell(here['os_name'] or '')} {_cell(here['os_version'] or '')}."
     if head["simulated"]:
@@ -170,6 +179,7 @@ def _label(result: Mapping[str, Any]) -> str:
 
 
 def _record(result: Mapping[str, Any]) -> str:
+    """Return a section on one claim: its words, and what the test printed, recorded and raised, as far as it did."""
     lines = [
         f"### {_cell(result['name'])}: {_label(result)}",
         "",

@@ -108,10 +108,14 @@ def mpsgraphtool(*words: str, timeout: float = 300) -> subprocess.CompletedProce
 
 
 class OnCoreML:
-    """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest."""
+    """An ONNX file in ONNX Runtime, with Core ML for what its Core ML provider takes and the CPU for the rest.
+
+    ``there`` says whether this ONNX Runtime has that provider, and ``taken`` which operations each provider has taken.
+    """
 
     def __init__(self, model: str) -> None:
         options = onnxruntime.SessionOptions()
+        # or the session does not tell which provider takes which node
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.there = PROVIDER in onnxruntime.get_available_providers()
 
@@ -163,7 +167,7 @@ def test_mpsgraphtool_takes_our_flags(evidence):
 @pytest.mark.parametrize("source", ["small.mlpackage", "small.onnx"])
 def test_mpsgraphtool_converts(source, evidence):
     """``mpsgraphtool convert`` turns the Core ML package and the ONNX file into packages that are right."""
-    if find_tool("mpsgraphtool") is None:
+    if find_tool("mpsgraphtool") is None:  # asked before two conversions are made for nothing
         pytest.skip("mpsgraphtool is not here; it comes with Xcode 15 or newer")
     make(core_ml=True)
 
@@ -240,6 +244,8 @@ def test_core_ml_leaves_int8_to_the_cpu(evidence):
     make(core_ml=False)
 
     class Typical(CalibrationDataReader):
+        """One input to calibrate with, and then None, which ends the calibration."""
+
         given = iter([{"input": np.load("x.npy")}])
 
         def get_next(self):

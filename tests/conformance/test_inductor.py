@@ -63,10 +63,11 @@ def test_compiled_functions_take_any_layout():
     checks.assert_close(f(turned), compiled(turned.to("mps")).cpu(), "float32")
     checks.assert_close(f(pictures), compiled(pictures.to("mps")).cpu(), "float32")
 
+    # the second one is compiled for the layout that PyTorch foresees of the first one's result
     layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1)).to(memory_format=CHANNELS_LAST)
     truth = layers(pictures).detach()
     got = torch.compile(layers.to("mps"))(pictures.to("mps"))
-    got.sum().backward()
+    got.sum().backward()  # the backward pass is compiled as well, and has to run
     checks.assert_close(truth, got.detach().cpu(), "float32")
 
 

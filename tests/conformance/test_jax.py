@@ -18,7 +18,8 @@ x = np.random.default_rng(0).normal(size=(16, 8)).astype("f")
 """
 AFTER = """
 where = f"{got.dtype} on {got.device.platform}"
-error = float(abs(np.asarray(got) - want).max() / abs(want).max())
+# of another shape NumPy makes the difference all the same, or refuses it, which would count as JAX's refusal
+error = float(abs(np.asarray(got) - want).max() / abs(want).max()) if got.shape == want.shape else float("inf")
 """
 PROGRAMS = {
     "FFT": "got, want = jnp.fft.fft(x), np.fft.fft(x)",
@@ -66,7 +67,7 @@ def test_plugin_computes(evidence):
     evidence("JAX", jax.__version__)
     assert device.probe(lab.kind, "jax") is None
     if not ON_A_MAC:
-        pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
+        pytest.skip(f"there is no plugin here; JAX has the {lab.kind}")
     assert lab.kind == "mps", lab.instead_of
 
 
@@ -82,10 +83,11 @@ def test_risky_programs_are_right_or_refused(program, evidence):
 
     wide = {"JAX_ENABLE_X64": "1"} if program == "float64" else {}
     source = f"{BEFORE}{PROGRAMS[program]}{AFTER}"
+    # without a Mac the program runs in this process, where JAX has read its variables already
     with enable_x64() if wide else contextlib.nullcontext():
         ran = apart(source, ["error", "where"], environment=EXACT | wide, timeout=100)
     evidence("ended", str(ran))
-    if ran.ended == "raised":
+    if ran.ended == "raised":  # refused, which is as good as right
         return
     assert ran.ok
     evidence("where", ran["where"])

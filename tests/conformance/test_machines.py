@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from conformance.claims import find_tool
 from metallab import device, isolated, machine, memory, paths
@@ -57,7 +58,8 @@ def test_description_is_complete(evidence):
 def test_tools_of_xcode(evidence):
     """xcrun finds clang; with the whole Xcode also xctrace and mpsgraphtool, and metal if it was downloaded.
 
-    Asks xcrun -f for each, and those that are there for their version.
+    Asks xcrun -f for each, and those that are there for their version. What is missing is recorded; clang alone has to
+    be there.
     """
     tools = {name: find_tool(name) for name in XCODE}
     versions = {
@@ -72,7 +74,11 @@ def test_tools_of_xcode(evidence):
 
 
 def _version(*command: str) -> str:
-    """The first line of what a tool says of its version."""
+    """Return the first line that a tool answers when it is asked for its version.
+
+    A command of one word gets the option for that. In place of an answer stands the exit code where there is none, and
+    the name of the exception where the tool cannot be started or takes 20 seconds.
+    """
     line = (
         command
         if len(command) > 1
@@ -93,12 +99,11 @@ def test_locked_versions_are_installed(evidence):
 
     Of the packages that only the book, the class or the tests in a browser need, those that are installed.
     """
-    folders = {
-        sysconfig.get_path("purelib"),
-        sysconfig.get_path("platlib"),
-    }  # not what setuptools brings along
+    # of these folders alone: elsewhere on sys.path lie the packages that setuptools brings along
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     installed = {
-        each.name.lower(): each.version for each in metadata.distributions(path=list(folders))
+        canonicalize_name(each.name): each.version
+        for each in metadata.distributions(path=list(folders))
     }
     lines = [
         line for line in paths.CONSTRAINTS.read_text().splitlines() if not line.startswith("#")
@@ -107,9 +112,9 @@ def test_locked_versions_are_installed(evidence):
         each for each in map(Requirement, lines) if each.marker is None or each.marker.evaluate()
     ]
     pairs = [
-        (each.specifier, installed[each.name.lower()])
+        (each.specifier, installed[canonicalize_name(each.name)])
         for each in locked
-        if each.name.lower() in installed
+        if canonicalize_name(each.name) in installed
     ]
     evidence("differ", differ := [f"{have}: {want}" for want, have in pairs if have not in want])
 
@@ -134,6 +139,7 @@ def test_films_are_written_in_h264():
 @pytest.mark.claim(used_in="notebook 17, metallab.memory")
 def test_peak_memory_is_seen(evidence, monkeypatch):
     """The sampled peak of a process's memory sees 200 MB that are used and given back: macOS counts in bytes."""
+    # `memory.peak` samples in a thread: each time that it has read the memory, the semaphore counts one up
     read, sampled = psutil.Process.memory_info, threading.Semaphore(0)
     monkeypatch.setattr(
         psutil.Process, "memory_info", lambda self: (read(self), sampled.release())[0]
@@ -141,9 +147,9 @@ def test_peak_memory_is_seen(evidence, monkeypatch):
 
     with memory.peak(on=device.cpu()) as used:
         block = np.ones(200 * 2**20, np.uint8)
-        while sampled.acquire(blocking=False):
+        while sampled.acquire(blocking=False):  # samples from before the memory was written
             continue
-        for _ in range(2):  # the first may have been under way
+        for _ in range(2):  # the first of the next two may have been under way
             sampled.acquire()
         del block
 

@@ -72,7 +72,7 @@ def test_mlx_computes(evidence):
     evidence("says of its device", dict(mx.device_info()))
     assert device.probe(lab.kind, "mlx") is None
     if not ON_A_MAC:
-        pytest.skip(f"no GPU of MLX's here; the product of the {lab.kind} is exact")
+        pytest.skip(f"there is no GPU of MLX's here; it has the {lab.kind}")
     assert lab.kind == "mps", lab.instead_of
     assert mx.default_device() == mx.Device(mx.gpu)
 

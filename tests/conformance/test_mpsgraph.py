@@ -35,7 +35,11 @@ def G():
 
 @pytest.fixture
 def compute(G):
-    """Run an operation of a graph on arrays: its selector, the arrays, and its other arguments before the name."""
+    """Return a function that runs one operation in a graph of its own, and returns its result as an array.
+
+    It takes the operation's selector and all arguments but the last, which is the name. Arrays among them become
+    placeholders of the graph.
+    """
 
     def run(selector, *arguments):
         graph = G.MPSGraph.alloc().init()
@@ -144,6 +148,7 @@ def _fourier(G, mode: str, *, is_inverse: bool = False):
 @pytest.mark.parametrize("mode", ["None", "Size", "Unitary"])
 @pytest.mark.parametrize("axes", [[2], [1, 2], [0, 1, 2]])
 def test_real_to_hermitean_and_back(G, axes, mode):
+    """A spectrum is that of NumPy's ``rfftn``, and the way back gives the input again, both scaled as the mode says."""
     x = rng.normal(size=(4, 6, 5)).astype(np.float32)
     graph = G.MPSGraph.alloc().init()
     given = graph.placeholderWithShape_dataType_name_(list(x.shape), G.MPSDataTypeFloat32, None)
@@ -157,6 +162,7 @@ def test_real_to_hermitean_and_back(G, axes, mode):
     ]
     real, imaginary, returned = mpsgraph.compile(graph, [given], parts)(x)
 
+    # without scaling, there and back multiplies by the count
     count = np.prod([x.shape[axis] for axis in axes])
     scale = {"None": 1, "Size": 1 / count, "Unitary": count**-0.5}[mode]
     wanted = np.fft.rfftn(x.astype(float), axes=axes) * scale
@@ -168,7 +174,8 @@ def test_real_to_hermitean_and_back(G, axes, mode):
 def test_results_are_read_back(G):
     """A compiled graph runs from Python, and ``buffer.contents().as_buffer(n)`` gives its results.
 
-    A product of 64 x 48 with 48 x 32 against NumPy, and the same object a second time with other numbers.
+    As `mpsgraph.Program` reads them: a product of 64 x 48 with 48 x 32 against NumPy, and the same object a second time
+    with other numbers, so that no result is left over from the first.
     """
     graph = G.MPSGraph.alloc().init()
     place = graph.placeholderWithShape_dataType_name_
@@ -264,6 +271,8 @@ def test_packages_load_in_another_process(G, evidence):
     assert loaded.ok, loaded.detail
     np.testing.assert_array_equal(loaded["loaded"], [x - 1, x + 1])
     assert loaded["fed"] is None
+
+    # what a Mac does with a shape that the package was not compiled for is recorded, not claimed
     other = package + orders.replace("[2, 3]", "[5, 5]") + LOAD
     evidence("given another shape", str(apart(other, device="mps", timeout=60)))
 

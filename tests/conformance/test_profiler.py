@@ -73,7 +73,7 @@ def test_log_is_understood(evidence):
     evidence("passed over", [line for line in lines if not mps_log.parse(line)][:40])
     wanted = {f"{part} {kind}" for part in ("live", "exit") for kind in ("op", "copy", "fallback")}
     assert not wanted - set(kinds)
-    assert timed or not ON_A_MAC
+    assert timed or not ON_A_MAC  # the simulation logs no times
 
 
 @pytest.mark.claim(used_in="notebook 14, the talk's start and stop")
@@ -176,6 +176,10 @@ def _heard(work: str) -> str:
 
 @contextlib.contextmanager
 def _listening(log: str, into: Path) -> Iterator[subprocess.Popen]:
+    """Have ``log stream`` write PyTorch's signposts into a file while a block works, and yield its process.
+
+    The process may have ended by itself, which the caller has to look at; else it is ended after the block.
+    """
     command = [
         log,
         "stream",
@@ -199,7 +203,7 @@ def _listening(log: str, into: Path) -> Iterator[subprocess.Popen]:
 
 
 def _ran(command: list[str], seconds: float) -> str:
-    """What a command says, and how it ended."""
+    """Return what a command prints and its exit code, or that it was stopped after so many seconds."""
     try:
         ran = subprocess.run(
             command,

@@ -79,7 +79,6 @@ def find_checks(name: str) -> dict[str, Callable[[], None]]:
 
 PROGRAMS = {each: check for name in CHECKS.split() for each, check in find_checks(name).items()}
 """A name that is none is an error when the tests are collected."""
-"""A name that is none is an error when the tests are collected."""
 
 
 @pytest.mark.claim(on="gpu", used_in="metalsim/README.md", slow=True)

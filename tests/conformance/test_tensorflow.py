@@ -40,7 +40,7 @@ def test_plugin_computes(evidence):
     evidence("TensorFlow", tf.__version__)
     assert device.probe(lab.kind, "tensorflow") is None
     if not ON_A_MAC:
-        pytest.skip(f"no plugin here; the product of the {lab.kind} is exact")
+        pytest.skip(f"there is no plugin here; TensorFlow has the {lab.kind}")
     assert lab.kind == "mps", lab.instead_of
 
 
@@ -167,6 +167,8 @@ def test_soft_placement_covers_what_is_missing(operation, evidence):
     with tf.device("/GPU:0"):
         got = MISSING[operation](tf, tf.constant(a))
     evidence("on", got.device.rpartition("device:")[2])
+
+    # sorted, because eigenvalues and distinct values come in any order
     truth = np.sort(np.ravel(TRUTH[operation](a.astype(float))))
     error = np.abs(np.sort(np.ravel(got)) - truth).max() / np.abs(truth).max()
     evidence("off by, of the largest", float(error))
@@ -193,6 +195,10 @@ def _digits() -> tuple[Any, Any]:
 
 
 def _network(policy: str, optimizer: Any) -> Any:
+    """Return a small network for digits under a policy of mixed precision, with the same weights each time.
+
+    Its last layer computes in float32 under any policy, and the policy of this process is float32 again afterwards.
+    """
     import keras
 
     keras.mixed_precision.set_global_policy(policy)
@@ -202,7 +208,7 @@ def _network(policy: str, optimizer: Any) -> Any:
     model.compile(
         optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
     )
-    model.optimizer.build(model.trainable_variables)
+    model.optimizer.build(model.trainable_variables)  # its variables, before a step is traced
     keras.mixed_precision.set_global_policy("float32")
     return model
 
@@ -214,7 +220,10 @@ def _on_device(policy: str) -> tuple[list[float], float]:
 
 
 def _trained(policy: str) -> tuple[list[float], float]:
-    """Losses of each step on the device that is active, and the accuracy afterwards."""
+    """Train on the active device under a policy; return the loss of each step, and the accuracy afterwards.
+
+    `STEPS` steps, twice over the same batches of 64 digits; the accuracy is that of the last 400 digits.
+    """
     import keras
     import tensorflow as tf
 

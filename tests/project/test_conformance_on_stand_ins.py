@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import textwrap
@@ -16,6 +17,7 @@ import torch
 from conformance import (
     claims,
     test_converting,
+    test_jax,
     test_machines,
     test_mps,
     test_mpsgraph,
@@ -23,7 +25,8 @@ from conformance import (
     test_shaders,
 )
 
-from metallab import checks, isolated, machine
+from metallab import checks, isolated, machine, paths
+from metallab.pytorch.kernels import extension
 
 CONFORMANCE = Path(test_mps.__file__).parent
 CONFIRMED = ("confirmed", "")
@@ -65,10 +68,12 @@ def mac(tmp_path, monkeypatch):
     put(
         programs,
         clang="echo Apple clang version 17.0.0",
+        # compiles with -Wall in silence, and else says its version
         metal='[ "$1" = -Wall ] || echo Apple metal version 32023; exit 0',
         metallib="echo metallib",
         sw_vers="echo 24A335",
         **{"xcode-select": "echo /Library/Developer/CommandLineTools"},
+        # "$5" and "$7" are the folder and the name that the claim has asked for
         mpsgraphtool=f'case "$*" in *-path*) mkdir -p "$5/$7.mpsgraphpackage";; *) echo usage: {flags};; esac',
         xctrace="""
             case "$1" in
@@ -76,6 +81,7 @@ def mac(tmp_path, monkeypatch):
               export) echo '<row><subsystem>PyTorchMPS</subsystem></row>' ;;
               *) echo xctrace version 16.0 ;;
             esac""",
+        # replaced by sleep, so that it ends when it is told to
         log="echo 'signpost PyTorchMPS PyTorchKernelIntervals softshrink'; exec sleep 600",
     )
 
@@ -141,7 +147,10 @@ def test_without_xcode_a_claim_is_not_applicable(mac, claim, fixtures):
 
 @pytest.fixture
 def worked(mac, monkeypatch):
-    """What claims on signposts have run, with something heard before their time is up."""
+    """The list of what claims on signposts have run, where the stand-in for macOS's ``log`` is heard.
+
+    Their pause lasts until it has written its line: on a busy machine it may start later than macOS's would.
+    """
     sources = []
 
     def sleep_until_heard(_):
@@ -171,6 +180,82 @@ def test_a_signpost_of_an_own_kernel_that_is_heard_refutes_the_claim(worked):
     assert "library.softshrink_forward_float(out, x, 0.5)" in worked[0]
 
 
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "there is no C++ compiler (clang++). `xcode-select --install`, then try again",
+        "Objective-C++ (.mm) needs the compiler for shaders",
+    ],
+    ids=["a compiler", "the compiler for shaders"],
+)
+def test_without_a_compiler_the_claim_of_objective_cpp_is_not_applicable(monkeypatch, missing):
+    plant_failure(monkeypatch, missing)
+
+    outcome, message = judge(test_shaders.test_objective_cpp_builds_and_is_right, shaders=None)
+    assert outcome == "not applicable"
+    assert missing in message
+
+
+def test_objective_cpp_that_the_linker_refuses_is_no_reason_to_skip(monkeypatch):
+    """A linker's complaint begins with the name of the compiler that called it."""
+    plant_failure(monkeypatch, "clang++: error: linker command failed with exit code 1")
+
+    with pytest.raises(extension.CannotBuild):
+        judge(test_shaders.test_objective_cpp_builds_and_is_right, shaders=None)
+
+
+def plant_failure(monkeypatch, words: str) -> None:
+    """Let no source be built, for the reason in these words."""
+
+    def load(name):
+        raise extension.CannotBuild(f"{name} cannot be built or loaded: {words}")
+
+    monkeypatch.setattr(extension, "load", load)
+
+
+@pytest.mark.skipif(claims.ON_A_MAC, reason="there the program runs in another process")
+def test_a_result_of_another_shape_refutes_a_claim_of_jax(monkeypatch):
+    """NumPy's own refusal to compare it would count as one of JAX's, which the claim allows."""
+    pytest.importorskip("jax")
+    monkeypatch.setitem(test_jax.PROGRAMS, "pad", "got, want = jnp.pad(x, 1), np.pad(x, 2)")
+
+    assert judge(test_jax.test_risky_programs_are_right_or_refused, program="pad")[0] == "refuted"
+
+
+@pytest.fixture
+def answer_of_add(monkeypatch):
+    """Return a function that asks about the operator ``add``, where each side returns the tensors that it is given."""
+    from conformance import operator_database
+
+    def ask(**sides):
+        def run(op, sample, side):
+            return copy.deepcopy(sides[side])  # results that share memory are not compared
+
+        monkeypatch.setattr(operator_database, "_foretold_missing", lambda op, sample: [])
+        monkeypatch.setattr(operator_database, "run", run)
+        return operator_database.ask("add").answer
+
+    return ask
+
+
+ONE = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "mps", "answer"),
+    [
+        (((ONE,), [ONE]), ((ONE,), [ONE]), "agrees"),
+        (((ONE,), [ONE]), ((ONE,), [2 * ONE]), "differs"),
+        (((ONE,), [ONE]), ((ONE,), [None]), "differs"),
+        (((ONE[:0],), None), ((ONE[:0],), None), "agrees"),
+        (((ONE[:0],), None), ((ONE,), None), "differs"),
+    ],
+    ids=["the same", "another gradient", "no gradient", "nothing", "something for nothing"],
+)
+def test_results_and_gradients_of_an_operator_are_compared(answer_of_add, cpu, mps, answer):
+    assert answer_of_add(cpu=cpu, mps=mps) == answer
+
+
 KNOWN = {field.name: "something" for field in dataclasses.fields(machine.Machine)}
 
 
@@ -187,6 +272,21 @@ def test_what_is_not_known_of_a_machine_refutes_the_claim_by_name(monkeypatch):
     outcome, message = judge(test_machines.test_description_is_complete)
     assert outcome == "refuted"
     assert "not found out: gpu_cores" in message
+
+
+def test_a_version_that_is_not_locked_is_seen_however_a_package_spells_its_name(
+    monkeypatch, tmp_path
+):
+    names = [*(f"package-{number}" for number in range(60)), "other-package"]
+    lock = tmp_path / "constraints.txt"
+    lock.write_text("".join(f"{name}==1.0\n" for name in names))
+    installed = [types.SimpleNamespace(name=name, version="1.0") for name in names[:-1]]
+    installed.append(types.SimpleNamespace(name="Other_Package", version="2.0"))
+
+    monkeypatch.setattr(paths, "CONSTRAINTS", lock)
+    monkeypatch.setattr(test_machines.metadata, "distributions", lambda path: installed)
+
+    assert judge(test_machines.test_locked_versions_are_installed)[0] == "refuted"
 
 
 def test_films_in_another_format_refute_the_claim(mac, monkeypatch):
@@ -212,16 +312,17 @@ def test_accelerate_is_asked_with_one_thread_of_pytorch_and_no_variables(monkeyp
     """With the variables that limit Accelerate the question would be another."""
     asked = []
 
-    def run(source, *, threads=None, **_):
-        asked.append((source, threads))
+    def run(source, *, threads=None, environment=None, **_):
+        asked.append((source, threads, environment))
         return isolated.Outcome("ok", results={"busy": 3.4})
 
     monkeypatch.setattr(isolated, "run", run)
     judge(test_machines.test_accelerate_keeps_its_own_threads)
 
-    ((source, threads),) = asked
+    ((source, threads, environment),) = asked
     assert "torch.set_num_threads(1)" in source
-    assert threads is None
+    assert threads is None, "it would set the variables"
+    assert environment is None
 
 
 def test_without_an_answer_nothing_is_said_of_accelerate(monkeypatch):
@@ -242,6 +343,7 @@ def mps_memory(monkeypatch):
 
 
 def test_the_memory_limit_is_read_in_the_message(mps_memory, monkeypatch):
+    """Of 10 GiB the claim asks for 4 at a time: the fifth tensor would be beyond 17, which are 1.7 times 10."""
     given = []
 
     def empty(size, **_):

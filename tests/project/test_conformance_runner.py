@@ -115,10 +115,14 @@ def test_third(): pass
 
 
 def start(folder: Path, text: str, *options: str) -> subprocess.Popen:
-    """Start ``make verify-mac`` on a folder with these claims."""
+    """Write claims into a folder and start ``make verify-mac`` on them, with its report there.
+
+    It is a process group of its own, as in a terminal: a test interrupts it and all that it has started.
+    """
     (folder / "conftest.py").write_text("from conformance.conftest import *\n")
     (folder / "test_some.py").write_text(text)
 
+    # what pytest has set in this process is not meant for another one
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
@@ -219,6 +223,13 @@ def test_exit_code_is_0_if_all_claims_are_confirmed_or_not_applicable(made, tmp_
     (tmp_path / "fine.jsonl").write_text("".join(lines))
 
     assert main(["--report", str(tmp_path / "fine.jsonl")]) == 0
+
+
+def test_a_journal_that_is_not_there_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--report", str(tmp_path / "report.md")])
+
+    assert f"there is no journal {tmp_path / 'report.jsonl'}" in capsys.readouterr().err
 
 
 def test_unknown_claims_are_refused(tmp_path):
