@@ -95,7 +95,7 @@ def shown_by(result):
 
 @functools.cache
 def global_names(source):
-    """The global names that a cell assigns, and those that it uses."""
+    """Return the global names that a cell assigns, and those that it uses, within its functions and classes as well."""
     top = symtable.symtable(TransformerManager().transform_cell(source), "cell", "exec")
     symbols = top.get_symbols()
     assigned = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
@@ -198,7 +198,12 @@ def execute(path, device, folder):
 
 
 def skip_what_could_not_run(run):
-    """End the test where this machine lacks what the page needs, and the page says so."""
+    """Skip the test where this machine lacks what the page needs, and the page says so.
+
+    It fails where such a page was not skipped for that reason, and with STRICT=1 where cells were left out for want of
+    a tool that any machine can have. A page of which some cells were left out goes on; one of which no cell ran does
+    not.
+    """
     result, skip = run.result, run.page.metadata.metallab.get("skip", {})
 
     absent = [tool for tool in needs.missing(skip.get("without", [])) if tool.may_be_absent]
@@ -235,7 +240,10 @@ def test_runs_from_top_to_bottom_and_its_checks_go_red(path, turn, kind, tmp_pat
 
 
 def find_long_errors(run):
-    """A learner sees of a wrong answer a message and, if asked for, a hint; of an error its line as well."""
+    """A learner sees of a wrong answer a message and, if asked for, a hint; of an error its line as well.
+
+    One of the answers that `answers_to_try` makes raises an error of many lines, which is cut short as well.
+    """
     for name in run.wrong:
         error = error_of(run.cells[name])
         if error.traceback != [f"WrongAnswer: {error.evalue}"]:
@@ -289,10 +297,9 @@ def find_lost_results(run):
     if not records.headline_of(run.saved):
         yield "a name in metadata.metallab.headline that no cell makes"
 
+    # by the variant alone: fast mode has fewer sizes, and so fewer comparisons
     compared = {of.variant for record in run.saved if (of := record.comparison)}
-    expected = {
-        each.variant for each in notebook.expectations(run.page)
-    }  # fast mode has fewer sizes
+    expected = {each.variant for each in notebook.expectations(run.page)}
     yield from (
         f"a cell expects something of {name}, a variant that the page has not"
         for name in expected - compared
@@ -307,7 +314,10 @@ def find_told_speed_ups(run):
 
 
 def find_simulated_times(run):
-    """A page on the simulated GPU says so, and its times are compared with none."""
+    """A page on the simulated GPU says so, measures something there, and its times are compared with none.
+
+    Page 00 need not measure: it shows what a machine has.
+    """
     if run.device != "sim":
         return
     if "SIMULATED" not in "".join(str(cell.get("outputs")) for cell in run.cells.values()):
@@ -354,8 +364,9 @@ PLANTED_BUSY = (
 
 @pytest.mark.nightly
 def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
-    """Notebook 64, by the rule of the report."""
+    """Notebook 64 says so in place of a speed-up, and saves the reason for the report."""
     path = paths.NOTEBOOKS / "64_compare_machines.ipynb"
+    # behind the imports of the cell, and before it measures
     setup = sources_of(path)["setup"].replace("lab = ", f"{PLANTED_BUSY}lab = ")
 
     result = run_apart(path, kind, tmp_path, replace={"setup": setup})
@@ -363,7 +374,7 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
     assert result.status == "passed", result.reason
     ran = executed_cells(result)
     assert "busy machine" in ran["product"].outputs[0].text
-    assert "here, " not in ran["measure-read"].outputs[0].text
+    assert "here, " not in ran["measure-read"].outputs[0].text, "a speed-up of this machine"
     saved = records.load(tmp_path / "out" / "results" / f"{path.stem}.json")
     reasons = {record.withheld.reason for record in saved if not record.measurement.simulated}
     assert reasons == {"busy machine"}
@@ -371,7 +382,10 @@ def test_a_page_withholds_speed_ups_of_a_busy_machine(kind, tmp_path):
 
 @pytest.mark.nightly
 def test_page_12_is_incomplete_without_an_apple_gpu(tmp_path):
-    """Most of its cells want one, and what they made is used in nearly all of the others."""
+    """Most of its cells want one, and what they made is used in nearly all of the others.
+
+    The run does not fail: it is incomplete, and says of each gap what would fill it.
+    """
     path = paths.NOTEBOOKS / "12_find_the_wrong_layer.ipynb"
     planted = (
         "import dataclasses\nfrom metallab import needs\n"
@@ -508,11 +522,25 @@ def brought_back(source: str) -> set[str]:
     return set(re.match("%%isolated((?: [a-z_0-9]+)*)", first)[1].split())
 
 
+def results_from_a_third_kernel(source: str) -> set[str]:
+    """The results of a magic cell that the notebook alone has: with --device mps the second kernel has them as well."""
+    is_third = source.startswith("%%isolated") and "--device mps" not in source.split("\n")[0]
+    return brought_back(source) if is_third else set()
+
+
 def names_of_other_kernels(path):
-    """Yield cells that use names of another kernel, which no cell gives to theirs."""
-    here, there = set(), set()
+    """Yield cells that use names of another kernel, which no cell gives to theirs.
+
+    A marked cell may run in a second kernel. It must not use what the notebook's own kernel has set, nor the notebook
+    what it has set, but for the names in its first line.
+    """
+    here, there = (
+        set(),
+        set(),
+    )  # the names that are set in the notebook's kernel, and in the second one
     for cell in code_cells(path):
         if cell.source.startswith("%%"):
+            here |= results_from_a_third_kernel(cell.source)
             continue
 
         assigned, used = global_names(cell.source)
@@ -531,8 +559,33 @@ def test_a_marked_cell_shares_only_what_it_names(path):
     assert list(names_of_other_kernels(path)) == []
 
 
+@pytest.mark.parametrize(
+    ("cells", "uses"),
+    [
+        pytest.param(["n = 1", "# device: mps\nprint(n)"], ["cell-1"], id="the-notebook-s"),
+        pytest.param(["# device: mps\nx = 1", "print(x)"], ["cell-1"], id="the-marked-cell-s"),
+        pytest.param(["# device: mps -> x\nx = 1", "print(x)"], [], id="given"),
+        pytest.param(["%%isolated y\ny = 1", "# device: mps\nprint(y)"], ["cell-1"], id="a-third"),
+        pytest.param(
+            ["%%isolated y --device mps\ny = 1", "# device: mps\nprint(y)"], [], id="the-same"
+        ),
+    ],
+)
+def test_a_name_of_another_kernel_is_found(tmp_path, cells, uses):
+    page = nbformat.v4.new_notebook(
+        cells=[new_code_cell(text, id=f"cell-{number}") for number, text in enumerate(cells)]
+    )
+    nbformat.write(page, tmp_path / "page.ipynb")
+
+    found = names_of_other_kernels(tmp_path / "page.ipynb")
+    assert [fault.partition(" ")[0] for fault in found] == uses
+
+
 def uses_of_deeper(path):
-    """Yield exercises that use a name which is made only under "Deeper"."""
+    """Yield exercises that use a name which is made only under "Deeper".
+
+    Asked are the exercises outside of "Deeper", whether they stand before it or behind it.
+    """
     is_deeper, made, made_deeper = False, set(), set()
     for cell in read_page(path).cells:
         if not is_code(cell):
@@ -541,7 +594,7 @@ def uses_of_deeper(path):
             continue
 
         assigned, used = global_names(cell.source)
-        if is_elsewhere(cell.source):
+        if is_elsewhere(cell.source):  # what it uses is not the notebook's
             assigned, used = brought_back(cell.source), set()
         if is_deeper:
             made_deeper |= assigned
@@ -600,7 +653,10 @@ PLANTED_RELU = (
 
 @pytest.mark.nightly
 def test_tensorflow_gets_no_advice_on_a_wrong_device(kind, tmp_path):
-    """Notebook 54 on such a device: tables, comparisons and advice all say so."""
+    """Notebook 54 where a ReLU in a graph gives half of what it should: tables, comparisons and advice all say so.
+
+    It is planted in the notebook's process and in that of the cell ``right-patterns``, which has one of its own.
+    """
     path = paths.NOTEBOOKS / "54_look_into_tensorflow_graphs.ipynb"
     sources = sources_of(path)
     magic, patterns = sources["right-patterns"].split("\n", 1)
@@ -861,18 +917,20 @@ def run_apart(path, kind, folder, **options):
 
 
 def speed_ups_in(cell) -> list[str]:
-    """The speed-ups of this run that a cell tells in words, or draws: `timing.Ratio` and pictures say them so.
+    """Return the speed-ups of this run that a cell tells in words or draws, found by the phrases of `wording`.
 
-    Those of `stored.comparison` are another machine's, and begin with its name.
+    `timing.Ratio` and the pictures' words are made of these. What `stored.comparison` tells is left out: those lines
+    begin with the name of the machine that it was measured on.
     """
     told = [
         str(output.get(part, ""))
         for output in cell.get("outputs", [])
         for part in ("text", "data", "metadata")
     ]
-    told = [re.sub(r"\n +", " ", text) for text in told]  # as before `units.lines`
+    told = [re.sub(r"\n +", " ", text) for text in told]  # `units.lines` has broken long lines
     told = [re.sub(r"^Measured before on an .*, .*", "", text, flags=re.M) for text in told]
 
+    # the phrases as patterns: in place of each number stands what may be there
     fields = {
         "times": r"[\d.]+",
         "ends": r"[\d. to]+",
