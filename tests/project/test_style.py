@@ -258,9 +258,10 @@ SECTION = re.compile(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+$|\Z)", re.MULTILINE | r
 
 
 def find_undocumented(path: Path) -> Iterator[str]:
-    """Yield public functions of two parameters or more whose docstring leaves one of them out.
+    """Yield public functions of two parameters or more whose docstring leaves one of them out, with what is left out.
 
-    Asked are those that a page calls, those that a package exports, and those behind ``metallab NAME``.
+    A parameter is documented if its name stands at the margin of the section Parameters. Asked are the functions that a
+    page calls, those that a package exports, and those behind ``metallab NAME``.
     """
     module = _module_name(path)
     asked = _called_by_pages() | _exported_by_packages() | _behind_commands()
@@ -353,11 +354,16 @@ def _calls(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _imports(tree: ast.Module, package: str) -> dict[str, str]:
-    """Return what each imported name stands for: ``{"timing": "metallab.timing"}``."""
+    """Return what each imported name stands for: ``{"timing": "metallab.timing"}``.
+
+    ``package`` is what an import with one dot begins with; with two dots, which no module here has, it is not right.
+    """
     meant = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
+            for (
+                each
+            ) in node.names:  # `import a.b` binds the name a, and `import a.b as c` the module a.b
                 whole = each.name if each.asname else each.name.partition(".")[0]
                 meant[each.asname or whole] = whole
         elif isinstance(node, ast.ImportFrom):
@@ -555,6 +561,15 @@ def test_nothing_but_what_is_exempt_is_left_out_by_mypy_and_complexipy():
     assert tools["mypy"]["exclude"] == [f"^{re.escape(name)}$" for name in DONE["exempt"]]
 
 
+def test_an_unknown_rule_is_refused_with_those_that_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        show_shapes(["tests/project", "--only", "long_blocks,loops"])
+
+    told = capsys.readouterr().err
+    assert "'loops' is no rule" in told
+    assert "looped_asserts" in told
+
+
 def held(rule: str) -> set[Path]:
     """Return the modules that hold a rule."""
     exempt = [name for name, about in DONE["exempt"].items() if rule in about["rules"]]
@@ -577,17 +592,23 @@ def modules(listed: Sequence[str]) -> set[Path]:
 # ---- what is left ------------------------------------------------------------------------------------------------
 
 
-def show_shapes() -> None:
-    """Print where in some files or folders the shapes stand, and how many there are in each folder."""
+def show_shapes(given: Sequence[str] | None = None) -> None:
+    """Print each place of a shape in files or folders of this checkout, and how many of each shape a folder has.
+
+    Shapes are the ways of writing that the `RULES` find. SystemExit with 2 for the name of a rule that is none.
+    """
     parser = argparse.ArgumentParser(description="list shapes that are not written any more")
     parser.add_argument("paths", nargs="+", help="files or folders of this checkout")
     parser.add_argument("--only", default=",".join(RULES), help="names of rules, with commas")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
+    names = arguments.only.split(",")
+    if unknown := [name for name in names if name not in RULES]:
+        parser.error(f"--only: {unknown[0]!r} is no rule: rules are {', '.join(RULES)}")
 
     counts: Counter[tuple[str, str]] = Counter()
     for path in sorted(modules(arguments.paths)):
         place = path.relative_to(paths.ROOT)
-        for name in arguments.only.split(","):
+        for name in names:
             for line in RULES[name].find(path.read_text("utf-8")):
                 counts[str(place.parent), name] += 1
                 print(f"{place}:{line} {name}")

@@ -56,7 +56,10 @@ LOCKS = {
 
 @pytest.fixture
 def checkout(monkeypatch, tmp_path):
-    """A checkout with a page, a project and locks of its own, and a registry that was never asked."""
+    """A checkout with a page, a project and locks of its own, and a registry that has 9.9 of everything.
+
+    It was never asked: there is no file with the newest versions.
+    """
     (tmp_path / "setup.md").write_text(
         f"Before\n\n{versions.BEGIN}\n\nold\n\n{versions.END}\n\nAfter\n"
     )
@@ -88,7 +91,8 @@ def test_the_table_is_what_the_locks_and_the_reasons_make():
     assert versions.replace_table(page, versions.table(ROWS, NEWEST)) == page, f"{ANEW} --offline"
 
 
-def test_every_pin_has_a_row():
+def test_every_exact_pin_has_a_row():
+    """Of all dependencies in pyproject.toml, those with ``==``, read without the tool that makes the rows."""
     project = tomllib.loads(versions.PROJECT.read_text(encoding="utf-8"))
     listed = [
         *project["project"]["dependencies"],
@@ -101,7 +105,7 @@ def test_every_pin_has_a_row():
         if "==" in str(requirement.specifier)
     }
 
-    assert len(exact) > 20
+    assert len(exact) > 20, "pyproject.toml is read otherwise than it is written"
     assert exact <= {row.package for row in ROWS}
 
 
@@ -125,6 +129,7 @@ def test_what_was_heard_names_no_registry():
 
 
 def test_a_package_has_a_row_for_each_version_that_is_chosen_by_hand():
+    """One without a limit has a row if the tool asks for it by name, in its first environment: pyperf and torchao."""
     made = [
         (row.package, row.environment, row.version, row.exact)
         for row in versions.rows(PROJECT, LOCKS)
