@@ -35,6 +35,7 @@ def test_a_full_disk_leaves_nothing_half_made(tmp_path):
 
 
 def test_a_folder_whose_build_was_interrupted_is_emptied(tmp_path):
+    """A build finds nothing at first, what the last one made if that ended well, and nothing if it failed."""
     contents = []
 
     def build(fails=False) -> None:
@@ -82,6 +83,16 @@ def test_the_device_is_built_in_a_folder_with_a_space(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_compiler_that_does_not_start_is_named(monkeypatch, tmp_path):
+    broken = tmp_path / "g++"
+    broken.write_bytes(b"\x7fELF and no program")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(SimulationError, match=r"g\+\+ does not start"):
+        building.compiler()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from metalsim import SimulationError, clang, device, shader
-from metalsim.shader import binding, check, compiler, source
+from metalsim.shader import binding, check, compiler, program, source
 from metalsim.shader.accesses import KINDS
 
 SHADERS = Path(__file__).parent / "shaders"
@@ -664,6 +664,7 @@ def test_a_kernel_that_reports_nothing_raises_nothing():
 
 
 def pointwise(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of many functions of each element: Inductor makes one kernel of all."""
     activated = (
         F.gelu(x)
         + F.gelu(x, approximate="tanh")
@@ -696,6 +697,7 @@ def pointwise(x: torch.Tensor) -> torch.Tensor:
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
+    """Return a number for each row, of each kind of reduction; whether any and all are large counts 1 and 2."""
     both = (x > 3.5).any(-1).float() + (x > -3.5).all(-1).float() * 2
     return (
         x.amax(-1)
@@ -725,7 +727,11 @@ GENERATED = {
 
 
 def generated(function, x: torch.Tensor) -> types.ModuleType:
-    """Inductor's wrapper code for a function on mps, with memory of the host and its Metal kernels run by metalsim."""
+    """Return Inductor's code for a function of a tensor on mps, as a module whose `call([x])` returns the results.
+
+    It is made for a tensor without memory, since there is no mps in this process. The code is then given memory of the
+    host, and its Metal kernels are compiled by what `pretended_mps` puts into torch.
+    """
     from torch._inductor.debug import DebugContext
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.graph import GraphLowering
@@ -741,6 +747,7 @@ def generated(function, x: torch.Tensor) -> types.ModuleType:
     with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         lowering.run(fake)
         code = lowering.codegen()[0]
+
     text = code.value if hasattr(code, "value") else code
     assert "kernel void" in text, "nothing was generated for Metal"
     module = types.ModuleType("generated")
@@ -857,6 +864,7 @@ PLANTED = [
 
 
 def arguments(name: str, n: int) -> tuple[tuple, dict]:
+    """Return what a kernel is called with, and with how many threads: for `n` columns, or numbers."""
     draw = torch.Generator().manual_seed(1)
     if name.startswith("softmax"):
         return (torch.zeros(3, n), torch.randn(3, n, generator=draw), n), ROWS
@@ -870,12 +878,16 @@ def arguments(name: str, n: int) -> tuple[tuple, dict]:
 
 
 def checked(name: str, change: tuple[str, str] | None, n: int) -> tuple[check.Report, str]:
-    """The report on a kernel after a change of its source, and that source."""
+    """Return the report on a kernel, whose arguments have to keep their values, and its source.
+
+    `change` is a text of the source and what takes its place, once, in the kernel or behind it.
+    """
     text = text_of("softshrink" if name.startswith("softshrink") else "softmax")
     if change:
         assert text.count(change[0]) >= 1, f"{change[0]!r} is not in the source: adapt the table"
         place = text.index(change[0], text.index(f"void {name}("))
         text = text[:place] + change[1] + text[place + len(change[0]) :]
+
     args, sizes = arguments(name, n)
     before = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     report = getattr(shader.compile_shader(text), name).check(*args, **sizes)
@@ -996,6 +1008,7 @@ def test_why_a_kernel_does_not_end_is_found_beside_it(monkeypatch):
     run = check.Program.run
 
     def run_slowly(self, tool, call, timeout):
+        # the limit is for the plain run alone: a sanitizer ends the kernel, however long it takes to begin
         return run(self, tool, call, timeout if tool == "plain" else children.LIMIT)
 
     monkeypatch.setattr(check.Program, "run", run_slowly)
@@ -1015,6 +1028,7 @@ def test_a_kernel_that_ends_in_one_order_only_is_told_which():
     assert usual.status == 0
 
     def run_limited(tool, call, timeout, order=0, **more):
+        # the limit is for other orders alone: on a busy machine a run that ends may take longer
         return run(tool, call, timeout if order else children.LIMIT, order, **more)
 
     findings = check._compare_runs(types.SimpleNamespace(run=run_limited), call, 1.0, usual)
@@ -1076,7 +1090,8 @@ def test_each_access_is_watched(name):
     found = check.findings_in(program.run("race", call, children.LIMIT))
 
     assert {finding.kind for finding in found} == ({kind} if kind else set()), found
-    assert {finding.line for finding in found} <= {HEAD.count("\n") + 3 * number + 2}, found
+    line_of_body = HEAD.count("\n") + 3 * number + 2  # the second of a kernel's three
+    assert {finding.line for finding in found} <= {line_of_body}, found
 
 
 SHARING_THREADS = """#include <metal_stdlib>
@@ -1129,6 +1144,7 @@ def test_an_access_outside_of_a_buffer_is_recorded_with_its_place_and_line():
     marked = [one for one in run.lines if one["kind"] == KINDS.index("outside")]
     assert run.fault.kind == "address"
     assert run.fault.line == 5
+    assert run.memory == {}, "the run was ended, and has no result"
     assert run.source_line(marked[0]) == 5
     assert ("buffer(1)", 32) in [(place.name, place.byte) for place in map(run.place, marked)]
 
@@ -1155,10 +1171,12 @@ def test_unset_variables_are_nan_or_zero_as_asked(declared, value, is_unset):
 
 
 def test_slow_under_a_sanitizer_is_no_hang(monkeypatch):
+    """A kernel that ends in its plain run is not called endless where a tool makes it slow: the tool is skipped."""
     monkeypatch.setitem(compiler.find_compiler().__dict__, "missing_sanitizers", None)
     name = check.TOOLS["race"]
 
     def run(tool, call, timeout, order=0, garbage=0xFF):
+        # as if only the run that is watched for races did not end in time
         return check.Outcome(None if tool == "race" else 0, "", (b"",))
 
     call = binding.bind((torch.zeros(4),), None, None, None, False)
@@ -1274,10 +1292,13 @@ def test_one_tensor_as_two_arguments_stays_one_memory():
 
 
 def test_two_views_of_one_tensor_stay_one_memory():
+    """What a kernel writes through one it reads through the other, where they overlap."""
     x = torch.arange(10.0)
-    add = kernel("x[i] += ((device const float*)y)[0];", "device float* x, device const void* y")
-    add(x[2:4], x[5:])
-    assert x[2:4].tolist() == [7, 8]
+    write_and_read = kernel("x[1] = 70; x[0] = y[0];", "device float* x, device const float* y")
+
+    write_and_read(x[2:5], x[3:], threads=1)
+
+    assert x[2:4].tolist() == [70, 70]
 
 
 # ---- arguments (binding.py), errors as PyTorch's ---------------------------------------------------------------------
@@ -1769,6 +1790,57 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(shader.NoCompiler, match=r"pip install ziglang.*clang-19"):
         clang._find_compiler("", "no path at all")
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        pytest.param(" ", id="nothing but a blank"),
+        pytest.param("clang++ '-O1", id="an open quote"),
+        pytest.param("true", id="another program"),
+    ],
+)
+def test_a_command_that_is_no_clang_is_told_with_its_variable(named, monkeypatch):
+    """And no package is advised, since the variable would go on to name the command."""
+    monkeypatch.setenv("METALSIM_CXX", named)
+
+    with pytest.raises(shader.NoCompiler, match=r"METALSIM_CXX=.*unset the variable") as refused:
+        clang.find_compiler()
+
+    assert "pip install" not in str(refused.value)
+
+
+def test_a_compiler_that_never_answers_is_no_clang(monkeypatch, tmp_path):
+    silent = tmp_path / "clang++"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(clang, "MOST_SECONDS", 0.01)
+    monkeypatch.setenv("METALSIM_CXX", str(silent))
+
+    with pytest.raises(shader.NoCompiler, match="METALSIM_CXX="):
+        clang.find_compiler()
+
+
+def test_the_sanitizers_of_a_clang_that_names_no_folder_are_not_looked_for_here(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libclang_rt.asan.a").write_text("of another clang")
+    monkeypatch.chdir(tmp_path)
+
+    says_nothing = clang.Compiler(("true",), "clang", "says nothing")
+
+    assert says_nothing.missing_sanitizers is not None
+
+
+def test_without_a_symbolizer_that_answers_no_line_is_named(monkeypatch):
+    def wait(command, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    compiler.find_compiler()  # asked before nobody answers
+    monkeypatch.setattr(subprocess, "run", wait)
+
+    assert program.source_line(Path("kernel"), "0x10") == "?:0"
 
 
 def test_a_compiler_that_cannot_be_started_is_not_blamed_on_the_cache(monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ def _base() -> Path:
 
 
 def compiler() -> tuple[str, str]:
-    """Return path and version of g++. SimulationError if there is none."""
+    """Return path and version of g++. SimulationError if there is none, or one that does not start."""
     path = shutil.which("g++")
     if path is None:
         raise SimulationError(
@@ -108,7 +108,8 @@ def build_once(
     with lock(cache() / f"{folder_name}.lock"):
         is_there_by_now = folder.is_dir()  # another process had the lock before, and built it
         with _report(None if is_there_by_now else progress):
-            for abandoned in folder.parent.glob(f".{folder.name}-*/"):  # by killed builds
+            # by killed builds: under the lock nobody else is building this one
+            for abandoned in folder.parent.glob(f".{folder.name}-*/"):
                 shutil.rmtree(abandoned, ignore_errors=True)
             fill_once(folder, build)
     return folder / file_name
@@ -117,7 +118,8 @@ def build_once(
 def fill_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return the folder; if it is missing, ``make`` fills a new one that takes its name when it is complete.
 
-    Of several processes the first one wins. SimulationError if it cannot be written.
+    Of several processes the first one wins. SimulationError if the folder cannot be written: an OSError of ``make`` is
+    taken for that as well. What else ``make`` raises is raised as it is. Nothing half made stays after either.
     """
     if folder.is_dir():
         return folder
@@ -133,7 +135,7 @@ def fill_once(folder: Path, make: Callable[[Path], None]) -> Path:
             raise _cannot_keep(folder, error) from error
         # another process was first: its folder is as good
     finally:
-        if fresh is not None:
+        if fresh is not None:  # after the rename there is nothing of that name
             shutil.rmtree(fresh, ignore_errors=True)
 
     return folder
@@ -162,8 +164,14 @@ def _cannot_keep(path: Path, error: OSError) -> SimulationError:
 
 
 def _version(path: str) -> str:
-    """Return the first line of what a compiler says of itself."""
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
+    """Return the first line of what a compiler says of itself. SimulationError if it cannot be asked."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SimulationError(
+            f"the simulated Apple GPU is built with g++, and {path} does not start ({error}): see that it is a program "
+            "for this processor, and that you may execute it, or install it anew"
+        ) from None
     return done.stdout.partition("\n")[0]
 
 

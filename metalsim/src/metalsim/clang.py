@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OLDEST_CLANG, NEWEST_CLANG = 19, 30
+MOST_SECONDS = 30
+"""How long a compiler may take to say what it is. That takes it some hundredths of a second, and seconds where a busy
+machine reads it from a disk for the first time: one that has said nothing by then waits for something else."""
 
 
 class NoCompiler(RuntimeError):
@@ -39,8 +42,10 @@ class Compiler:
         """The reason why kernels cannot be compiled with sanitizers, or None."""
         if self.kind != "clang":
             return "they come with clang++ 19 or newer (Debian, Ubuntu: clang-19 libclang-rt-19-dev), not with ziglang"
-        folder = Path(_output([*self.command, "-print-resource-dir"]).strip())
-        if any(folder.glob("lib/**/*clang_rt.asan*")):
+
+        folder = _output([*self.command, "-print-resource-dir"]).strip()
+        # a clang that names no folder has none: the path of an empty name is the working directory
+        if folder and any(Path(folder).glob("lib/**/*clang_rt.asan*")):
             return None
         return f"{self.command[0]} has no sanitizer libraries (Debian, Ubuntu: libclang-rt-19-dev)"
 
@@ -52,7 +57,10 @@ class Compiler:
         return () if self.kind == "clang" else ("-mcpu=baseline",)
 
     def tool(self, name: str) -> str | None:
-        """Return a program of the same LLVM, such as llvm-symbolizer; None where there is none."""
+        """Return a program of LLVM, such as llvm-symbolizer; None where there is none.
+
+        It is the one beside this clang, or else the first on PATH, of whichever version.
+        """
         called = self.command[0]
         clang = Path(os.path.realpath(shutil.which(called) or called))
         beside = clang.with_name(name)
@@ -63,14 +71,18 @@ def find_compiler() -> Compiler:
     """Return the compiler for shaders.
 
     The variable METALSIM_CXX names another one: the command of a clang, or `zig` for the ziglang package. NoCompiler if
-    there is none.
+    there is none, or not the one that is named.
     """
     return _find_compiler(os.environ.get("METALSIM_CXX", ""), os.environ.get("PATH", ""))
 
 
 @functools.lru_cache
 def _find_compiler(asked: str, _path: str) -> Compiler:
-    """Find the compiler; `asked` is the variable's value, `_path` where programs are looked for."""
+    """Find the compiler; `asked` is the value of METALSIM_CXX, empty where nobody has set it.
+
+    `_path` is PATH, by which the result is remembered: another clang may be the first on another one. NoCompiler if
+    there is none, and on another system than Linux.
+    """
     if sys.platform != "linux":
         raise NoCompiler(
             "shaders are simulated on Linux only; on a Mac torch.mps.compile_shader runs them for real"
@@ -79,16 +91,32 @@ def _find_compiler(asked: str, _path: str) -> Compiler:
     if asked == "zig":
         return _find_zig()
     if asked:
-        compiler = _clang(shlex.split(asked))
-        if compiler is None:
-            raise _no_compiler(f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer.")
-        return compiler
+        return _find_named(asked)
 
+    # the newest first; `clang++` alone is whichever version the system has chosen
     names = [f"clang++-{version}" for version in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
     for name in (*names, "clang++"):
         if shutil.which(name) and (compiler := _clang([name])):
             return compiler
     return _find_zig()
+
+
+def _find_named(asked: str) -> Compiler:
+    """Return the clang whose command METALSIM_CXX is. NoCompiler, which names the variable, if it is none."""
+    way_out = (
+        f"name the command of clang++ {OLDEST_CLANG} or newer, or `zig`, or unset the variable"
+    )
+    try:
+        command = shlex.split(asked)
+    except ValueError as error:
+        raise NoCompiler(f"METALSIM_CXX={asked} is no command ({error}): {way_out}.") from None
+
+    compiler = _clang(command) if command else None  # of blanks alone there is no word
+    if compiler is None:
+        raise NoCompiler(
+            f"METALSIM_CXX={asked} is not clang++ {OLDEST_CLANG} or newer, or does not start: {way_out}."
+        )
+    return compiler
 
 
 def _find_zig() -> Compiler:
@@ -123,10 +151,10 @@ def _clang(command: list[str]) -> Compiler | None:
 
 
 def _output(command: list[str]) -> str:
-    """Return what a command prints; nothing if it cannot be run."""
+    """Return what a command prints; nothing if it cannot be run, or does not end in `MOST_SECONDS`."""
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120
+            command, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
         ).stdout
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""

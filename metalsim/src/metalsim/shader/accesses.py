@@ -52,7 +52,12 @@ class Accesses:
     program: Path
 
     def place(self, line: np.void) -> Place:
-        """Return which variable and byte a line of `lines` is about."""
+        """Return which variable and byte a line of `lines` is about.
+
+        Several buffers may share a region, and several variables the threadgroup memory: it is the last one that begins
+        at the place or before it. An access in front of all is told of the first one, with a negative byte, and one
+        behind its end with a byte that it does not have.
+        """
         offset = int(line["offset"])
         at_least = max(offset, 0)  # an access may be in front of all
 
@@ -63,6 +68,7 @@ class Accesses:
 
         buffers = self.regions[line["region"]]
         first = min(buffers.values())
+        # counted as offsets are: from the first one on
         begins = ((begin - first, index) for index, begin in buffers.items())
         begin, index = max(each for each in begins if each[0] <= at_least)
         return Place(index, f"buffer({index})", offset - begin)
@@ -75,6 +81,9 @@ class Accesses:
 
 def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -> Accesses:
     """Run a kernel once in a process of its own and return its accesses.
+
+    A run that did not end in time has the fault ``hang``, and no lines. Of several faults the result has one: an access
+    outside of a buffer, which ends the run, or else the first.
 
     Parameters
     ----------
@@ -100,9 +109,11 @@ def accesses(program: Program, call: binding.Call, timeout: float, unset: str) -
         faults = findings_in(outcome)
 
     regions = binding.regions(call.buffers)
+    # where a fault has ended the run, the files of its memory hold what it began with
+    contents = outcome.memory if outcome.status == 0 else ()
     memory = {
         index: after[offset : offset + call.buffers[index].bytes]
-        for region, after in zip(regions, outcome.memory, strict=False)
+        for region, after in zip(regions, contents, strict=False)
         for index, offset in region.buffers.items()
     }
     return Accesses(

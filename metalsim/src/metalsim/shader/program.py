@@ -93,7 +93,10 @@ class Program:
     def run(
         self, tool: str, call: binding.Call, timeout: float, order: int = 0, garbage: int = 0xFF
     ) -> Outcome:
-        """Run the kernel once, in a process of its own.
+        """Run the kernel once, in a process of its own, and return what came of it.
+
+        One that does not end in time has no status, and neither text nor memory. The memory of one that was ended by a
+        fault is what it was before.
 
         Parameters
         ----------
@@ -198,7 +201,7 @@ def _environment() -> dict[str, str]:
 
 @functools.lru_cache
 def _symbolizer() -> str | None:
-    """Return the program of the same LLVM that tells lines; None without one."""
+    """Return the program of LLVM that tells lines, if there is one; None without."""
     return compiler.find_compiler().tool("llvm-symbolizer")
 
 
@@ -212,7 +215,11 @@ def with_lines(text: str, program: Path) -> str:
 
 
 def source_line(program: Path, address: str) -> str:
-    """Return ``program_source:12`` for a hexadecimal address in a program; ``?:0`` if it is not known."""
+    """Return ``program_source:12`` for a hexadecimal address in a program; ``?:0`` if it is not known.
+
+    Functions are compiled into one another, so that an address may have several lines, the innermost first. That may be
+    one of our headers: the first line of the Metal source is told.
+    """
     if int(address, 16) == 0:
         return "?:0"
 
@@ -225,8 +232,8 @@ def source_line(program: Path, address: str) -> str:
         output = subprocess.run(
             [*command, address], capture_output=True, text=True, check=False, timeout=60
         ).stdout
-    except OSError:
-        return "?:0"  # neither symbolizer nor addr2line
+    except (OSError, subprocess.TimeoutExpired):
+        return "?:0"  # neither symbolizer nor addr2line, or none that answers
 
     line = re.search(r"(program_source:\d+)", output)
     return line[1] if line else "?:0"
