@@ -132,6 +132,11 @@ def test_nothing_is_wrong_before_a_fault_is_planted_and_when_it_is_gone(planted)
 
 @on_the_simulated_gpu
 def test_a_planted_kernel_is_wrong_only_as_described(planted):
+    """Each fault makes its own case wrong, which is the second of its pair, and no other.
+
+    The pairs stand in the faults' order. Those behind the last pair need two threads, or more calls than the program
+    has, and make no case wrong.
+    """
     wrong = [
         [number for number, is_wrong in enumerate(cases) if is_wrong]
         for cases in planted["after"].values()
@@ -168,6 +173,7 @@ def test_a_fault_that_is_unknown_or_planted_already_is_refused(planted):
 
 
 MEETINGS = """
+import dataclasses
 import warnings
 import torch
 import metalsim
@@ -200,13 +206,29 @@ try:
         raise KeyError
 except KeyError:
     after_error = [each.category.__name__ for each in told]
+
+transposed = torch.arange(16.0).view(4, 4).t()
+
+def is_right():
+    return torch.equal(linear(x, transposed.to("mps")).cpu(), linear(x.cpu(), transposed))
+
+bmm = planting.FAULTS["bmm, 32767 terms"]
+planting.FAULTS = {**planting.FAULTS, "without a kernel": dataclasses.replace(bmm, operators=("mode",))}
+try:
+    with metalsim.plant("linear, non-contiguous weight", "without a kernel"):
+        pass
+except metalsim.SimulationError as error:
+    after_refusal = is_right()  # while the error is at hand, and with it whatever its traceback holds
+    said = str(error)
 """
 
 
 @pytest.fixture(scope="module")
 def meetings():
     """What is told of faults that calls have met or have not met."""
-    return isolated.run(MEETINGS, results=("not_met", "after_error"), device="mps")
+    return isolated.run(
+        MEETINGS, results=("not_met", "after_error", "after_refusal", "said"), device="mps"
+    )
 
 
 @on_the_simulated_gpu
@@ -224,6 +246,12 @@ def test_how_many_calls_a_fault_has_nearly_met_is_told(meetings):
 @on_the_simulated_gpu
 def test_after_an_exception_it_is_not_told_that_a_fault_was_not_met(meetings):
     assert meetings["after_error"] == ["PlantedFault"]
+
+
+@on_the_simulated_gpu
+def test_where_one_fault_cannot_be_planted_no_other_one_is(meetings):
+    assert "without a kernel cannot be planted" in meetings["said"]
+    assert meetings["after_refusal"]
 
 
 def test_without_the_simulated_gpu_nothing_is_planted():

@@ -93,7 +93,10 @@ class Meetings:
     """Of those that were wrong."""
 
     def describe(self, name: str, calls: range) -> str:
-        """Say why a fault was not met."""
+        """Say why a fault was not met: too few calls, or none of the kind that is wrong.
+
+        `name` is the fault's; of one that comes and goes `calls` has the numbers of the calls that would be wrong.
+        """
         fault = FAULTS[name]
         operators = " and ".join(fault.operators)
         if not self.calls:
@@ -194,26 +197,36 @@ def _check_names(names: tuple[str, ...], calls: range | None) -> None:
 
 
 def _replace_kernels(meetings: Mapping[str, Meetings], calls: range) -> torch.library.Library:
-    """Replace the kernels of some faults until the library, which is returned, is destroyed."""
+    """Replace the kernels of some faults until the library, which is returned, is destroyed.
+
+    `meetings` has the faults' names, and counts their calls from now on; those in `calls` are wrong of a fault that
+    comes and goes. SimulationError, before any kernel is replaced, for a fault whose operators have none of their own.
+    """
     import torch
 
+    replaced = {name: _operators_with_kernel(name) for name in meetings}
     library = torch.library.Library("aten", "IMPL")
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-
     for name, met in meetings.items():
-        number = itertools.count(1)  # of the next counted call, whichever operator it is of
-        wanted = FAULTS[name].operators
-        operators = [operator for operator in wanted if has_kernel(f"aten::{operator}", "MPS")]
-        if not operators:
-            raise SimulationError(
-                f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here"
-            )
-
-        for operator in operators:
+        numbers = itertools.count(1)  # of the counted calls, whichever operator they are of
+        for operator in replaced[name]:
             right = torch.library.get_kernel(f"aten::{operator}", "MPS")
-            wrong = _make_kernel(FAULTS[name], operator, right, met, number, calls)
+            wrong = _make_kernel(FAULTS[name], operator, right, met, numbers, calls)
             library.impl(operator, wrong, "MPS", with_keyset=True, allow_override=True)
     return library
+
+
+def _operators_with_kernel(name: str) -> list[str]:
+    """Return the operators of a fault that have a kernel for ``mps``. SimulationError if none has."""
+    import torch
+
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    wanted = FAULTS[name].operators
+    operators = [operator for operator in wanted if has_kernel(f"aten::{operator}", "MPS")]
+    if not operators:
+        raise SimulationError(
+            f"{name} cannot be planted: {', '.join(wanted)} has no kernel of its own here"
+        )
+    return operators
 
 
 def _make_kernel(
@@ -221,21 +234,25 @@ def _make_kernel(
     operator: str,
     replaced: Any,
     met: Meetings,
-    number: Iterator[int],
+    numbers: Iterator[int],
     calls: range,
 ) -> Callable[..., Any]:
     """Return what runs in place of an operator's kernel: the wrong one, or in calls that are spared the right one.
 
-    A fault's calls are counted together, whichever operator they are of: ``number`` gives the next one's number.
+    A fault's calls are counted together, whichever operator they are of: ``numbers`` gives the next one's number, and
+    those in ``calls`` are wrong.
     """
 
     def is_spared(*arguments: Any) -> bool:
-        """Return whether a call of a fault that comes and goes is right."""
+        """Return whether a call is right, and count it if it is of the kind that a fault which comes and goes counts.
+
+        No call of a fault that is always there is spared.
+        """
         if fault.counts is None:
             return False
         if not fault.counts(*arguments):
             return True
-        met.counted = next(number)
+        met.counted = next(numbers)
         return met.counted not in calls
 
     def kernel(keys: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -262,12 +279,14 @@ def _is_long(*arguments: Any) -> bool:
 
 
 def _leave_as_it_was(right: RightKernel, *arguments: Any, **keywords: Any) -> torch.Tensor:
-    """Compute nothing: the memory of the result stays as it was before."""
+    """Compute nothing: return new memory of the result's shape and dtype, with whatever it held before."""
     import torch
     from torch.utils._pytree import tree_map_only
 
+    # the shape is asked of the operator itself, without memory: tensors of `meta` have none
     on_meta = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), arguments)
 
+    # its arguments stand in another order than those of `convolution`
     if right.operator == "_mps_convolution":
         image, weight, bias, padding, stride, dilation, groups = on_meta
         none = [0] * len(padding)
@@ -312,9 +331,10 @@ def _lose_copy(
 ) -> Any:
     """Lose a non_blocking copy to the device if its source is freed before a copy back has waited for it."""
     if source.device.type == "mps" and not non_blocking:
-        while _copies:
+        while _copies:  # they have arrived, and their sources may go
             _copies.pop().detach()
     if non_blocking and source.device.type == "cpu":
+        # called when the source is freed
         _copies.append(weakref.finalize(source, to.detach().zero_))
     return right(to, source, non_blocking)
 
@@ -327,12 +347,16 @@ def _long_product(right: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -
 
 
 def _attention(right: Callable[..., Any], *arguments: Any, **scale: Any) -> Any:
-    """See one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32."""
+    """See one key more than there is, for at most 8 queries without a mask and keys that are not a multiple of 32.
+
+    The one too many is made up: a key of ones, and 32 for its values. The weights are returned without it.
+    """
     import torch
 
     pad = torch.nn.functional.pad
     query, key, value, *more = arguments
-    if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or any(map(torch.is_tensor, more)):
+    has_mask = any(map(torch.is_tensor, more))
+    if query.shape[-2] > 8 or key.shape[-2] % 32 == 0 or has_mask:
         return right(*arguments, **scale)
 
     output, shares = right(
