@@ -18,7 +18,12 @@ from metalsim.errors import SimulationError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Arm this process, then run what the arguments name; return 2, after a line, where that cannot be."""
+    """Arm this process, then run the script, the module or the code that the arguments name, as ``python`` does.
+
+    Return 0 when that has ended; 2, after a line on stderr, where there can be no simulated GPU. Without a script that
+    exists, and for what `argparse` refuses, SystemExit with 2 after the usage. What the program raises, its own
+    SystemExit too, is not caught.
+    """
     parser = _make_parser()
     given = parser.parse_args(arguments)
 
@@ -29,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SimulationError as error:
         print(f"metalsim: {error}", file=sys.stderr)
         return 2
+
+    # a program that never imports torch runs as it would
     preload.after_torch(_install, required=True)
 
     if given.module:

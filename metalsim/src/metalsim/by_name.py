@@ -91,7 +91,9 @@ def fault() -> SimulationError | None:
 
 
 def use() -> str:
-    """Install the device for who names it, and return its description; the first time it is built.
+    """Install the device for who names it, and return its description; the first time on a machine it is built.
+
+    A device that could not be installed is not tried again: the same error is raised.
 
     Raises
     ------
@@ -108,6 +110,7 @@ def use() -> str:
     if device.is_installed():
         return device.description()
 
+    # installing asks torch's own bindings, and wants to hear of the device
     for name, answer in _offer.own_answers.items():
         setattr(torch._C, name, answer)
     try:

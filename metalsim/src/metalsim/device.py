@@ -110,17 +110,20 @@ class Counters:
 def install(on_event: Callable[[Event], None] | None = None) -> str:
     """Switch the simulated device on, and return its `description`.
 
-    A second call changes ``on_event`` only. ``PYTORCH_ENABLE_MPS_FALLBACK`` is read once, here.
+    A second call changes ``on_event`` only. ``PYTORCH_ENABLE_MPS_FALLBACK`` is read once, here. A torch that is newer
+    than `TORCH` is told by a warning.
 
     Parameters
     ----------
     on_event
-        Called for each operator, copy and fallback, on its thread.
+        Called for each operator, copy and fallback, on its thread; with None the last one is called no more.
 
     Raises
     ------
     SimulationError
-        Without `arm`, without a compiler, if the build fails, and on a machine with a real MPS device.
+        If torch was imported before this process was armed (`arm`), or asked for its MPS device; without a compiler, if
+        the build fails, for a torch that does not ask for the device where it answers, and on a machine with a real MPS
+        device.
     """
     global _module, _profiler
     if _module is None:
@@ -210,7 +213,11 @@ def _tell(hearers: list[Callable[[Event], None]], *fields: Any) -> None:
 
 
 def _switch_on() -> tuple[ModuleType, Profiler]:
-    """Build and load the device, have torch see it, and return it with this process's profiler."""
+    """Build and load the device, have torch see it, and return its module with this process's profiler.
+
+    SimulationError as of `install`. Each step needs those before it: with the module torch learns what answers for MPS,
+    and only then may torch be asked.
+    """
     if not preload.is_armed():
         preload.arm()  # raises, and says what to do, if it is too late
     import torch
@@ -225,6 +232,7 @@ def _switch_on() -> tuple[ModuleType, Profiler]:
     if notice := notice_of_newer(torch.__version__):
         warnings.warn(notice, stacklevel=2)
 
+    # the module's answer is yes: another one is what torch remembers of an earlier question
     if not torch._C._mps_is_available():
         raise SimulationError(
             "torch was asked for its MPS device before the simulated one was installed: restart Python and begin with "
@@ -234,6 +242,7 @@ def _switch_on() -> tuple[ModuleType, Profiler]:
     module.install(_decider(), _asker(), _alerter(), _complainer(), torch.version.git_version)
     module.register_native(_operators_with_kernel())
     preload.answer_mps(True)
+    # in a newer release the question may be asked of a function that `preload` does not replace
     if str(torch.accelerator.current_accelerator()) != "mps":
         raise SimulationError(
             f"torch {torch.__version__} does not ask for its accelerator where the simulated Apple GPU answers; "
@@ -380,7 +389,11 @@ def _alerter() -> Callable[[str, Sequence[Any]], str | None]:
 
 
 def _asker() -> Callable[[str, Sequence[Any]], tuple[str, str] | None]:
-    """Return a function for calls of LIMITED operators: see `Outcome` in csrc/host_call.h."""
+    """Return a function for calls of LIMITED operators: see `Outcome` in csrc/host_call.h.
+
+    It returns None for a call that runs, name and words of the exception of one that is refused, and of one that goes
+    to the CPU an empty name with PyTorch's warning, which may be empty as well.
+    """
     import torch
 
     def ask(name: str, arguments: Sequence[Any]) -> tuple[str, str] | None:
@@ -402,9 +415,11 @@ def _fallback_enabled() -> bool:
 
 
 def _operators_with_kernel() -> list[str]:
-    """Return the operators that a CPU kernel computes, also where there is a composite of others.
+    """Return the ATen operators, without ``aten::``, under whose name `run_any` in csrc is put for the device.
 
-    Those that PyTorch itself leaves to the CPU are among them.
+    Those are the ones that have a kernel on a Mac and a kernel for the CPU, or no composite of others to stand in; and
+    those that PyTorch itself leaves to the CPU there. Without a kernel under the device's own key the dispatcher would
+    take an operator's composite, and the parts would be told and refused where a Mac has the whole.
     """
     import torch
 
@@ -412,7 +427,7 @@ def _operators_with_kernel() -> list[str]:
     composite = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 
     def stands_in(name: str) -> bool:
-        if has(name, "MPS"):
+        if has(name, "MPS"):  # csrc/device.cpp has a function of its own for it
             return False
 
         if operators.status(name) == "falls back":  # before a composite's parts are asked for
@@ -430,12 +445,16 @@ _FLAGS = ("-O1",)
 
 
 def _build(torch_version: str) -> Path:
-    """Return the library with the device for a torch, built if it is not in the cache. It takes half a minute."""
+    """Return the library with the device for a torch, built if it is not in the cache. It takes half a minute.
+
+    SimulationError, which names the log of the compiler, if it cannot be built.
+    """
     path, version = building.compiler()
     sources = [*building.SOURCES.glob("*.h"), building.SOURCES / "device.cpp"]
     # no folder of this checkout: builds are copied, to students of a hub and to installed packages
     tools = (torch_version, sys.version, version, _BUILD, *_FLAGS)
     name = f"device-{building.key(*tools, files=sources)}"
+    # beside the folder, of which nothing stays after a failure
     log = building.cache() / f"{name}.log"
 
     def build(folder: Path) -> None:

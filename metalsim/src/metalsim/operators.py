@@ -144,7 +144,11 @@ def dtypes_without_cpu_kernel(operator: str, version: str | None = None) -> tupl
 
 
 def takes_numbers(operator: str) -> bool:
-    """Return whether an operator takes a number of the CPU beside tensors of the device, as those that iterate do."""
+    """Return whether an operator takes a number of the CPU beside tensors of the device, as those that iterate do.
+
+    PyTorch's table says so by ``device_check: NoCheck``, or by the iterator that a structured operator inherits. One
+    that it does not have is taken for one of these.
+    """
     entry = entries().get(operator.removeprefix("aten::").removesuffix(".default"))
     if entry is None:  # not PyTorch's own, or generated
         return True

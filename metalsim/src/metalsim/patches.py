@@ -20,7 +20,11 @@ CORES = 10
 
 
 def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler) -> None:
-    """Complete ``torch._C``, and forget what was remembered of a torch without MPS."""
+    """Complete ``torch._C``, and the classes for streams and storages, and forget what was remembered without MPS.
+
+    `host_view` gives the CPU's view of a tensor of the device, through which shaders get their memory; `profiler`
+    answers for ``torch.mps.profiler``.
+    """
     import torch
 
     # the binding that every build has: it refuses wrong types
@@ -37,6 +41,7 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
         ),
         "_mps_get_name": lambda: NAME,
         "_mps_get_core_count": lambda: CORES,
+        # called here, and not in `Library`: the caller is found by its distance from this lambda
         "_mps_compileShader": lambda source: Library(source, host_view, _is_for_generated_code()),
         "_mps_profilerStartTrace": start,
         "_mps_profilerStopTrace": profiler.stop,
@@ -56,6 +61,7 @@ def apply(host_view: Callable[[torch.Tensor], torch.Tensor], profiler: Profiler)
     _refuse_pointers_into_buffers()
     _refuse_other_processes()
 
+    # functions that keep their first answer
     for remembered in (
         "is_available",
         "is_macos_or_newer",
@@ -172,6 +178,7 @@ def _give_streams() -> None:
         return
 
     base = torch._C._MPSStreamBase
+    # torch.mps.Stream is derived from this very class already: so it gets the methods, and is not replaced
     for name, value in vars(_Stream).items():
         if callable(value) or isinstance(value, property):
             setattr(base, name, value)
@@ -255,7 +262,11 @@ def _give_storages() -> None:
 
 
 def _refuse_pointers_into_buffers() -> None:
-    """Refuse what torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object."""
+    """Refuse what torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object.
+
+    These are a slice of a storage of the device that begins behind its first byte, and its ``byteswap`` for numbers of
+    more than a byte. Each raises RuntimeError where a Mac crashes.
+    """
     import torch
 
     part = torch.UntypedStorage.__getitem__
@@ -284,7 +295,12 @@ def _refuse_pointers_into_buffers() -> None:
 
 
 def _refuse_other_processes() -> None:
-    """Refuse to share what a Mac cannot: it shares by file name, also the empty storages that Linux would copy."""
+    """Refuse to share what a Mac cannot: it shares by file name, also the empty storages that Linux would copy.
+
+    Of a storage of the device that is RuntimeError, in PyTorch's words. A DataLoader's worker writes them to stderr and
+    ends with 1, which its parent notices: in a worker tensors are sent by a thread, whose exception would reach nobody,
+    and the parent would wait.
+    """
     from multiprocessing import reduction
 
     import torch
@@ -294,15 +310,15 @@ def _refuse_other_processes() -> None:
 
     def reduce_storage(storage: Any) -> Any:
         if storage.device.type == "mps":
-            # an error in the thread that sends would reach nobody
             if torch.utils.data.get_worker_info():
                 sys.stderr.write(
                     "_share_filename_: only available on CPU. A DataLoader's worker cannot pass mps tensors on: move "
                     "them to mps in the parent\n"
                 )
                 os._exit(1)
-            storage._share_filename_cpu_()
+            storage._share_filename_cpu_()  # raises
         return plain(storage)
 
     reductions.reduce_storage = reduce_storage
+    # torch has registered its own function with the pickler, which does not look it up by its name
     reduction.register(torch.UntypedStorage, reduce_storage)

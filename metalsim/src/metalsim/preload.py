@@ -135,6 +135,10 @@ class _AroundImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
+        """Find the module as if this finder were not there, with a loader that calls `_load`; None for other modules.
+
+        That search asks all finders, and so this one again, which then returns None as well.
+        """
         if name != self._module or self._looking:
             return None
 
@@ -152,7 +156,11 @@ class _AroundImport(importlib.abc.MetaPathFinder):
         return spec
 
     def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        """Load the module as its own loader does, with what is to be done before and after."""
+        """Load the module as its own loader does, with what is to be done before and after.
+
+        Whatever comes before raises is raised by the import, which does not take place. Of what comes after, a
+        SimulationError is a warning, unless it is required and nobody is `forgiving`.
+        """
         # only now: others may ask where the module is, and not import it
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -163,9 +171,8 @@ class _AroundImport(importlib.abc.MetaPathFinder):
 
         try:
             self._do()
-        except (
-            SimulationError
-        ) as error:  # torch itself is fine; who asks for the device is told again
+        except SimulationError as error:
+            # torch itself is fine; who asks for the device is told again
             if self._required and not _forgiving:
                 raise
             warnings.warn(

@@ -54,7 +54,12 @@ class Profiler:
         self.capturing = False
 
     def start(self, mode: str, wait_until_completed: bool) -> None:
-        """Begin to emit signposts. RuntimeError if it is doing so, and for a mode that does not exist."""
+        """Begin to emit signposts. RuntimeError if it is doing so, and for a mode that does not exist.
+
+        `mode` is ``interval``, ``event``, or both with a comma between them; an empty one begins nothing. Whether work
+        is waited for changes nothing here, where it is done when a call returns. The words are PyTorch's, even with the
+        blank at the end of one.
+        """
         if self.tracing:
             raise RuntimeError("Tracing Signposts is already enabled ")
         tokens = [token for token in mode.split(",") if token]
@@ -72,7 +77,11 @@ class Profiler:
         return self.environment.get(CAPTURE) == "1"
 
     def start_capture(self, name: str) -> None:
-        """Begin a capture, which here is a folder with a note in it. RuntimeError if that is not enabled."""
+        """Begin a capture, which here is a folder with a note in it, in the working directory.
+
+        The folder is called ``0000-NAME.gputrace``, and numbered by the captures that lie there. RuntimeError if
+        another capture is being made, or captures are not enabled.
+        """
         if self.capturing:
             raise RuntimeError(f"Failed to start capture of {name} error a capture is being made")
         if not self.is_capture_enabled():
@@ -92,13 +101,14 @@ class Profiler:
         self.capturing = False
 
     def hear(self, event: Any) -> None:
-        """Count what happened, and log it if that is asked for."""
+        """Count a `metalsim.Event` in the table of its kind, and print its line if the live log of it is wanted."""
         key = _sides(event) if event.kind == "copy" else event.name
         rows = self.rows[event.kind]
         row = rows.setdefault(key, Row(len(rows) + 1))
 
         row.runs += 1
         row.bytes += event.bytes
+        # the copy of one number, as PyTorch's header tells it: by the size of an int64
         if event.kind == "copy" and event.bytes <= 8:
             row.scalars += 1
 
@@ -106,7 +116,7 @@ class Profiler:
             self._print(_line(event, row))
 
     def print_stats(self) -> None:
-        """Print the tables that stand at the end of a process's log."""
+        """Print the tables that stand at the end of a process's log: of what was asked for, and has happened."""
         for kind, title in TITLES.items():
             rows = self.rows[kind]
             if not rows or not self.logged & STATS_OF[kind]:

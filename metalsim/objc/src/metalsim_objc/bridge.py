@@ -91,7 +91,10 @@ class Bridge:
     def _launch(
         self, pipeline: int, arguments: Any, count: int, threads: Any, group_size: Any, answer: int
     ) -> int:
-        """Run a kernel with what is bound to it, and return its number."""
+        """Run a kernel with the `count` buffers that are bound to it, and return its number.
+
+        0, with the reason in the answer, if that fails, as of the other two functions that C calls.
+        """
         from metalsim.shader import binding
 
         def make() -> int:

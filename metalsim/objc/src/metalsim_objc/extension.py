@@ -43,6 +43,7 @@ def write_ninja_file(
     build["ldflags"] = [*without_frameworks(build["ldflags"]), *_link_flags(bridge.path)]
 
     compiler = _as_torch_takes_it(bridge.tools.compiler, cpp_extension)
+    # torch asks for its compiler while it writes the file
     with mock.patch.object(cpp_extension, "get_cxx_compiler", return_value=compiler):
         write(**build)
     _link_with(bridge.tools.gxx, Path(build["path"]))

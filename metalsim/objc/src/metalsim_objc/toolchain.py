@@ -54,7 +54,10 @@ class Toolchain:
 
 
 def find() -> Toolchain:
-    """Return the tools of this machine. SimulationError with what to install."""
+    """Return the tools of this machine: the compiler for shaders, and g++.
+
+    SimulationError, with what to install, where one is missing.
+    """
     from metalsim.shader import compiler
 
     try:
@@ -72,7 +75,10 @@ def find() -> Toolchain:
 
 
 def build_runtime(tools: Toolchain) -> Path:
-    """Return Foundation and Metal as a shared library, built if it is not there."""
+    """Return Foundation and Metal as a shared library, built if it is not there.
+
+    SimulationError, with what the tools said, if it cannot be built.
+    """
     headers = [*RUNTIME.glob("*.h"), *INCLUDE.rglob("*.h"), building.SOURCES / "metal.h"]
     # in the order in which they are loaded
     objective = [RUNTIME / "foundation.mm", RUNTIME / "metal.mm"]
@@ -84,8 +90,10 @@ def build_runtime(tools: Toolchain) -> Path:
         options = [
             *RUNTIME_FLAGS,
             f"-I{building.SOURCES}",
+            # no folder of this machine in what is built
             f"-ffile-prefix-map={HERE}=metalsim_objc",
         ]
+        # they are quoted for torch, which writes them into a file of commands for the shell
         flags = [*options, *shlex.split(" ".join(tools.cflags))]
         objects = []
         for source in objective:

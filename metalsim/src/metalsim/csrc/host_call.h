@@ -63,6 +63,7 @@ inline const c10::Type* element_of_list(const c10::Type& type) {
   return list != nullptr ? list->getElementType().get() : nullptr;
 }
 
+// What the operator's schema says, and what Python knows of it, whose exceptions pass through.
 inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
   auto made = std::make_unique<OpInfo>();
   OpInfo& info = *made;
@@ -74,6 +75,7 @@ inline std::unique_ptr<OpInfo> look_up(const c10::OperatorHandle& op) {
     info.indices.push_back(element != nullptr && is_optional(*element, c10::TypeKind::TensorType));
     info.written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
+  // a result that is an argument (in place, `out=`) has the alias of that one
   for (const auto& result : schema.returns()) {
     int found = -1;
     if (result.alias_info() != nullptr && result.alias_info()->isWrite())
@@ -135,6 +137,8 @@ class WithoutAlerts {
   const bool only_warned_ = context_.deterministicAlgorithmsWarnOnly();
 };
 
+// One call, whose arguments and results are on the stack. Tensors of the device are replaced by tensors of the CPU over
+// the same bytes, the CPU's kernel is called, and what it returns becomes tensors of the device.
 class HostCall {
  public:
   HostCall(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op_(op), info_(info_of(op)), stack_(stack) {}
@@ -177,6 +181,7 @@ class HostCall {
     TORCH_CHECK(false, words);
   }
 
+  // An argument as the CPU's kernel takes it. For a generator that nobody named it is given the device's own.
   c10::IValue to_host(const c10::IValue& value, size_t argument) {
     if (value.isNone())
       return info_.draws[argument] ? c10::IValue(host_generator(default_generator())) : value;
@@ -202,6 +207,7 @@ class HostCall {
     return list;
   }
 
+  // Notes a tensor that was left on the CPU: not indices, nor a number where the kernel takes one.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument) {
     if (!tensor.defined())
       return tensor;
@@ -213,7 +219,7 @@ class HostCall {
     TORCH_CHECK_TYPE(
         info_.takes_float8 || tensor.scalar_type() != at::kFloat8_e4m3fn,
         "Trying to convert Float8_e4m3fn to the MPS backend but it does not have support for that dtype.");
-    note_copy(tensor, info_.written[argument] ? 2 : 1);
+    note_copy(tensor, info_.written[argument] ? 2 : 1); // there and back
     pairs_.push_back({tensor, host_view(tensor)});
     return pairs_.back().host;
   }
@@ -223,6 +229,7 @@ class HostCall {
     bytes += times * int64_t(tensor.nbytes());
   }
 
+  // Calls the CPU's kernel. The stack is kept for a second try only where one may be needed.
   void call() {
     if (info_.widened.empty() && !has_reduced())
       return call_kernel();
@@ -274,6 +281,7 @@ class HostCall {
   }
 
   // The CPU lacks a kernel here and there where Metal has one: compute in float32 and round.
+  // What is written gets its numbers, and its shape, from the float32 tensor that stood for it.
   void call_in_float(const std::vector<at::ScalarType>& narrow) {
     const size_t first = stack_->size() - arguments_.size();
     std::vector<std::pair<at::Tensor, at::Tensor>> written;
@@ -345,7 +353,7 @@ class HostCall {
       if (pair.host.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl())
         return tensor_over(pair.device.storage(), kDeviceKeys, result);
     const at::Tensor made = laid_out(result);
-    pairs_.push_back({device_tensor(made), made});
+    pairs_.push_back({device_tensor(made), made}); // the next result may be a view of this one
     return pairs_.back().device;
   }
 

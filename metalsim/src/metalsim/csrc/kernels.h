@@ -384,6 +384,7 @@ struct Lstm {
         }
     }
     auto found = torch::autograd::grad(results, wanted, grads, false, false, true);
+    // no result that has a gradient depends on these
     for (size_t i = 0; i < found.size(); ++i)
       if (!found[i].defined())
         found[i] = at::zeros_like(wanted[i]);

@@ -72,7 +72,7 @@ def _read(folder: Path) -> tuple[list[MPSGraphTensor], list[MPSGraphTensor]]:
     for given in function.inputs:
         shape, dtype = _type(given.type.tensorType)
         values[given.name] = placeholder(shape, dtype)
-    feeds = list(values.values())
+    feeds = list(values.values())  # only these so far
 
     for operation in block.operations:
         values[operation.outputs[0].name] = _value_of(operation, values, file.parent)
@@ -101,7 +101,11 @@ def _type(tensor_type: Any) -> tuple[list[int], torch.dtype]:
 
 
 def _value_of(operation: Any, values: Mapping[str, Any], folder: Path) -> Any:
-    """Return what an operation makes of the values before it: a tensor of the graph, or a constant."""
+    """Return what an operation makes of the values before it: a tensor of the graph, or a constant.
+
+    `values` has them by name; `folder` is where the file of weights is. SimulationError for an operation that is not in
+    `OPERATIONS`, InvalidGraph where its arguments do not fit.
+    """
     if operation.type == "const":
         return _constant(operation.attributes["val"], folder)
     if operation.type not in OPERATIONS:
@@ -132,7 +136,7 @@ def _argument(binding: Any, values: Mapping[str, Any], folder: Path) -> Any:
 
 
 def _constant(value: Any, folder: Path) -> Tensor | str:
-    """Return a constant: from the file of weights, or as it stands in the message."""
+    """Return a constant: from the file of weights, or as it stands in the message, a text or numbers."""
     if value.WhichOneof("value") == "blobFileValue":
         shape, dtype = _type(value.type.tensorType)
         return _read_weight(value.blobFileValue, folder, dtype).reshape(shape)
@@ -168,10 +172,14 @@ def _convolve(
     pad: Tensor,
     **settings: Tensor,
 ) -> Tensor:
-    """Compute Core ML's ``conv``; its strides, dilations and number of groups are tensors as well."""
+    """Compute Core ML's ``conv``; its strides, dilations and number of groups are tensors as well.
+
+    SimulationError for another padding than these three.
+    """
     if pad_type not in ("custom", "valid", "same"):
         raise SimulationError(f"a Core ML convolution with padding {pad_type!r} is not simulated")
     if pad_type == "custom":
+        # Core ML has a pair for each dimension, the first one first; PyTorch begins with the last dimension
         x = F.pad(x, pad.reshape(-1, 2).flip(0).flatten().tolist())
 
     return F.conv2d(

@@ -204,7 +204,10 @@ class MPSGraphConvolution2DOpDescriptor(Object):
     def descriptorWithStrideInX_strideInY_dilationRateInX_dilationRateInY_groups_paddingStyle_dataLayout_weightsLayout_(
         cls, *settings: int
     ) -> MPSGraphConvolution2DOpDescriptor:
-        """Make one of all settings, in the order of the name."""
+        """Make one of all settings, in the order of the name.
+
+        AttributeError, as of whatever is absent here, for settings that are not simulated.
+        """
         *strides_dilations_and_groups, padding, data_layout, weights_layout = settings
         is_simple = strides_dilations_and_groups == [1] * 5
         if (
@@ -294,7 +297,11 @@ class MPSGraphExecutable(Object):
         results: Sequence[MPSGraphTensorData] | None,
         _how: Any,
     ) -> Sequence[MPSGraphTensorData]:
-        """Compute the targets, into `results` where there are some, and return them."""
+        """Compute the targets, into the memory of `results` where there are some, and return them.
+
+        InvalidGraph where the inputs have not the shapes and dtypes of the feeds, in their order, and for a target that
+        needs a placeholder which is not among the feeds.
+        """
         work.note()
 
         wanted = [(each.shape(), each.example.dtype) for each in self.feeds]
@@ -311,7 +318,11 @@ class MPSGraphExecutable(Object):
         return results
 
     def serializeToMPSGraphPackageAtURL_descriptor_(self, url: NSURL, _how: Any) -> None:
-        """Store it as a package: a graph in JSON, and the constants beside it."""
+        """Store it as a package: a graph in JSON, and the constants beside it.
+
+        The package is a folder, whose files are overwritten. Each tensor has a number there, larger than those of its
+        arguments, so that it can be read in one pass.
+        """
         tensors = _sort(self.targets, self.feeds)
         order = {tensor: index for index, tensor in enumerate(tensors)}
         content = {
@@ -328,7 +339,7 @@ class MPSGraphExecutable(Object):
                     constants.writestr(str(index), _bytes(tensor.example))
 
     def initWithMPSGraphPackageAtURL_compilationDescriptor_(self, url: NSURL, _how: Any) -> Self:
-        """Read a package that was stored."""
+        """Read a package that was stored, and return the executable, which tells neither feeds nor targets."""
         content = json.loads((url.file / "graph.json").read_text(encoding="utf-8"))
         made: list[MPSGraphTensor] = []
         with zipfile.ZipFile(url.file / "constants.zip") as constants:
@@ -349,7 +360,11 @@ class MPSGraphExecutable(Object):
 
 
 def _compute(tensor: MPSGraphTensor, values: dict[MPSGraphTensor, Tensor]) -> Tensor:
-    """Compute a tensor of a graph from the values of its placeholders, which are kept with all others."""
+    """Return the value of a tensor of a graph.
+
+    `values` has those of the placeholders that were fed. What is computed on the way is added, so that a tensor which
+    several others need is computed once. InvalidGraph for a placeholder that was not fed.
+    """
     if tensor in values:
         return values[tensor]
     if tensor.operation == "constant":
@@ -368,8 +383,9 @@ def _compute(tensor: MPSGraphTensor, values: dict[MPSGraphTensor, Tensor]) -> Te
 def _sort(
     targets: Sequence[MPSGraphTensor], feeds: Sequence[MPSGraphTensor]
 ) -> Iterator[MPSGraphTensor]:
-    """Yield the tensors that a graph is made of, each after those that it needs."""
+    """Yield the tensors that a graph is made of, each once and after those that it needs; the feeds come first."""
     seen: set[MPSGraphTensor] = set()
+    # a stack, whose last one is looked at: it stays there until what it needs was yielded
     waiting = [*reversed(targets), *reversed(feeds)]
     while waiting:
         tensor = waiting[-1]
@@ -379,7 +395,7 @@ def _sort(
             waiting += needed
             continue
 
-        if tensor not in seen:
+        if tensor not in seen:  # several tensors may have put it on the stack
             yield tensor
         seen.add(waiting.pop())
 

@@ -81,7 +81,7 @@ def outcome(
         for rule in refused.get(name, ()):
             if fields := rule.refuses(**arguments):
                 words = rule.words
-                if isinstance(fields, Mapping):
+                if isinstance(fields, Mapping):  # and not True: words without fields
                     words = words.format_map(fields)
                 return Refusal(words, rule.error, rule.way_out)
         if name in computed_elsewhere:

@@ -49,7 +49,7 @@ class DetourRule:
     warnings: tuple[str, ...]
     """The words of its detours, with fields for `str.format`."""
     since: str = ""
-    """The first version, such as ``2.14``; empty: all known ones before `until`."""
+    """The first version, such as ``2.14``; empty: all known ones, up to and with `until`."""
     until: str = ""
     """The last version; empty: all later ones."""
 

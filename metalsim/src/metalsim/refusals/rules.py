@@ -55,7 +55,7 @@ class Rule:
     """What to do, for people: a part of a sentence."""
     refuses: Predicate
     since: str = ""
-    """The first version of PyTorch that says so, such as ``2.13``; empty: all known ones before `until`."""
+    """The first version of PyTorch that says so, such as ``2.13``; empty: all known ones, up to and with `until`."""
     until: str = ""
     """The last version that says so; empty: all later ones."""
 

@@ -248,6 +248,7 @@ class _Casts:
         data = torch.tensor(numbers, dtype=CASTS[cast] if cast else usual, device="cpu")
 
         memory = _of_tensor(index, data, strided=False)
+        # a whole number that nobody has cast may be bound to a narrower parameter, if it fits: `_check_buffer`
         number = first if len(values) == 1 and not cast else None
         return Buffer(memory.address, memory.bytes, memory.kind, memory.scalar_bytes, data, number)
 
@@ -273,6 +274,7 @@ def check_parameters(
     """Raise RuntimeError for a buffer that is missing, too short, or holds something else than the kernel declares."""
     for parameter in parameters:
         index = parameter.buffer
+        # no buffer: a position, threadgroup memory, or one whose function constant is false
         if index < 0:
             continue
         if index not in buffers:
@@ -283,10 +285,15 @@ def check_parameters(
 
 
 def _check_buffer(name: str, parameter: Parameter, buffer: Buffer) -> None:
-    """Raise RuntimeError for a buffer that is too short, or holds something else than a parameter declares."""
+    """Raise RuntimeError for a buffer that is too short, or holds something else than a parameter declares.
+
+    Only a reference has a length. Floating-point numbers are compared by their kind, bools and whole numbers, be they
+    signed or not, by their size. `name` begins the message.
+    """
     want = chr(parameter.kind)
     if parameter.is_reference and buffer.bytes < parameter.bytes:
         raise RuntimeError(f"{name} has {buffer.bytes} bytes, the kernel reads {parameter.bytes}")
+    # a structure and void may be anything
     if want in "sv" or buffer.kind == RAW:
         return
 
@@ -409,8 +416,13 @@ class Guarded:
     """
 
     def __init__(self, region: Region) -> None:
+        """Copy the region. MemoryError without address space or memory for it.
+
+        From `_base` on lie memory that cannot be touched, the pages that are used (a zone, bytes that keep the region's
+        distance from a multiple of 64, the copy, a zone up to `_end`), and memory that cannot be touched again.
+        """
         self.region = region
-        pages = -(-(region.skew + region.bytes + 2 * _ZONE) // _PAGE)
+        pages = math.ceil((region.skew + region.bytes + 2 * _ZONE) / _PAGE)
         inner = pages * _PAGE
 
         self._base, before, self._all = _reserve(inner)

@@ -132,7 +132,11 @@ def _merge(
 
 
 def _report_hang(kernel: str, program: Program, call: binding.Call, timeout: float) -> Report:
-    """Report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame."""
+    """Report on a kernel that did not end in a plain run: why, if leaving a buffer is to blame.
+
+    The sanitizers are run for that, where there are some: they end a kernel as soon as it leaves a buffer. Nothing else
+    is looked for, since there is no result to compare.
+    """
     findings = [_hang(timeout)]
     ran = ("a plain run",)
     skipped: tuple[str, ...] = ("races, thread orders, garbage: there is no result to compare",)
@@ -165,7 +169,11 @@ class _Sanitized:
 
 
 def _run_sanitizers(program: Program, call: binding.Call, timeout: float) -> _Sanitized:
-    """Run the kernel with each tool of `TOOLS` that there is."""
+    """Run the kernel with each tool of `TOOLS` that there is, and return what they found.
+
+    A tool that does not come with this compiler, and one that is not done in time, is skipped with its reason: the
+    plain run has ended, so that the kernel is not what hangs.
+    """
     result = _Sanitized()
     for tool, name in TOOLS.items():
         if tool == "address" and (missing := compiler.find_compiler().missing_sanitizers):
@@ -192,7 +200,11 @@ def _run_sanitizers(program: Program, call: binding.Call, timeout: float) -> _Sa
 def _compare_runs(
     program: Program, call: binding.Call, timeout: float, usual: Outcome
 ) -> list[KernelFault]:
-    """Return what is wrong with plain runs that should all give the same as the usual one, one of each kind."""
+    """Return what is wrong with plain runs that should all give the same as the usual one: the first of each kind.
+
+    They run the threads in other orders, and over other garbage in memory that nobody wrote. Where something is wrong
+    with the usual run itself, that is returned, and nothing is compared.
+    """
     if faults := findings_in(usual):
         return faults
 
@@ -240,7 +252,11 @@ def _name_buffers(call: binding.Call, usual: Outcome, again: Outcome) -> str:
 
 
 def findings_in(outcome: Outcome) -> list[KernelFault]:
-    """Return what is wrong according to one run that ended."""
+    """Return what is wrong according to one run that ended.
+
+    It is read from what the run wrote on standard error: by the watched accesses, by the run time (a barrier, a crash),
+    or by sanitizers. Who says most about a fault is asked first, and the exit status last, which names no line.
+    """
     said = outcome.standard_error
     if findings := _read_accesses(said):
         return findings
@@ -258,6 +274,8 @@ def findings_in(outcome: Outcome) -> list[KernelFault]:
 def _read_sanitizers(text: str) -> list[KernelFault]:
     """Return what the sanitizers of address and undefined behaviour say, each report once."""
     findings = []
+    # the address sanitizer begins a report with a line of `=`, that of undefined behaviour with the line of the source;
+    # the text in front of the first one is a part that matches nothing
     reports = re.split(r"(?=={65,}|={18}\n)|(?=program_source:\d+:\d+: runtime error)", text)
     for report in reports:
         for pattern, kind in _KINDS:

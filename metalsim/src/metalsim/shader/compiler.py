@@ -178,13 +178,18 @@ def compile_program(
 
 
 def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, ...]) -> None:
-    """Compile C++ that stands for MSL, and link it with the run time."""
+    """Compile C++ that stands for MSL, and link it with the run time.
+
+    `to` is the library or the program, beside which the source is written; `options` are the compiler's, `run_time` the
+    macros of rt.cpp. Errors as of `_run`.
+    """
     source = to.with_suffix(".cpp")
     source.write_text(code, encoding="utf-8")
 
     command = [*_clang_command(), f"-I{INCLUDE}", *CODE]
     inputs = [str(source)]
     libraries = []
+    # kernels need no C++ library; the run times of sanitizers do
     if not any("-fsanitize" in option for option in options):
         libraries.append("-nostdlib++")
     if find_compiler().kind == "zig":
@@ -200,6 +205,7 @@ def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, .
         inputs = ["-x", "none", compiled]
         libraries.insert(0, "-nostdlib++")
 
+    # -x none: what follows is no C++, which `LANGUAGE` says of every file
     run_time_objects = ["-x", "none", str(_build_run_time(run_time))]
     libraries += ["-lm", "-lpthread"]
     _run([*command, *options, *inputs, *run_time_objects, *libraries, "-o", str(to)])
@@ -228,6 +234,9 @@ def _run(command: list[str], given: str = "") -> str:
 
     Raises
     ------
+    RuntimeError
+        If it takes longer than `MOST_SECONDS`, or complains about something else than the source: no line of it, nor of
+        PyTorch's headers, is named.
     NoCompiler
         If the system cannot start it. Without this its OSError would be taken for one of the cache, in which the
         result is written.
@@ -249,6 +258,7 @@ def _run(command: list[str], given: str = "") -> str:
     try:
         output, complaints = running.communicate(given, timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
+        # a session of its own: the driver and all that it has started
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
         raise RuntimeError(

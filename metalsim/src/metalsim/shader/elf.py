@@ -46,6 +46,7 @@ def symbols(path: Path) -> list[Symbol]:
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{path.name} is not a 64-bit ELF file")
 
+    # of the header: where the headers of sections begin, their size and number, and which section has their names
     (begin,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
     sections = [
@@ -61,6 +62,7 @@ def symbols(path: Path) -> list[Symbol]:
         strings = sections[section.link].offset
         for offset in range(section.offset, section.offset + section.size, _SYMBOL.size):
             name, _, _, where, value, length = _SYMBOL.unpack_from(data, offset)
+            # an absolute symbol, for instance
             section_name = section_names[where] if where < count else ""
             entries.append(Symbol(_text(data, strings + name), section_name, value, length))
     return entries

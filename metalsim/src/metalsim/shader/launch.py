@@ -140,7 +140,11 @@ def _memory(kernel: Kernel, number: int, threadgroup: Mapping[int, int]) -> str:
 
 
 def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]]:
-    """Return C++ for a kernel's arguments, and for the description of its parameters."""
+    """Return C++ for a kernel's arguments, and for the description of its parameters, which `binding.Parameter` reads.
+
+    A parameter without an attribute, or with [[buffer(n)]], is a buffer, absent where its function constant is false.
+    The number of a parameter is its place in the declaration. SyntaxError for an attribute that is not simulated.
+    """
     arguments: list[str] = []
     parameters: list[str] = []
     following = "0"  # the index of the next buffer that names none
@@ -156,7 +160,7 @@ def _arguments(kernel: Kernel, kernel_number: int) -> tuple[list[str], list[str]
             argument = f"metalsim::in_threadgroup<{kind}>({memory})"
         elif parameter.attribute in (None, "buffer"):
             index = f"({parameter.argument})" if parameter.attribute else following
-            following = f"{index} + 1"
+            following = f"{index} + 1"  # left to the compiler: an index may be an expression
             there = f"({parameter.condition or 'true'})"
             buffers = f"{there} ? t->buffers : metalsim::absent"
             argument = f"metalsim::argument<{kind}>::get({buffers}, {index})"

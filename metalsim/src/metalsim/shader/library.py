@@ -71,6 +71,8 @@ def compile_shader(
         With the line, for source that does not compile or is not simulated.
     ValueError
         For unknown constants or kernels, and for a length that is not a multiple of 16.
+    TypeError
+        For a source that is no text, and for one name in place of a collection of them.
     NoCompiler
         Where there is no compiler for shaders.
     SimulationError
@@ -97,6 +99,7 @@ class Library:
     def __init__(
         self, source: str, strided: bool = False, given: msl.Given = _NOTHING_GIVEN
     ) -> None:
+        """Compile the source, unless the cache has it, and load the library. Errors as of `compile_shader`."""
         compiler.check_processor()
 
         name = f"kernels-{compiler.key(source, _fibers_asked(), given.key())}"
@@ -111,6 +114,10 @@ class Library:
         self._runtime = _load(self._binary)
 
     def __getattr__(self, name: str) -> Kernel:
+        """Return a kernel, which is an attribute from then on. UnknownKernel, with those there are, for another name.
+
+        Names with two underscores at their beginning are Python's questions: no kernel answers to one.
+        """
         if "_numbers" not in self.__dict__:  # being made, by copy for instance
             raise AttributeError(name)
         if name.startswith("__") or name not in self._numbers:
@@ -133,7 +140,11 @@ class Library:
 
     @functools.cached_property
     def _shared_bytes(self) -> dict[int, int]:
-        """Return the bytes of threadgroup memory by kernel number, from the library's symbols."""
+        """Return the bytes of threadgroup memory by kernel number, from the library's symbols.
+
+        A kernel's number leads to the address of its function, the address to its mangled name, and this name is what
+        those of the variables begin with that the function declares.
+        """
         table = elf.symbols(self._binary)
         variables = [
             symbol for symbol in table if symbol.section == "metalsim_shared" and symbol.bytes
@@ -152,6 +163,7 @@ class Library:
         sizes = {}
         for number in self._numbers.values():
             address = self._runtime.metalsim_kernel(number).contents.function - base
+            # _Z?: a function without a symbol has a name that no variable's begins with
             is_own = _variables_of(functions.get(address, "_Z?"), number)
             sizes[number] = sum(symbol.bytes for symbol in variables if is_own(symbol.name))
         return sizes
@@ -174,6 +186,7 @@ class Kernel:
     thread_execution_width = 32
 
     def __init__(self, library: Library, name: str) -> None:
+        """Look up what the compiled library says of the kernel. RuntimeError for more than Metal would take of it."""
         self.name = name
         self._library = library
         self.max_threads_per_threadgroup = library._described[name]["most_threads"]
@@ -233,6 +246,7 @@ class Kernel:
         errors = None
         added: dict[int, binding.Buffer] = {}
         if error_buf_idx is not None:
+            # an ErrorMessages of c10/metal/error.h: how many there are, and room for the most that there may be
             errors = torch.zeros(4 + _ERRORS * _ERROR_BYTES, dtype=torch.uint8, device="cpu")
             memory = binding.Buffer(errors.data_ptr(), errors.numel(), "u", 1, errors)
             added[error_buf_idx] = memory
@@ -323,7 +337,10 @@ class Kernel:
         return call
 
     def _run(self, call: binding.Call) -> None:
-        """Run a call on guarded copies of its memory, and copy the results back."""
+        """Run a call on guarded copies of its memory, and copy the results back; large memory is used in place.
+
+        RuntimeError as of `_launch`, and if something was written outside of a copy: then that one is not copied back.
+        """
         addresses: dict[int, int] = {}
         guarded: list[binding.Guarded] = []
         try:
@@ -421,7 +438,10 @@ def _load(binary: Path) -> ctypes.CDLL:
 
 
 def _raise_reported(data: bytes) -> None:
-    """Raise what the kernel reported with TORCH_REPORT_ERROR, as PyTorch's error."""
+    """Raise the first thing that a kernel reported with TORCH_REPORT_ERROR, as PyTorch's error, if it reported any.
+
+    `data` is an ErrorMessages of c10/metal/error.h: a count, then for each message file, function, text and line.
+    """
     count = int.from_bytes(data[:4], "little")
     if not count:
         return
@@ -429,6 +449,6 @@ def _raise_reported(data: bytes) -> None:
     first = {
         name: data[4 + at :][:size].split(b"\0")[0].decode() for name, at, size in _ERROR_PARTS
     }
-    line = int.from_bytes(data[4 + 508 : 4 + 512], "little")
+    line = int.from_bytes(data[4 + 508 : 4 + 512], "little")  # the last four bytes of a message
     error = getattr(torch, "AcceleratorError", RuntimeError)
     raise error(f"{first['file']}:{line}: {first['message']} (reported by {count} threads)")

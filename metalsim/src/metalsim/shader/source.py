@@ -151,7 +151,8 @@ def translate(preprocessed: str, given: Given) -> Translation:
     Raises
     ------
     SyntaxError
-        For what is not simulated, with its line.
+        For what is not simulated, for pointers without an address space, and for a function constant or threadgroup
+        memory without a value or a length; with its line.
     ValueError
         For a function constant or a kernel that the source does not have.
     """
@@ -202,7 +203,11 @@ def make_error(text: str, position: int, message: str) -> SyntaxError:
 
 
 def refuse_what_is_not_simulated(text: str, given: Given) -> None:
-    """Raise SyntaxError for the parts of Metal that have no counterpart here."""
+    """Raise SyntaxError for the parts of Metal that have no counterpart here, with the line of the first.
+
+    What a Metal host would set is among them where `given` has None for it. So is a source that names the namespace
+    ``metal`` and does not include its header: there is no such namespace then.
+    """
     not_given = [
         (pattern, what) for name, pattern, what in _NOT_GIVEN if getattr(given, name) is None
     ]
@@ -210,6 +215,7 @@ def refuse_what_is_not_simulated(text: str, given: Given) -> None:
         if match := re.search(pattern, text):
             raise make_error(text, match.start(), f"{what} not simulated")
 
+    # the headers of Metal declare this name (metalsim/mark.h)
     if "metalsim_standard_library" in text:
         return
     if match := re.search(r"\busing\s+namespace\s+metal\b|\bmetal\s*::", text):
@@ -228,7 +234,11 @@ _SPACES = r"\b(?:device|constant|threadgroup|thread|ray_data|object_data)\b"
 
 
 def check_address_spaces(text: str) -> None:
-    """Raise SyntaxError where a pointer or reference names no address space, as Apple's compiler wants."""
+    """Raise SyntaxError where a pointer or reference names no address space, as Apple's compiler wants.
+
+    The word may stand in front of the type, or right behind the ``*`` or ``&``. Looked at are numbers, vectors and the
+    type parameters of templates, whose names are longest first, so that of two the longer one is found.
+    """
     of_templates = set(re.findall(r"\b(?:typename|class)\s+(\w+)", text))
     types = "|".join([_SCALAR, *sorted(of_templates, key=len, reverse=True)])
     declarator = re.compile(rf"(?<![\w.])(?:{types})\s*(?:const\s*)?[*&](?![&=])")
@@ -394,7 +404,11 @@ def _block_around(text: str, position: int) -> int:
 
 
 def define_constants_of_classes(text: str) -> str:
-    """Make `static constexpr` members inline: C++14 wants their definition where one is bound to a reference."""
+    """Make `static constexpr` members inline: C++14 wants their definition where one is bound to a reference.
+
+    Members that the source defines behind their class stay as they are, since they would be defined twice. So does what
+    stands outside of a class: a constant of the program, or of a function.
+    """
     member = re.compile(
         r"\bstatic\s+(?=(?:(?:const|constant)\s+)*constexpr\b[^;(){}=]*?(\w+)\s*(?:\[[^;{}=]*\]\s*)*=)"
     )
@@ -506,7 +520,8 @@ def mark_threadgroup_variables(text: str) -> str:
         is_pointer_or_function = re.search(r"[*&(]", name)
         if is_pointer_or_function:
             return match[0]
-        lines = "\n" * (match[3] or "").count("\n")  # first values are dropped
+        # values between braces are dropped, and what they leave are their lines
+        lines = "\n" * (match[3] or "").count("\n")
         return f"{match[1]}METALSIM_SHARED {match[2]}{lines};"
 
     for _ in range(2):  # neighbours share the semicolon between them
@@ -531,7 +546,7 @@ def choose_kernels(text: str, names: Collection[str]) -> str:
     known: set[str] = set()
 
     for written in _find_written(text):
-        if written.is_template:
+        if written.is_template:  # no kernel by itself: those that are made of it are named
             continue
         name = written.host_name or written.name
         known.add(name)
@@ -615,12 +630,17 @@ class _Written:
 
 
 def _find_written(text: str) -> Iterator[_Written]:
-    """Yield what the word ``kernel``, or the attribute, declares, in the order of the text."""
+    """Yield what the word ``kernel``, or the attribute, declares, in the order of the text.
+
+    What comes in front of the word, up to the declaration before, and between it and the name is the head, in which
+    `host_name`, the number of threads and ``template`` stand. Where the word declares no function it is passed by.
+    """
     for word in _KERNEL.finditer(text):
         begin = _declaration(text, word.start())
         head = _LINE_MARKER.sub("", text[begin : word.end()])
         template = re.search(r"\btemplate\b", text[begin : word.end()])
 
+        # `template kernel void f<A>(...)`; with a `<` behind the word it is the template itself
         is_instantiation = re.search(r"\btemplate\b(?!\s*<)", head) is not None
         parameters = None
         if expression := _decltype_instantiation(text, word.end()):

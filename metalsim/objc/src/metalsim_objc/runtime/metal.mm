@@ -701,6 +701,7 @@ METALSIM_PROPERTY(NSUInteger, maxBufferLength, kMaxBufferBytes)
     return nil;
   SimulatedLibrary* made = [SimulatedLibrary new];
   made->number = number;
+  // Python has written the names of its kernels there, one a line
   char* rest = nullptr;
   for (const char* name = strtok_r(said, "\n", &rest); name != nullptr; name = strtok_r(nullptr, "\n", &rest))
     made->names.push_back(name);

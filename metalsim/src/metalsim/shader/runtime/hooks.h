@@ -75,8 +75,11 @@ Access* place_for(Access* read, const Access& now) {
   return nullptr;
 }
 
+// A thread is about to touch `bytes` bytes from `place` on, at `caller` in the program: notes it, compares it with what is
+// known of each byte, and ends the process with 66 outside of all spans and constants.
 void touched(const void* place, unsigned bytes, bool writes, bool atomic, const void* caller) {
   if (!current) return;
+  // a thread's own: variables on its stack, what it is told of its position (in `Fiber`), the pointers to the buffers
   const char* begin = (const char*)place;
   const uint32_t site = (uint32_t)((const char*)caller - 1 - __ehdr_start);
   const char* what = writes ? "write" : "read";

@@ -98,6 +98,7 @@ const char* crash_site;
 [[maybe_unused]] const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 enum { unplanned_meeting = 1000, out_of_stack };
 
+// Back to `metalsim_run`, with the signal, or with `out_of_stack` for an access just beside the stack pointer.
 [[maybe_unused]] void on_crash(int signal, siginfo_t* info, [[maybe_unused]] void* context) {
   int code = signal;
 #if defined(__x86_64__)
@@ -132,6 +133,7 @@ void enter_kernel() {
 bool watching;
 [[maybe_unused]] struct sigaction unwatched;
 
+// While kernels run their crashes come to `on_crash`, on a stack of its own, since the kernel's may be full.
 struct CrashGuard {
 #ifndef METALSIM_ASAN
   struct sigaction before[4];
@@ -228,9 +230,11 @@ void* new_stack() {
   return (char*)p + guard_bytes;
 }
 
+// Makes a fiber ready to begin its thread; its stack is used again.
 void begin(Fiber* f) {
   if (!f->stack) f->stack = (char*)new_stack();
 #ifdef OWN_SWITCH
+  // what `metalsim_switch` takes off the stack: six registers, and where it returns to; that function has no caller
   uint64_t* top = (uint64_t*)(f->stack + stack_bytes - 64);
   *--top = 0;
   *--top = (uint64_t)body_of_fiber;
@@ -264,6 +268,7 @@ struct SimdGroup {
     for (uint32_t i = 0; i < lanes; i++)
       if (mask >> i & 1) first[i]->state = ready;
   }
+  // Gives each lane of the mask the values of all of them, which then go on.
   void exchange(uint32_t mask) const {
     for (uint32_t i = 0; i < lanes; i++) {
       if (!(mask >> i & 1)) continue;
@@ -308,7 +313,8 @@ bool pass_barrier(Fiber** group, uint32_t n) {
   return true;
 }
 
-// Runs the n fibers of a group, in an order, until all have returned.
+// Runs the n fibers of a group, in an order, until all have returned; false after an error. Who is ready runs until it
+// waits or returns. Then each SIMD-group goes on that can, and the whole group only where none could.
 bool run_fibers(Fiber** group, uint32_t n, const uint32_t* order) {
   uint32_t alive = n;
   while (true) {
@@ -407,6 +413,8 @@ MetalsimThread common_of_group(const Dispatch& d, void** buffers, const uint32_t
   return t;
 }
 
+// Runs one group after the other; false after an error. In another order than 0 the groups are arranged as well, where
+// there is memory for a list of them.
 bool run(const Dispatch& d, void** buffers) {
   uint32_t groups[3], order[most_threads];
   for (int i = 0; i < 3; i++) groups[i] = d.grid[i] / d.group[i] + (d.grid[i] % d.group[i] != 0);
@@ -510,8 +518,11 @@ EXPORT int metalsim_run(int kernel, void** buffers, const uint32_t* grid, const 
 
 #ifdef METALSIM_MAIN
 // One run of one kernel, told in a file: "kernel fibers order garbage", grid, group; the number of regions, then for
-// each "bytes path"; then for each buffer "index region offset". Each region is read from its file and written back to
-// it.
+// each "bytes path"; then for each buffer "index region offset". Each region is read from its file, and written back to
+// it if the kernel came to its end.
+//
+// It ends with 0; 3 after an error of the kernel, which is told on standard error; 9 if it could not run; 66 as hooks.h
+// says.
 namespace {
 struct Region {
   char* memory;
