@@ -251,6 +251,7 @@ def test_other_memory_is_not_called_pinned():
 
 
 def cnn() -> nn.Sequential:
+    """Return a network for pictures of 8 x 8, with each of the layers that such networks are made of."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -288,6 +289,7 @@ class Recurrent(nn.Module):
 
 
 def data(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs for a model of `MODELS`, on the CPU, with a class for each: the same ones in each call."""
     generator = torch.Generator().manual_seed(1)
     if name == "transformer":
         return torch.randint(50, (8, 12), generator=generator), torch.randint(
@@ -310,7 +312,11 @@ ADAMW = functools.partial(torch.optim.AdamW, lr=1e-2)
 def curve(
     name: str, device: str, optimiser: Callable = ADAMW, dtype: torch.dtype | None = None
 ) -> list[float]:
-    """Losses of a short training; attention by its plain formula, as on MPS."""
+    """Return the losses of a short training, under autocast to a dtype if one is named.
+
+    Attention is computed by its plain formula, as on MPS. So that two devices can be compared, weights are drawn on the
+    CPU, and dropout draws from a seed that is set behind them.
+    """
     torch.manual_seed(0)
     model = MODELS[name]().to(device)
     x, y = (tensor.to(device) for tensor in data(name))
@@ -441,6 +447,7 @@ def values_and_gradient(run: Callable, given: torch.Tensor) -> list[torch.Tensor
 
 @plain.cases(LISTED)
 def test_autocast_of_the_cpu_leaves_the_device_alone(make):
+    """Within it values and gradients of the device are what they are without it, and in float32."""
     torch.manual_seed(0)
     run = make()
     if isinstance(run, nn.Module):
@@ -903,7 +910,10 @@ def test_a_generator_of_the_device_is_refused_for_the_cpu(draw):
 
 
 def run_lstm(lstm: nn.LSTM, x: torch.Tensor, *, between: Callable[[], Any]) -> torch.Tensor:
-    """Return the outputs of an LSTM with dropout; its input has a gradient afterwards."""
+    """Return the outputs of an LSTM with dropout; its input has a gradient afterwards.
+
+    `between` is called between forward and backward pass.
+    """
     torch.manual_seed(1)
     out, (h, c) = lstm(x)
     between()
@@ -913,6 +923,7 @@ def run_lstm(lstm: nn.LSTM, x: torch.Tensor, *, between: Callable[[], Any]) -> t
 
 @plain
 def test_an_lstm_drops_the_same_values_in_both_passes():
+    """Values and gradients are those of the CPU, also where the device draws random numbers between the passes."""
     torch.manual_seed(0)
     lstm = nn.LSTM(4, 5, 2, dropout=0.5).to("mps")
     x = torch.randn(3, 2, 4, device="mps", requires_grad=True)
@@ -1666,7 +1677,7 @@ def test_the_factors_of_an_svd_are_the_cpus(matrix):
 @since("2.14", "a kernel for singular values")
 @plain
 def test_fallbacks_of_limited_kernels_are_reported():
-    """The matrix there; U, the values and Vh back, or with a gradient's need of them all three."""
+    """Each copies four tensors: the matrix to the CPU; U, the singular values and Vh, as the gradient needs, back."""
     x = torch.rand(96, 96, device="mps", requires_grad=True)
 
     with heard() as events:
@@ -1839,6 +1850,7 @@ def test_a_tensor_of_the_cpu_is_refused_for_a_shader():
 
 @plain
 def test_a_listener_that_raises_or_computes_does_no_harm():
+    """What it computes is not told to it, and each of its exceptions goes to `sys.unraisablehook` and no further."""
     told, unraisable = [], []
 
     def listen(event):

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -227,7 +226,7 @@ class Softshrink(torch.autograd.Function):
 
 
 def curve(shrink: Callable) -> list[float]:
-    """Losses of the talk's network, made small."""
+    """Return losses of a small network in training, between whose layers the activation `shrink(x, lambd)` stands."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(*sizes).to("mps") for sizes in ((16, 32), (32, 32), (32, 4))]
     optimiser = torch.optim.SGD([p for layer in layers for p in layer.parameters()], 0.1)
@@ -248,11 +247,16 @@ def test_a_network_trains_with_it():
 
 @in_softshrink
 def test_nothing_is_built_twice():
-    """Also by the next process, which is what a new versioner makes of this one."""
+    """Nor by the next process, which finds the library and leaves it as it is.
+
+    What has been built in a process torch remembers in a versioner. With a new one, and past the cache of `load`, this
+    process is like the next.
+    """
     from torch.utils import cpp_extension
 
     library = Path(softshrink().__file__)
     before = library.stat().st_mtime_ns
+
     cpp_extension.JIT_EXTENSION_VERSIONER = type(cpp_extension.JIT_EXTENSION_VERSIONER)()
     again = page_sources.load.__wrapped__("softshrink.mm")
     assert again.__file__ == str(library)
@@ -435,17 +439,15 @@ def planted_source() -> str:
 @functools.cache
 def planted() -> Any:
     """The extension with all broken copies."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "planted.mm"
-        path.write_text(planted_source())
-        kept = (
-            building.cache()
-            / "extensions"
-            / f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.mm"
-        )
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        if not kept.exists() or kept.read_bytes() != path.read_bytes():
-            path.replace(kept)
+    text = planted_source()
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    # where it stays, and unchanged where it is: ninja builds again what is newer than its result, or lies elsewhere
+    kept = building.cache() / "extensions" / f"{name}.mm"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if not kept.exists() or kept.read_text() != text:
+        kept.write_text(text)
+
     return built("planted", kept)
 
 
@@ -457,17 +459,23 @@ def broken(name: str) -> Any:
 
 
 def symptom(name: str) -> str:
-    """What a user sees who calls a broken copy twice, for a view in the middle of a tensor."""
+    """Return what a user sees who calls a broken copy twice, for a view in the middle of a tensor.
+
+    It is the first line of a RuntimeError, ``right``, or ``wrong values``: of the results, or in the tensor that was
+    only to be read.
+    """
     x = torch.randn(5000, device="mps")[1000:4000]
     before, expected = x.cpu(), F.softshrink(x.cpu(), 0.5)
     try:
         module = broken(name)
         results = []
         for _ in range(2):
+            # with an operator of PyTorch behind it, since some bugs show there
             results.append(module.forward(x, 0.5).clone().cpu())
             torch.mps.synchronize()
     except RuntimeError as error:
         return str(error).splitlines()[0]
+
     right = torch.equal(x.cpu(), before) and all(
         torch.equal(result, expected) for result in results
     )

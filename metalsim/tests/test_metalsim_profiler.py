@@ -52,6 +52,7 @@ class Logged(NamedTuple):
 def copies():
     """The log of copies alone: of three to the host, one to the device, and of an operator, which is left out."""
     text = io.StringIO()
+    # 2: copies as they happen, and 32: their table
     made = profiler.Profiler({profiler.LOG: "0x22"}, text)
     made.hear(metalsim.Event("op", "aten::add.Tensor"))
     made.hear(metalsim.Event("copy", "aten::copy_", 4, "to host", 1))
