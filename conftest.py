@@ -41,7 +41,11 @@ def shared_folder(tmp_path_factory):
 
 @pytest.hookimpl(trylast=True)  # what is not chosen is no longer there
 def pytest_collection_modifyitems(config, items):
-    """Pages first, dealt out among the workers: the tests left at the end are short, and no core waits long."""
+    """Put pages first, dealt out among the workers: the tests left at the end are short, and no core waits long.
+
+    With ``--shuffle`` files come in a random order in place of that, and so do the tests of each file. Without workers
+    the order stays.
+    """
     if seed := config.getoption("--shuffle"):
 
         def draw_place(name):
@@ -54,7 +58,8 @@ def pytest_collection_modifyitems(config, items):
         return
     pages = [item for item in items if item.path.name == "test_notebooks.py"]
     others = [item for item in items if item.path.name != "test_notebooks.py"]
-    share = math.ceil(len(others) / workers)  # each worker begins with such a part of the list
+    # xdist cuts the list into as many parts as there are workers, and each worker begins with one of them
+    share = math.ceil(len(others) / workers)
     hands = ((*pages[n::workers], *others[n * share : (n + 1) * share]) for n in range(workers))
     items[:] = [item for hand in hands for item in hand]
 

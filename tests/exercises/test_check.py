@@ -20,8 +20,9 @@ PAGE = "97"
 
 @pytest.fixture
 def double(monkeypatch):
-    """Exercise 97.1: double a number."""
+    """The function that judges exercise 97.1, to double a number; no other exercise is known meanwhile."""
     monkeypatch.setattr(judging, "_EXERCISES", {})
+    # `check` imports the module of a page to find its exercises
     module = f"metallab.exercises.page_{PAGE}"
     monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
 

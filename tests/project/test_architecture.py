@@ -49,12 +49,16 @@ TEXTS = {module: file.read_text("utf-8") for module, file in FILES.items()}
 
 
 def imported(module: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """What a module imports, wherever the line stands: the other module, and the name in it."""
+    """Yield what a module imports, wherever the line stands: the other module, and the name from it.
+
+    The name is None for ``import other``. What an import with dots means is written out.
+    """
     package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
+            # one dot is the package itself, and each further one a package above
             above = (
                 package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             )
@@ -65,7 +69,11 @@ def imported(module: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    """Our modules that a module's strings name, docstrings aside."""
+    """Yield our modules that a module's strings name, docstrings aside.
+
+    A string may name one by its dotted name, or be code that imports it: ``from metallab import device, timing``. A
+    package at the top is not yielded, since every sentence on the project names it.
+    """
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if (
@@ -124,7 +132,11 @@ class WithoutTypeChecking(ast.NodeTransformer):
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:
-    """What is wrong with the imports of some modules."""
+    """Return what is wrong with the imports of modules, whose texts are given by their names.
+
+    Wrong are imports of what is not there, those that `fault_of` forbids, which strings may not name either, and those
+    that run in a circle.
+    """
     found, graph = [], defaultdict(set)
 
     for module, text in texts.items():
@@ -135,6 +147,7 @@ def faults(texts: Mapping[str, str]) -> list[str]:
             if not is_there(other, name):
                 found.append(f"{module} imports what is not there: {other}.{name}")
 
+        # the strings of the module that writes pages are lines of pages, which may import anything
         named_there = set() if module == WRITES_PAGES else set(strings)
         for target in (graph[module] | named_there) - {module}:
             if (fault := fault_of(module, target)) is not None:
@@ -172,7 +185,7 @@ def fault_of(module: str, target: str) -> str | None:
         return "metalsim knows nothing of metallab"
     if target == "metallab.__main__":
         return "nothing imports the command"
-    if module == "metallab.__main__" or here in ABOVE:
+    if module == "metallab.__main__" or here in ABOVE:  # these may know every subpackage
         return None
     if there and there not in {here, *ARROWS.get(here, ())}:
         return f"from {here or 'the core'} into {there}"

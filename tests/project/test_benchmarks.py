@@ -39,6 +39,7 @@ def test_each_script_has_a_smallest_size():
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_script_runs(name, tmp_path):
+    """It ends with an exit code that its smallest size may have, without a traceback, and prints what it should."""
     arguments, codes, printed = SMALLEST[name]
     sources = str(paths.ROOT / "utils")
     environment = {**os.environ, "METALLAB_BUILD": str(tmp_path), "PYTHONPATH": sources}

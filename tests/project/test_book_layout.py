@@ -44,7 +44,7 @@ def entry(name: str, status: str = "passed", reason: str = "") -> dict:
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout of two lessons, a guide, and nothing executed yet."""
+    """A checkout of two lessons, a README and a guide, whose links lead to each other; nothing is executed yet."""
     root = tmp_path / "checkout"
     monkeypatch.setattr(paths, "ROOT", root)
     monkeypatch.setattr(paths, "NOTEBOOKS", root / "notebooks")
@@ -70,7 +70,11 @@ def checkout(tmp_path, monkeypatch):
 
 
 def run_in(folder, *names, entries=(), **summary):
-    """A run's folder with these notebooks, each with an output."""
+    """Make a run's folder with notebooks of these names, and return it.
+
+    Each has a cell that was not run for want of a tool. The summary lists them as passed, then ``entries``; ``summary``
+    replaces what it says of the machine.
+    """
     folder.mkdir(parents=True)
     for name in names:
         incomplete = {"application/vnd.metallab.incomplete+json": {}, "text/plain": "NOT RUN"}
@@ -384,14 +388,14 @@ def headings_sought(pages: Iterable[Path]) -> Iterator[tuple[Path, str, Path, st
 
 
 def test_links_of_the_book_lead_to_headings(tmp_path):
-    """What Sphinx says of the pages that come with the project, without Sphinx."""
+    """Of the stored pages and of the guides; Sphinx would say so too, where the book's packages are installed."""
     laid_out = tmp_path / "laid_out"
     book.lay_out(book.read_runs(book.find_stored()), laid_out)
     guides, notebooks = laid_out.glob("docs/*.md"), laid_out.rglob("notebooks/**/*.ipynb")
 
     sought = list(headings_sought([laid_out / "index.md", *guides, *notebooks]))
 
-    assert len(sought) > 100
+    assert len(sought) > 100  # or they were not found
     assert [
         f"{page.relative_to(laid_out)}: {target}"
         for page, target, there, heading in sought
@@ -465,9 +469,13 @@ def test_without_a_public_address_nobody_is_told_to_clone(checkout, tmp_path):
 def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
     checkout, tmp_path, monkeypatch, capsys
 ):
+    """A book that Sphinx does not finish leaves the old one in its place, and the error says what to do without it."""
     old = tmp_path / "book/index.html"
     old.parent.mkdir()
-    for path in (old, old.parent / ".buildinfo"):
+    for path in (
+        old,
+        old.parent / ".buildinfo",
+    ):  # without the second the folder is no book, and is not replaced
         path.write_text("old")
     sphinx = types.SimpleNamespace(build_main=lambda options: 1)  # as after a warning
     monkeypatch.setitem(sys.modules, "sphinx.cmd.build", sphinx)

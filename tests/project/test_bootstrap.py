@@ -47,11 +47,12 @@ class Checkout:
         (root / "metalsim").mkdir()
         shutil.copy(SOURCE, root / "utils" / "metallab")
         (root / "pyproject.toml").write_text("[project]\n")
+        (root / "pip.txt").touch()  # what the stand-in for pip prints of its settings
         (root / "lock.txt").write_text(UV_VERSION)
+
+        # by this note the uv of the lock counts as installed, and the stand-in is called
         (root / "build" / "uv" / "bin").mkdir(parents=True)
         (root / "build" / "uv" / "uv.txt").write_text(UV_VERSION)
-        (root / "pip.txt").touch()
-
         self.uv()
         self.load()
 
@@ -252,6 +253,7 @@ def test_a_folder_that_is_no_environment_is_kept(checkout):
 
 
 def test_a_python_without_header_files_is_passed_over(checkout, monkeypatch):
+    """uv then makes an environment of a Python that it brings itself; where that lacks them too, set-up fails."""
     reasons = iter(["no header files"] * 2)
     fails = checkout.bootstrap.fails
 
@@ -259,7 +261,7 @@ def test_a_python_without_header_files_is_passed_over(checkout, monkeypatch):
         return next(reasons, None) if "Python.h" in command[-1] else fails(command)
 
     monkeypatch.setattr(checkout.bootstrap, "fails", ask)
-    monkeypatch.setattr(sys, "version_info", (3, 8, 1))
+    monkeypatch.setattr(sys, "version_info", (3, 8, 1))  # too old to be tried itself
 
     status, _, calls = checkout()
 
@@ -366,11 +368,13 @@ def test_mlx_is_left_out_where_its_wheel_does_not_load(
 def test_what_pages_will_lack_is_listed_once(
     checkout, pretend, monkeypatch, platform, compiler, words
 ):
+    """There is a line for each thing, and no other line."""
     pretend(**platform)
     monkeypatch.setenv("CXX", compiler)
     fails = checkout.bootstrap.fails
 
     def fail_unless_xcode(command):
+        """Say of a Mac that its developer tools are there; ask this machine about anything else."""
         return None if command[0] == "xcode-select" else fails(command)
 
     monkeypatch.setattr(checkout.bootstrap, "fails", fail_unless_xcode)
@@ -396,6 +400,7 @@ def test_set_up_without_a_compiler_is_complete_and_names_the_pages_that_need_one
 
 
 def test_all_that_is_missing_is_named_before_anything_is_downloaded(checkout, monkeypatch):
+    """On a full disk and an old processor both are named in one go, and uv is not called."""
     full = shutil._ntuple_diskusage(2**40, 2**40, 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
     read = checkout.bootstrap.read
@@ -457,7 +462,7 @@ def test_what_does_not_import_is_a_warning_that_names_its_pages(checkout):
 
 
 def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
-    """A wheel that pip and uv install; returns its line of a lock."""
+    """Write a wheel that pip and uv install, of version 1.0 with these files, and return its lines of a lock."""
     path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
     files = files | {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
@@ -480,7 +485,10 @@ PROJECT += 'lab = ["one"]\nmlx = ["two"]\ndev = ["uv"]\n'
 
 @pytest.fixture
 def real(checkout, monkeypatch, tmp_path):
-    """Wheels in a folder, their lines of a lock, and the real pip, which installs a script that calls the real uv."""
+    """The lines of a lock for the wheels ``one``, ``two`` and ``uv``, which the real pip finds in a folder alone.
+
+    What ``uv`` installs is a script that calls the real uv of this environment.
+    """
     real = shutil.which("uv", path=os.path.dirname(sys.executable))
     found = tmp_path / "found"
     found.mkdir()
@@ -511,6 +519,7 @@ def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_a_package_with_another_hash_is_not_installed(checkout, real):
+    """It is installed as soon as the lock has its hash, so that the hash alone was the reason."""
     one, two, uv = real
     (checkout.root / "lock.txt").write_text(spoil(one) + two + uv)
 
@@ -538,7 +547,10 @@ def test_a_uv_with_another_hash_is_not_installed(checkout, real):
 
 @pytest.fixture
 def stick(checkout, real, monkeypatch, tmp_path):
-    """A stick in a folder whose name has a space; what its files came from is not there any more."""
+    """The folder for a stick, which ``bootstrap.py stick`` has filled; its name has a space.
+
+    Afterwards neither the wheels' folder nor uv's cache can be used, so that what is installed comes from the stick.
+    """
     (checkout.root / "lock.txt").write_text("".join(real))
     (checkout.root / "names.txt").write_text("ada")  # which nobody committed
     for command in (["init", "-q"], ["add", "utils", "pyproject.toml", "lock.txt"]):
@@ -556,7 +568,7 @@ def stick(checkout, real, monkeypatch, tmp_path):
 
 
 def test_a_stick_holds_what_is_committed_and_wheels_and_installs_without_a_network(checkout, stick):
-    """With what mlx brings, where set-up installs it."""
+    """Set-up from the stick installs the extra ``lab``, and the extra ``mlx`` where its wheel loads."""
     written = {path.name for path in stick.iterdir()}
     assert written == {"utils", "pyproject.toml", "lock.txt", "wheels"}
 

@@ -128,7 +128,10 @@ def test_a_comment_behind_a_command_is_found():
 
 
 def find_words_that_select_nothing(command: str) -> list[str]:
-    """Return the words behind -k, in a command of pytest, that no name of a test in the files of the command holds."""
+    """Return the words behind -k, in a command of pytest, that no name of a test in the files of the command holds.
+
+    Names are read in the files' text, without importing them. Another command has no such words.
+    """
     parts = shlex.split(command)
     if "pytest" not in parts or "-k" not in parts:
         return []
@@ -170,6 +173,10 @@ class Clone:
         self._make_environment()
 
     def _take_over_changes(self) -> None:
+        """Change the clone as this checkout was changed since its last commit, and commit it there.
+
+        `reset` goes back to that commit.
+        """
         changed = git(
             "ls-files", "-z", "--modified", "--others", "--deleted", "--exclude-standard"
         ).split("\0")
@@ -181,6 +188,7 @@ class Clone:
             else:
                 target.unlink(missing_ok=True)
 
+        # for a machine whose git knows no name, or wants to sign
         identity = [
             "-c",
             "user.name=nobody",
@@ -223,6 +231,7 @@ class Clone:
         jupyter.parent.mkdir(exist_ok=True)
         jupyter.symlink_to(Path(sysconfig.get_path("data"), "share", "jupyter"))
 
+        # `bootstrap` reads the files by their names in the current folder
         before = Path.cwd()
         os.chdir(self.folder)
         try:
@@ -268,7 +277,10 @@ class Clone:
             (self.folder / name).write_text(text)
 
     def _make_run(self, run: Path) -> None:
-        """Make a run of one stored page: its report takes seconds, and that of all pages half a minute."""
+        """Make the folder of a run of one stored page, as ``make run`` leaves it.
+
+        Of one page a report takes seconds, and of all pages half a minute.
+        """
         (page, *_) = sorted(self.folder.glob(f"data/executed/*cpu*/{PAGE_OF_THE_RUN}.ipynb"))
         (run / "results").mkdir(parents=True)
         shutil.copy(page, run)
@@ -282,7 +294,11 @@ class Clone:
         (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run a line of the documents in the clone, as somebody whose PATH begins with its environment."""
+        """Run a line of the documents in the clone, as somebody whose PATH begins with its environment.
+
+        What a make or a pytest that runs this has set is left out, and so is what Metal Lab reads. The simulated GPU
+        that this checkout has built is used, where no other cache is named.
+        """
         of_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MODE", "DEVICE", "ONLY")
         of_us = ("METALLAB_", "PYTEST_", "PYTHONPATH", "VIRTUAL_ENV")
         environment = {

@@ -65,7 +65,10 @@ def targets(path):
 
 @cache
 def anchors(path):
-    """The names that GitHub gives a page's headings, and JupyterLab a notebook's."""
+    """Return the names by which links reach headings: as GitHub names those of a document, or JupyterLab a notebook's.
+
+    The second heading of a name gets ``-1``, the third ``-2``.
+    """
     names, seen, heading = set(), Counter(), False
     for token in tokens(path):
         if heading:
@@ -76,7 +79,7 @@ def anchors(path):
             name = name.replace(" ", "-")
             names.add(f"{name}-{seen[name]}" if seen[name] else name)
             seen[name] += 1
-        heading = token.type == "heading_open"
+        heading = token.type == "heading_open"  # the next token holds its text
     return names
 
 
@@ -303,7 +306,10 @@ SOURCES = ("utils", "utils/metallab", "metalsim/src", "metalsim/src/metalsim", "
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_a_script_that_is_named_is_there(path):
-    """By its place in the checkout, in the document's folder or in a package; or it names the revision that had it."""
+    """By its place in the checkout, in the document's folder or in a package; or it names the revision that had it.
+
+    Left out are paths that stand for files of one's own.
+    """
     folders = (ROOT, path.parent, *map(ROOT.joinpath, SOURCES))
     text = path.read_text(encoding="utf-8")
 

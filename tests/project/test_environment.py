@@ -85,8 +85,12 @@ def test_the_constraints_are_the_lock_s():
 
 @pytest.mark.nightly
 def test_pip_resolves_environment_yml_to_what_is_installed(tmp_path):
-    """As conda asks it to, with no network: whatever is not here already, or does not fit, fails."""
+    """As conda asks it to, with no network: whatever is not here already, or does not fit, fails.
+
+    Nothing is installed. What pip would put there are the packages of this project, and no others.
+    """
     _, pip = environment_yml()
+    # pip looks for the file of constraints beside the list that names it, and for packages in the current folder
     lines = [line.replace("--constraint ", f"--constraint {ROOT}/") for line in pip]
     listed = tmp_path / "environment.txt"
     listed.write_text("\n".join(lines) + "\n")
@@ -114,7 +118,10 @@ def system(request):
 
 @pytest.fixture(params=["3.11", "3.12"])
 def applying(request, system):
-    """Return a function that keeps the requirements that a system and a version of Python have."""
+    """Return a function that parses requirements, and keeps those whose marker is true of a system and a Python.
+
+    Both are parameters of the test that uses it, which runs for each pair of them.
+    """
     python = request.param
     where = SYSTEMS[system] | {
         "python_version": python,
@@ -140,8 +147,9 @@ def test_each_package_is_pinned_once_and_to_one_version(applying):
 
 
 def test_every_dependency_is_pinned_to_a_version_that_it_allows(applying):
+    """Of the dependencies that set-up installs; None stands for a version that constraints.txt does not have."""
     pins = {
-        canonicalize_name(pin.name): str(pin.specifier)[2:]
+        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
         for pin in applying(versions(CONSTRAINTS))
     }
 
@@ -216,7 +224,11 @@ class Make:
         (folder / "tests" / "project").mkdir(parents=True)
 
     def __call__(self, *arguments, failing=""):
-        """(exit status, output, the calls made)"""
+        """Run make, and return its exit status, its output, and the calls of programs, a line for each.
+
+        Calls whose arguments match ``failing``, a pattern of a shell's case, fail with 3. Variables that a make which
+        runs this hands on are left out; those of a user have their defaults.
+        """
         calls = self.folder / "calls.txt"
         calls.write_text("")
 
@@ -521,11 +533,16 @@ CI_COMMANDS = {"test STRICT=1": "x", "test SUITE=cpu": "xcpu", "test SUITE=torch
 
 @pytest.fixture
 def run_ci(tmp_path):
-    """Return a function that runs continuous integration where one command fails, from another folder."""
+    """Return a function that runs continuous integration from another folder, and lets the test of one suite fail.
+
+    It takes "x" with the name of the suite, or "" for none. The Makefile has stand-ins for the tests and for the
+    environment of an older PyTorch; anything else that is made fails, and is reported as not tested.
+    """
     (tmp_path / ".ci").mkdir()
     script = Path(shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci"))
     (tmp_path / "Makefile").write_text("a-torch:\ntest:\n\t@test '$(FAILING)' != 'x$(SUITE)'\n")
 
+    # programs that it would install where they are not here
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("clang++-19", "qemu-x86_64"):

@@ -334,12 +334,13 @@ def run(command, cwd=None, env=None) -> str:
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory):
-    """Skips where there is no registry, or no room for what comes from it."""
+    """Skip the test where the package registry cannot be reached, or where there is no room for what comes from it."""
     folder = tmp_path_factory.getbasetemp()
     if (free := shutil.disk_usage(folder).free) < FREE:
         pytest.skip(
             f"{folder} has {free / 2**30:.0f} GiB, and an environment may need {FREE / 2**30:.0f}"
         )
+    # a small package, and without uv's cache, which would answer where there is no network
     (wanted := folder / "wanted.txt").write_text("msgspec\n")
     command = [*UV, "pip", "compile", "--quiet", "--no-cache", str(wanted)]
     asked = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -356,7 +357,11 @@ def checkout(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def install(registry, checkout, tmp_path):
-    """Makes an environment with what is named, and returns what runs a command in it; it is deleted afterwards."""
+    """Yield a function that installs packages into a new environment, and returns one that runs a command in it.
+
+    The command has to end with 0, and its output is returned. It works in an empty folder, with the variables of
+    somebody who has nothing else of ours. The environment is deleted after the test: some take gigabytes.
+    """
     environment, folder = tmp_path / "environment", tmp_path / "folder"
     folder.mkdir()
 

@@ -43,7 +43,10 @@ def code(text: str, name: str, *tags: str):
 
 
 def page(name: str, other: str):
-    """A page as short as a page can be: it measures, draws, asks one exercise, and saves."""
+    """Return a page as short as a page can be: it measures, draws, asks one exercise, saves, and leads to another page.
+
+    The exercise is one of page 31's, so that `check` knows it.
+    """
     links = f"Then comes [the other]({other}.ipynb); here is [the code](../README.md)."
     stub = "def bits_a_weight(group):\n    return ..."
     solution = "def bits_a_weight(group):\n    return 4 + 32 / group  # hidden"
@@ -56,6 +59,7 @@ def page(name: str, other: str):
         code("metallab.finish()", "finish"),
     ]
 
+    # what the course's table would say of it; nothing here compares that with the page
     told = {"question": "How many?", "minutes": 5, "exercises": 2, "after": []}
     told["without_a_mac"] = "all"
     metadata = {
@@ -67,13 +71,14 @@ def page(name: str, other: str):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """Two pages, and all that is written, in folders of their own."""
+    """A folder with two pages, where this process and those that it starts write what they make."""
     folder = tmp_path_factory.mktemp("journey")
     notebooks = folder / "notebooks"
     notebooks.mkdir()
     for name, other in (("01_add", "02_more"), ("02_more", "01_add")):
         nbformat.write(page(name, other), notebooks / f"{name}.ipynb")
 
+    # processes that are started read the variables; in this one `paths` has read them already
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("METALLAB_NOTEBOOKS", str(notebooks))
         patch.setenv("METALLAB_BUILD", str(folder / "build"))

@@ -401,6 +401,7 @@ def test_a_weight_without_a_gradient_is_not_counted_as_finite(work):
 
 
 def test_where_a_nan_comes_from_is_asked_with_the_loss_on_the_device(monkeypatch):
+    """`divergence.find` gets the loss of the model that was moved, and not that of the one that was given."""
     negative = as_model((torch.sqrt, (-torch.ones(2),)), "test")
     on_device = replace(negative, loss=torch.sum)
     losses = []
@@ -411,7 +412,7 @@ def test_where_a_nan_comes_from_is_asked_with_the_loss_on_the_device(monkeypatch
 
     monkeypatch.setattr(ModelUnderTest, "to", lambda *_: on_device)
     monkeypatch.setattr(steps.divergence, "find", find)
-    with pytest.raises(Refused):
+    with pytest.raises(Refused):  # the square root of -1 is NaN
         steps._assert_finite(negative, device.cpu(), "yours")
     assert losses == [torch.sum]
 

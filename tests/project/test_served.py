@@ -312,7 +312,7 @@ def test_a_folder_that_a_student_made_takes_the_documents_of_its_name(tmp_path):
 
 @pytest.fixture
 def linked(tmp_path):
-    """A folder ``workshop`` of an earlier version, which held links to what lies beside it."""
+    """A folder ``workshop`` of an earlier version: a student's page, and links to files and folders of the checkout."""
     for name in workshop.OLD_LINKS:
         path = tmp_path / name
         file = path if path.suffix else path / "questions.md"

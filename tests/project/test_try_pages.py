@@ -156,11 +156,15 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=STRANGERS)
 def stranger(request, tmp_path_factory, registry):  # noqa: F811  the fixture that was imported
-    """A folder with an environment that holds PyTorch and Jupyter alone; deleted afterwards."""
+    """A folder with an environment that holds PyTorch and Jupyter alone, for each of the `STRANGERS`.
+
+    The environment is deleted afterwards. The test is skipped where that Python cannot be had.
+    """
     version, torch = STRANGERS[request.param]
     folder = tmp_path_factory.mktemp("stranger")
     environment = folder / "environment"
 
+    # --seed brings pip, by which a page installs itself
     options = ["--quiet", "--no-project", "--seed", "--python", version]
     made = subprocess.run([*UV, "venv", *options, environment], check=False)
     if made.returncode != 0:
@@ -179,6 +183,7 @@ def stranger(request, tmp_path_factory, registry):  # noqa: F811  the fixture th
 @NOT_ON_A_MAC
 @pytest.mark.parametrize("name", try_pages.PAGES)
 def test_a_page_runs_in_the_python_of_a_stranger(name, stranger, served):
+    """It installs its wheels in its first cell, and then every cell runs: none is left out for want of a tool."""
     shutil.copy(served / f"{name}.ipynb", stranger)
     settings = variables(stranger / "environment", stranger / "home")
     settings |= {"METALSIM_CACHE": str(stranger / "cache"), "METALLAB_STRICT": "1"}

@@ -198,11 +198,16 @@ class Environment:
         run([*PIP, "--python", self.bin / "python", "install", *OFFLINE, wheel])
 
     def link(self, distribution):
-        """Link what a distribution has installed, and write its scripts, which name another Python where they are."""
+        """Link what a distribution has installed here into this environment, and write its scripts anew.
+
+        Its files lie beside the packages, or above them, such as programs in ``../../../bin``. Programs that are no
+        scripts are linked; a script names the Python of its environment in its first line. Other files above are left
+        out.
+        """
         for file in distribution.files:
             there, target = Path(distribution.locate_file(file)), self.bin / file.name
             if file.parts[0] != "..":
-                top = file.parts[0]
+                top = file.parts[0]  # a package's whole folder at once
                 there, target = Path(distribution.locate_file(top)), self.packages / top
             elif file.parts[-2] != "bin" or there.read_bytes()[:2] == b"#!":
                 continue
@@ -232,7 +237,7 @@ class Environment:
 
 
 def needed(names):
-    """Distributions, and what they require here."""
+    """Return the names of distributions and of all that they require here, as far as it is installed."""
     installed, waiting = [], list(names)
     while waiting:
         name = waiting.pop()

@@ -74,7 +74,10 @@ def test_an_unpaired_exercise_is_named_and_nothing_written(tmp_path):
 
 
 def test_pictures_travel_with_the_copy(tmp_path, monkeypatch):
-    """A student's folder at the hub holds nothing but copies."""
+    """A student's folder at the hub holds nothing but copies: a picture of this project is put into the cell itself.
+
+    One of another site stays a link.
+    """
     folder, picture = tmp_path / "notebooks", tmp_path / "data" / "cat.png"
     for path in (folder, picture.parent):
         path.mkdir()
@@ -221,7 +224,7 @@ NEEDED = [
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout that every account may read, with a link to a folder outside; its solutions are hidden then."""
+    """A checkout that every account could read, with a link to a folder outside, after its solutions were hidden."""
     root, outside = tmp_path / "checkout", tmp_path / "outside"
     outside.mkdir()
     for name in [*HIDDEN, *NEEDED]:

@@ -36,7 +36,10 @@ def cells(page: str) -> dict[str, str]:
 
 
 def run(page: str, *names: str, **given):
-    """What cells of a page define, with ``given`` in place of what comes before them."""
+    """Run cells of a page in a module of their own, and return it with what they define.
+
+    ``given`` stands in place of what comes before them on the page.
+    """
     module = ModuleType(f"page_{page[:3]}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
     module.__dict__.update(
@@ -312,9 +315,10 @@ def test_advice_asks_for_right_answers_before_time(capsys, accuracy, low, words)
 
 @pytest.fixture(scope="module")
 def page_44(trained, tmp_path_factory):
-    """What page 44 counts of a network that was exported and quantised both ways with 7 bits, and their folder.
+    """Page 44 after it has counted in a network that was quantised both ways with 7 bits, and the folder of its files.
 
-    The cells to paste are given nothing of what comes before them.
+    What it counted are names of the module. The cells that a person pastes into a program of theirs, "script-code" and
+    "script-quantize", are given nothing of what comes before them.
     """
     network, pictures = trained
     folder = tmp_path_factory.mktemp("page_44")
