@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import types
 from dataclasses import replace
 
 import nbformat
@@ -188,6 +190,79 @@ def test_a_wrong_kernel_is_told_its_first_wrong_result(puzzle):
     words = r"^k: at size 4 out\[0\] is 0, and should be 1; 4 of 4 are wrong\.$"
     with pytest.raises(checks.WrongAnswer, match=words):
         puzzle.check(HEAD + "out[i] = a[i]; }")
+
+
+WITH_COMMENTS = """kernel void k(device float* out,  // the result
+    device const float* a, /* and, behind the inputs, */ uint i [[thread_position_in_grid]]) { """
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(WITH_COMMENTS, id="comments between the parameters"),
+        pytest.param("// kernel void k(device float* out) {\n" + HEAD, id="another in a comment"),
+        pytest.param(HEAD.replace("kernel void", "[[kernel]] void"), id="the attribute"),
+    ],
+)
+def test_a_right_kernel_is_right_however_its_head_is_written(puzzle, head):
+    assert puzzle.grade(head + "out[i] = a[i] + 1; }").kind == "right"
+
+
+ONE_BIT_OFF = "out[i] = as_type<float>(as_type<int>(a[i] + 1) + 1); }"
+
+
+def test_a_result_that_is_wrong_in_its_last_bit_is_told_with_the_digits_that_differ(puzzle):
+    sentence = puzzle.grade(HEAD + ONE_BIT_OFF).sentence
+    assert "out[0] is 1.00000012, and should be 1;" in sentence
+
+
+@pytest.mark.parametrize("made", [1.0, -math.inf, math.nan])
+def test_nothing_but_an_infinity_is_within_the_tolerance_of_one(puzzle, made):
+    tolerant = replace(puzzle, tolerance=1e-5)
+    infinite = torch.tensor([math.inf])
+    assert not tolerant.agrees(torch.tensor([made]), infinite).item()
+    assert tolerant.agrees(infinite, infinite).item()
+
+
+def test_threadgroup_memory_of_a_thread_s_own_is_right_where_no_best_answer_is_known(puzzle):
+    verdict = puzzle.grade(HEAD + "threadgroup float s[40]; s[i] = a[i]; out[i] = s[i] + 1; }")
+    assert verdict.kind == "right"
+
+
+def test_a_right_kernel_that_cannot_be_compiled_for_an_nvidia_gpu_stays_right(puzzle, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # as without NVIDIA's compiler
+    gpu = types.SimpleNamespace(kind="cuda", simulated=False, label="an NVIDIA GPU")
+
+    answer = puzzle.check(HEAD + "out[i] = a[i] + 1; }", on=gpu)
+
+    assert answer.outcome == "right"
+    assert "Not tried on an NVIDIA GPU" in answer
+
+
+GRID_HEAD = """
+kernel void k(device float* out, device const float* a, uint2 at [[thread_position_in_grid]],
+              uint2 sides [[threads_per_grid]]) {
+  uint i = at.y * sides.x + at.x;
+  out[i] = a[i] + 1;
+  if (i == sides.x * sides.y - 1) out[i] = a[i + 1] + 1;
+}
+"""
+LINE = HEAD + "out[i] = i < 1999 ? a[i] + 1 : a[i + 1]; }"
+
+
+@pytest.mark.parametrize(
+    ("source", "count", "launch", "thread"),
+    [
+        pytest.param(
+            GRID_HEAD, 18, {"threads": (6, 3), "group_size": (4, 3)}, "(5, 2)", id="a small group"
+        ),
+        pytest.param(GRID_HEAD, 18, {"threads": (6, 3)}, "(5, 2)", id="a grid without groups"),
+        pytest.param(LINE, 2000, {"threads": 2000}, "1999", id="a line without groups"),
+    ],
+)
+def test_a_thread_is_named_by_its_position_in_the_grid(puzzle, source, count, launch, thread):
+    launched = replace(puzzle, sizes=[(count,)], launch=lambda n: launch)
+    assert f"thread {thread} reads" in launched.grade(source).sentence
 
 
 def test_reads_in_threadgroup_memory_are_told_where_the_best_answer_has_some(puzzle):

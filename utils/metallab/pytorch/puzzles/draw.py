@@ -68,6 +68,11 @@ def draw_run(run: Run) -> Figure:
     It has a column for each interval between barriers, in it from below the inputs, the threads, threadgroup memory and
     the result; a line for each read (blue) and write (orange). What lies outside of an array has a dashed red box, a
     result that is wrong a thick red one.
+
+    Raises
+    ------
+    ValueError
+        If the accesses of the run were not recorded.
     """
     record = run.record
     if record is None:
@@ -78,6 +83,7 @@ def draw_run(run: Run) -> Figure:
     drawn = _choose_drawn(seen, intervals, record)
     shared = sorted({each.place.name for each in seen if each.place.buffer is None})
     inputs = run.names[1 : len(run.arrays)]
+    # from below; the first input is the nearest to the threads
     rows = [*reversed(inputs), THREADS, *shared, run.names[0]]
     wrong = _find_wrong_results(run, record)
 
@@ -100,12 +106,17 @@ def draw_run(run: Run) -> Figure:
 
 
 def _list_seen(run: Run, record: Record) -> list[Seen]:
-    """Return the accesses of the first threadgroup to arrays, and the one outside of them."""
+    """Return the reads and writes of the first threadgroup, and its access outside of all memory, if there is one.
+
+    That one ends a run. It is seen at the array that was meant, and left out where that is not clear. Reads of numbers,
+    which lie in memory behind the arrays, are left out as well.
+    """
     lines = record.accesses.lines
     first_group = lines[lines["group"] == 0]
-    inside = first_group[first_group["kind"] <= WRITE]
+    inside = first_group[first_group["kind"] <= WRITE]  # reads and writes
     seen = [Seen(line, record.accesses.place(line)) for line in inside]
 
+    # it has a line for each region, and is at most one
     outside = record.find_nearest(
         [*first_group[first_group["kind"] == OUTSIDE]],
         record.accesses.fault.line if record.accesses.fault else None,
@@ -125,7 +136,11 @@ def _choose_intervals(seen: list[Seen]) -> list[int]:
 
 
 def _choose_drawn(seen: list[Seen], intervals: list[int], record: Record) -> list[Seen]:
-    """Return the accesses for which there is room."""
+    """Return the accesses for which there is room, in columns for these intervals.
+
+    They are those of the first threads to the elements at the beginning of an array, from two places in front of it, so
+    that an access before the first element is seen.
+    """
     most = MOST_THREADS // len(intervals)
     drawn = []
     for each in seen:
@@ -173,13 +188,25 @@ def _describe(run: Run, record: Record, seen: list[Seen]) -> str:
 def _draw_interval(
     axis: Axes, rows: list[str], seen: list[Seen], record: Record, wrong: set[int]
 ) -> None:
-    """Draw the accesses between two barriers; ``wrong`` are the numbers of results that are wrong."""
+    """Draw the accesses between two barriers, and the threads and elements that they are about.
+
+    Parameters
+    ----------
+    axis, rows
+        The column, and what stands in each of its rows, from below: a variable or `THREADS`. The last is the result.
+    seen, record
+        The accesses, and what names their threads and places.
+    wrong
+        The numbers of results that are wrong.
+    """
     middle = rows.index(THREADS)
     cells: dict[int, dict[int, _Cell]] = {row: {} for row in range(len(rows))}
     for each in seen:
         element = record.find_element(each.place)
         row = rows.index(record.name(each.place))
-        step = 0.2 if row > middle else -0.2
+        step = (
+            0.2 if row > middle else -0.2
+        )  # so that a line begins and ends at the edges of the marks
         (line,) = axis.plot([each.thread, element], [middle + step, row - step])
         line.set(color=COLOURS[each.kind], linewidth=0.9, alpha=0.8)
         if each.kind == OUTSIDE:  # red beside orange is seen by its dashes, too
@@ -187,7 +214,7 @@ def _draw_interval(
 
         is_wrong = row == len(rows) - 1 and element in wrong
         cells[row][element] = _Cell(str(element), each.kind == OUTSIDE, is_wrong)
-        thread = re.sub(r"[^\d,]", "", record.name_thread(each.line))
+        thread = re.sub(r"[^\d,]", "", record.name_thread(each.line))  # `3,0` of `thread (3, 0)`
         cells[middle][each.thread] = _Cell(thread)
 
     for row, of_row in cells.items():

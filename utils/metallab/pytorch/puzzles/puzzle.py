@@ -49,7 +49,8 @@ class Puzzle:
     launch
         A size -> ``threads`` and ``group_size``; by default a thread for each result.
     tolerance
-        Largest error as a share of the expected value, or of 1 where that is smaller; 0 compares bit by bit.
+        Largest error as a share of the expected value, or of 1 where that is smaller; with 0 the numbers have to be
+        equal.
     best
         The `Score` of the best known kernel for the first size, as a tuple.
     most_reads
@@ -114,7 +115,11 @@ class Puzzle:
         return judgement.Judgement(self.name, "right", sentence)
 
     def grade(self, source: str, show: bool = False) -> Verdict:
-        """Return the verdict on a kernel: of the first size with a fault, the first fault in the order of `Kind`.
+        """Return the verdict on a kernel: of the first size with a fault, its first one (`grade.judge`).
+
+        A kernel without a fault is right, and its score is that of the first size. It is too slow after all if the
+        best known one shares threadgroup memory between threads and this one does so at no size. On a Mac's GPU,
+        which records no accesses, there is neither score nor that question.
 
         Parameters
         ----------
@@ -127,12 +132,14 @@ class Puzzle:
         shares = False
         try:
             kernel = run.compile_kernel(source, self.name)
-            for size in self.sizes:
+            for number, size in enumerate(self.sizes):
                 once = self.run(source, size, kernel)
-                if show and score is None:
-                    draw.show_run(once)
+                if show and number == 0:
+                    draw.show_run(
+                        once
+                    )  # before it is judged, because the picture shows what is wrong
                 grade.judge(once)
-                if score is None:
+                if number == 0:
                     score = once.score()
                 shares = shares or once.shares_memory()
         except Wrong as wrong:
@@ -146,9 +153,12 @@ class Puzzle:
         return self._compare_with_best(score, shares)
 
     def _compare_with_best(self, score: Score | None, shares: bool) -> Verdict:
-        """Return the verdict on a kernel without a fault, whose accesses were recorded."""
-        best = score if self.best is None else Score(*cast(Any, self.best))
-        if best is not None and best.shared and not shares:
+        """Return the verdict on a kernel without a fault, whose accesses were recorded, beside the best known one."""
+        if self.best is None:
+            return Verdict("right", f"right: {score}.", score)
+
+        best = Score(*cast(Any, self.best))
+        if best.shared and not shares:
             unused = "no thread reads in threadgroup memory what another has written, which this puzzle is about."
             return Verdict("too slow", f"right, but {unused}", score)
         if best == score:
@@ -174,9 +184,13 @@ class Puzzle:
         return {"threads": count, **self.launch(*size)}
 
     def agrees(self, result: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Return for each result, flat, whether it is right: bit by bit, or within the tolerance."""
+        """Return for each result, flat, whether it is right: equal, both NaN, or within the tolerance.
+
+        An infinity has to be equal: any number would be within a share of it.
+        """
         got, wanted = result.double().flatten(), expected.double().flatten()
         is_close = (got - wanted).abs() <= self.tolerance * wanted.abs().clamp(min=1.0)
+        is_close &= wanted.isfinite()
         return (got == wanted) | is_close | (got.isnan() & wanted.isnan())
 
     # ---- on a GPU that is there
@@ -184,10 +198,12 @@ class Puzzle:
     def _run_on_gpu(self, source: str, on: PyTorchDevice) -> str:
         """Return what is said of a kernel on a real GPU: that its results are right, and its time.
 
-        `WrongAnswer` for a wrong result there.
+        That it was not tried, and why, if it cannot be compiled for this GPU: `nvrtc` translates not all of Metal. No
+        time without a `large` size. `WrongAnswer` for a wrong result there.
         """
         import torch
 
+        from metallab.pytorch import kernels
         from metallab.pytorch.kernels import nvrtc
 
         compiler = nvrtc if on.kind == "cuda" else torch.mps
@@ -196,6 +212,8 @@ class Puzzle:
         except SyntaxError as error:
             message = error.msg.replace("program_source:", "line ")
             return f"Not tried on {on.label}: {message}."
+        except kernels.CannotCompile as error:  # without a part of NVIDIA's compiler
+            return f"Not tried on {on.label}: {error}."
 
         for size in self.sizes:
             self._run_at(kernel, size, on)
@@ -224,12 +242,16 @@ class Puzzle:
 
     @results_made.unheard()
     def _time(self, call: Callable[[], Any], num_bytes: int, on: PyTorchDevice) -> str:
-        """Return the time of a call beside that of a copy that moves as many bytes."""
+        """Return the time of a call at the size `large` beside that of a copy that moves as many bytes, in sentences.
+
+        The comparison is a part of the verdict, and unheard: it is no result of the page.
+        """
         import torch
 
         from metallab import timing
 
         assert self.large is not None
+        # a copy reads one half of the bytes and writes the other
         source = torch.empty(num_bytes // 2, dtype=torch.uint8, device=on.torch_device)
         target = torch.empty_like(source)
         compared = timing.compare(

@@ -66,7 +66,7 @@ class Record:
         return num_bytes / self._run.arrays[index].element_size() / self._run.expected.numel()
 
     def find_busiest(self) -> int:
-        """Return the accesses of the thread that makes most."""
+        """Return how many reads and writes the thread makes that makes most of them."""
         lines = self.accesses.lines
         own = lines[lines["kind"] <= WRITE]
         threads = own["group"] * np.prod(self._run.group) + own["thread"]
@@ -74,8 +74,14 @@ class Record:
 
     @functools.cached_property
     def sharing(self) -> Sharing:
-        """Which thread reads what another one has written, or what none has; up to the first such."""
+        """What threads read that they have not written themselves, of threadgroup memory and of the result.
+
+        The accesses are followed in the order in which the simulation ran the threads, each byte for itself, up to the
+        first that reads a byte which no thread has written before. Inputs are left out: they were written before the
+        run.
+        """
         lines = self.accesses.lines
+        # region -1 is threadgroup memory, buffer 0 the result
         followed = lines[(lines["region"] < 0) | self._is_inside(0)]
 
         # by the group, or -1 for the result, which all groups have in common, and the byte: who wrote it
@@ -96,7 +102,10 @@ class Record:
         return Sharing(None, is_shared)
 
     def find_unwritten_result(self) -> int | None:
-        """Return the first result that no thread writes; None if each is written."""
+        """Return the number of the first result that no thread writes; None if each is written.
+
+        A result counts as written if its first byte is.
+        """
         written: set[int] = set()
         lines = self.select_buffer(0)
         for line in lines[lines["kind"] == WRITE]:
@@ -114,6 +123,9 @@ class Record:
     ) -> tuple[np.void, Any] | None:
         """Return, for an access outside of all memory, what was meant; None if that is not clear.
 
+        Meant was an array that the line of the source indexes, or one that begins within `NEAR` elements of the access;
+        of several of them the one that begins nearest.
+
         Parameters
         ----------
         lines
@@ -124,12 +136,13 @@ class Record:
         Returns
         -------
         tuple or None
-            The line and its place.
+            The access, as its line for the region of that array has it, and its place in that array.
         """
         pairs = [(line, self.accesses.place(line)) for line in lines]
+        texts = self._run.source.split("\n")
         text = ""
-        if source_line and source_line <= self._run.source.count("\n") + 1:
-            text = self._run.source.splitlines()[source_line - 1]
+        if source_line and source_line <= len(texts):
+            text = texts[source_line - 1]
 
         indexed = [pair for pair in pairs if re.search(rf"\b{self.name(pair[1])}\s*\[", text)]
         near = [pair for pair in pairs if self._distance(pair) < NEAR]
@@ -149,13 +162,21 @@ class Record:
         return f"thread {position}" if axes == 1 else f"thread ({position})"
 
     def _find_position(self, line: np.void) -> tuple[int, ...]:
-        """Return the position in the grid of the thread of an access."""
+        """Return the position in the grid of the thread of an access.
+
+        Where the grid is no multiple of a group, the groups at its edge are smaller, and so their threads are numbered.
+        """
+        totals = self._run.threads
         sides = self._run.group
-        groups = [-(-count // side) for count, side in zip(self._run.threads, sides, strict=True)]
+        groups = [-(-total // side) for total, side in zip(totals, sides, strict=True)]
         group = _unflatten(int(line["group"]), groups)
-        thread = _unflatten(int(line["thread"]), sides)
-        parts = zip(group, sides, thread, strict=True)
-        return tuple(first * side + inside for first, side, inside in parts)
+
+        begins = [number * side for number, side in zip(group, sides, strict=True)]
+        parts = zip(totals, begins, sides, strict=True)
+        thread = _unflatten(
+            int(line["thread"]), [min(side, total - begin) for total, begin, side in parts]
+        )
+        return tuple(begin + inside for begin, inside in zip(begins, thread, strict=True))
 
     # ---- places
 
@@ -164,10 +185,15 @@ class Record:
         return place.name if place.buffer is None else self._run.names[place.buffer]
 
     def name_element(self, place: Any) -> str:
-        """Return the element of a place: ``a[3]``, ``tile[1][2]``."""
+        """Return the element of a place: ``a[3]``.
+
+        Of a threadgroup array that the source declares with two sides in numbers it has a row and a column:
+        ``tile[1][2]``.
+        """
         element = place.byte // self._find_width(place)
         declared = None
         if place.buffer is None:
+            # its declaration comes before its uses, so the first match is the declaration
             declared = re.search(rf"\b{place.name}((?:\s*\[\d+\])+)", self._run.source)
 
         sides = [int(side) for side in re.findall(r"\d+", declared[1])] if declared else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -33,7 +34,11 @@ def kernel_is_simulated() -> bool:
 
 
 def compile_kernel(source: str, name: str) -> Any:
-    """Compile a source, and return the kernel of a name; `Wrong` if it cannot be had."""
+    """Compile a source, and return the kernel of a name.
+
+    `Wrong` for a source that does not compile or has no such kernel. What is no fault of the source is raised as it is:
+    metalsim's NoCompiler where there is no compiler for it.
+    """
     try:
         library = _compile(HEADER + source)
     except SyntaxError as error:
@@ -98,14 +103,14 @@ class Run:
         self._require_arguments(len(self.arrays) + len(self._numbers))
 
         self._launch = puzzle.find_launch(size, self.expected.numel())
-        threads = self._launch["threads"]
-        self.threads = _to_three(threads)
-        self.group = _to_three(self._launch.get("group_size", threads))
+        self.threads = _to_three(self._launch["threads"])
 
         self.record: Record | None = None
         """Its accesses, where they can be recorded."""
+
         try:
             self.result = self._run()
+            """What the kernel computed; unset, as it was before the run, where a fault ended the run."""
         except (RuntimeError, TypeError) as error:
             first = units.first_line(error)
             raise Wrong("wrong call", f"it cannot be called: {first}") from error
@@ -116,6 +121,18 @@ class Run:
             raise Wrong(
                 "wrong call", f"it has {len(self.names)} arguments in memory; {given} are passed."
             )
+
+    @functools.cached_property
+    def group(self) -> tuple[int, int, int]:
+        """Threads along each side of a threadgroup.
+
+        Where the puzzle does not give them they are chosen as PyTorch chooses them: as many as there may be, along x.
+        """
+        given = self._launch.get("group_size")
+        if given is not None:
+            return _to_three(given)
+        most: int = self._kernel.max_threads_per_threadgroup
+        return min(self.threads[0], most), 1, 1
 
     def _run(self) -> torch.Tensor:
         """Run the kernel, record its accesses where that is possible, and return the result."""
@@ -175,7 +192,7 @@ class Run:
 
 
 def find_parameters(source: str, kernel: str) -> list[str]:
-    """Return the names of a kernel's buffers in order.
+    """Return the names of a kernel's buffers in order; none if the source has no such kernel.
 
     Parameters
     ----------
@@ -184,12 +201,18 @@ def find_parameters(source: str, kernel: str) -> list[str]:
     kernel
         The kernel's name.
     """
-    head = re.search(rf"kernel\s+void\s+{kernel}\s*\((.*?)\)\s*\{{", source, re.DOTALL)
+    # a comment between parameters would be taken for a part of one, and one that holds a kernel for the kernel
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    qualifier = r"(?:\bkernel|\[\[\s*kernel\s*\]\])"
+    head = re.search(rf"{qualifier}\s+void\s+{kernel}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
     if head is None:
         return []
 
-    inside = re.sub(r"\[\[.*?\]\]", "", head[1], flags=re.DOTALL)
+    inside = re.sub(
+        r"\[\[.*?\]\]", "", head[1], flags=re.DOTALL
+    )  # attributes, such as [[buffer(0)]]
     parts = [part.strip() for part in inside.split(",")]
+    # what has no address space is supplied by the GPU, such as the thread's position
     buffers = [part for part in parts if re.match(r"(const\s+)?(device|constant)\b", part)]
     return [re.findall(r"\w+", part)[-1] for part in buffers]
 

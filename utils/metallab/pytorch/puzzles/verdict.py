@@ -17,7 +17,7 @@ Kind = Literal[
     "wrong value",
     "too slow",
 ]
-"""What a kernel is, in the order in which it is asked."""
+"""What a kernel can be; `grade.judge` says in which order it is asked."""
 
 
 @dataclass(frozen=True)
