@@ -1249,6 +1249,14 @@ def ends():
     sys.exit(3)
 
 
+def a_class():
+    return nn.Sigmoid, torch.ones(3)
+
+
+def a_class_as_the_loss():
+    return nn.Sigmoid(), torch.ones(3), nn.MSELoss
+
+
 @pytest.mark.parametrize(
     ("factory", "word"),
     [
@@ -1260,6 +1268,8 @@ def ends():
         pytest.param("test_doctor:a_tensor", "Tensor", id="a tensor"),
         pytest.param("test_doctor:no_tensors", "no tensor", id="no tensors"),
         pytest.param("test_doctor:ends", "SystemExit: 3", id="it ends"),
+        pytest.param("test_doctor:a_class", "Sigmoid(...)", id="a class"),
+        pytest.param("test_doctor:a_class_as_the_loss", "class MSELoss", id="a class as the loss"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(factory, word):
@@ -1273,6 +1283,7 @@ def test_what_is_no_model_is_refused_in_one_line(factory, word):
     ("loss", "word"),
     [
         (lambda output: output.square(), "(4, 10)"),
+        (lambda output: output.mean().item(), "without .item()"),
         (lambda output: output.detach().mean(), "detached"),
         (
             lambda output: nn.functional.cross_entropy(output, torch.zeros(7).long()),

@@ -69,7 +69,8 @@ class ModelUnderTest:
     def with_batch(self, rows: int) -> ModelUnderTest:
         """Return the model with another number of rows in each input that has `batch` of them.
 
-        A larger batch repeats the rows, so that its numbers are such as the model expects.
+        A smaller batch has the first rows, and a larger one repeats them, so that its numbers are such as the model
+        expects. Other inputs stay as they are.
         """
         batch = self.batch
 
@@ -83,7 +84,8 @@ class ModelUnderTest:
     def copy(self) -> ModelUnderTest:
         """Return a deep copy of the model with the same inputs and loss, so that its weights and mode may be changed.
 
-        A loss that holds the model, for example to add a penalty on its weights, holds the copy then.
+        A loss that holds the model, for example to add a penalty on its weights, holds the copy then. Other modules and
+        tensors that a loss holds, such as targets, are shared.
         """
         copies: dict[int, Any] = {}  # by identity of what was copied, as `copy.deepcopy` keeps them
         model = copy_model(self.model, copies)
@@ -101,11 +103,11 @@ class ModelUnderTest:
     def cast(self, change: Callable[[Tensor], Tensor]) -> ModelUnderTest:
         """Return a copy with each weight, buffer, input and tensor of the loss changed; this one stays as it is.
 
-        Modules that the loss holds are changed as well; one that holds the model holds the copy then.
+        Modules that the loss holds are changed as well; one that holds the model holds the copy then. Its weights are
+        changed twice there, so a second ``change`` has to leave them as they are, as a move or a new dtype does.
         """
-        copies: dict[
-            int, Any
-        ] = {}  # shared, so that the model is copied once, also where the loss holds it
+        # shared, so that the model is copied once, also where the loss holds it
+        copies: dict[int, Any] = {}
 
         def change_module(module: nn.Module) -> nn.Module:
             return copy_model(module, copies)._apply(change)
@@ -347,7 +349,8 @@ def _split_result(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | Non
     Raises
     ------
     NotAModel
-        If it is no tuple of two or three, or model or loss cannot be called; the message says what it is.
+        If it is no tuple of two or three, if model or loss cannot be called, or if one of them is a class in place of
+        an object of it. The message says what it is.
     """
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not callable(result[0]):
         parts = result if isinstance(result, tuple) else (result,)
@@ -356,11 +359,19 @@ def _split_result(result: Any, factory: str) -> tuple[nn.Module, Any, Loss | Non
             f"{factory} returns {kinds}: let it return {RETURNS} with an nn.Module or a function"
         )
 
-    model, inputs, loss = (*result, None)[:3]
+    model, inputs, loss = (*result, None)[:3]  # None is the loss where there are two
+    if isinstance(model, type):  # callable as well, and would be taken for a function
+        name = model.__name__
+        raise NotAModel(f"{factory} returns the class {name}: return an object, {name}(...)")
+    if isinstance(loss, type):
+        raise NotAModel(
+            f"{factory} returns the class {loss.__name__} as the loss: give a function of the output"
+        )
     if loss is not None and not callable(loss):
         raise NotAModel(
             f"{factory} returns a {type(loss).__name__} as the loss: give a function of the output"
         )
+
     if not isinstance(model, nn.Module):
         # a class of the function's own name, which the report then names
         name = getattr(model, "__name__", type(model).__name__)
@@ -391,12 +402,12 @@ def _require_cpu(weights: Sequence[Tensor]) -> None:
 def assert_loss(subject: ModelUnderTest) -> None:
     """Check the loss that a factory gave, if it gave one, with the outputs of the model on the CPU.
 
-    A model that raises in its own mode passes, because the doctor's answers say so.
+    A model that raises in the mode that it has, training or evaluation, passes: the doctor's answers tell that.
 
     Raises
     ------
     NotAModel
-        If the loss raises, is not one number, or depends on no weight, though there are weights to train.
+        If the loss raises, is no tensor of one number, or has no gradient, though there are weights to train.
     """
     if not subject.has_loss:
         return
@@ -407,11 +418,16 @@ def assert_loss(subject: ModelUnderTest) -> None:
 
     with raising_not_a_model("the loss does not run with these outputs on the CPU"):
         loss = subject.loss(outputs)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = f"a {type(loss).__name__}"
-        if isinstance(loss, Tensor):
-            what = f"a tensor of {tuple(loss.shape)}"
-        raise NotAModel(f"the loss gives {what}: let it return one number, such as loss.mean()")
+    if not isinstance(loss, Tensor):
+        raise NotAModel(
+            f"the loss gives a {type(loss).__name__}, which has no gradient: let it return a tensor of one number, "
+            "such as output.mean(), without .item() or float()"
+        )
+    if loss.numel() != 1:
+        raise NotAModel(
+            f"the loss gives a tensor of {tuple(loss.shape)}: let it return one number, such as loss.mean()"
+        )
+
     can_learn = any(weight.requires_grad for weight in subject.model.parameters())
     if can_learn and not loss.requires_grad:
         raise NotAModel(

@@ -31,7 +31,8 @@ class Network:
     def replace(self, old: type[nn.Module], new: Callable[[], nn.Module]) -> Network:
         """Return a copy in which each layer of one kind is a new one of another.
 
-        It looks at the layers of an `nn.Sequential`, not inside them.
+        It looks at the layers of an `nn.Sequential`, not inside them. Layers of other kinds keep their weights; the new
+        ones have those that ``new`` gives them.
 
         Parameters
         ----------
@@ -44,6 +45,8 @@ class Network:
         ------
         ValueError
             If there is no layer of that kind.
+        TypeError
+            If the model is no `nn.Sequential`, such as the LSTM's.
         """
         if not any(isinstance(layer, old) for layer in self.model):
             raise ValueError(f"{self.name} has no layer of the kind {old.__name__}")
@@ -173,9 +176,7 @@ def _copy_model(model: nn.Module) -> nn.Module:
 
 
 def _make_network(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
-    """Return a network whose weights and inputs depend on nothing but its maker.
-
-    The caller's random numbers and default dtype stay as they were.
+    """Return a network whose weights and inputs depend on nothing but its maker: on the CPU, in float32, from one seed.
 
     Parameters
     ----------
@@ -185,8 +186,14 @@ def _make_network(name: str, make: Callable[[], nn.Module], *shapes: tuple[int, 
         Makes the model.
     shapes
         Of the inputs: standard normal numbers.
+
+    Notes
+    -----
+    The caller may have another default device and dtype. These, and the caller's random numbers, stay as they were.
     """
     default = torch.get_default_dtype()
+
+    # devices=[]: no GPU's random numbers are kept, since none of them is drawn
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(0)  # torch.manual_seed would reseed a GPU's as well
         torch.set_default_dtype(torch.float32)
