@@ -97,6 +97,18 @@ def test_a_result_that_cannot_be_compared_has_an_infinite_error(other):
     assert grappler.error(REFERENCE, other) == np.inf
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        pytest.param(np.inf, 0.0, id="the same"),
+        pytest.param(-np.inf, np.inf, id="the other one"),
+        pytest.param(1.0, np.inf, id="a number"),
+    ],
+)
+def test_an_infinity_agrees_with_itself_alone(other, expected):
+    assert grappler.error(np.array([np.inf, 1.0]), np.array([other, 1.0])) == expected
+
+
 def late_bias(dtype):
     """Right eagerly, wrong in a graph, as `relu(bias_add(matmul))` is by report on Metal."""
     x, weight, bias = (tf.constant(a, dtype) for a in ([[1.0, 2.0]], [[1.0], [-2.0]], [5.0]))

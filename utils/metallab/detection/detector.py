@@ -86,6 +86,8 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionMo
     ------
     ValueError
         If the file has another checksum.
+    OSError
+        If it cannot be read.
     """
     if sha256 is not None and (actual := checksum(path)) != sha256:
         raise ValueError(
@@ -94,7 +96,8 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> DetectionMo
     with safe_open(path, framework="pt") as file:
         classes = json.loads(file.metadata()["classes"])
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping: it has keys only
-    with torch.random.fork_rng(devices=[]):  # what build() draws is overwritten
+    # what build() draws is overwritten, so the caller's random numbers need not move on
+    with torch.random.fork_rng(devices=[]):
         model = build(classes)
     model.load_state_dict(state)
     return model.eval()
@@ -106,11 +109,15 @@ def checksum(path: str | Path) -> str:
 
 
 def to_file() -> Path:
-    """Write the trained detector into ``build/weights`` as a ``.pt`` file, which ``ultralytics.YOLO(file)`` opens."""
+    """Write the trained detector into ``build/weights`` as a ``.pt`` file, which ``ultralytics.YOLO(file)`` opens.
+
+    Return the file. Another process may read or write it meanwhile: it takes its name when it is complete.
+    """
     model = load().half()
     model.args = {}  # as in a checkpoint of ultralytics
     path = paths.BUILD / "weights" / "scenes_yolov5n.pt"
     paths.make_folder(path.parent)
-    part = path.with_suffix(f".{os.getpid()}")
+
+    part = path.with_suffix(f".{os.getpid()}")  # no other process has this name
     torch.save({"model": model}, part)
     return part.replace(path)

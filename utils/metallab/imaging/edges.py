@@ -86,7 +86,10 @@ def table(survey: Mapping[str, Mapping[str, parity.Parity]], device: str) -> tab
 
 
 def _describe_others(outcomes: Mapping[str, parity.Parity]) -> str:
-    """Return the cases that differ or are refused, by name, with the device's words for the first of each."""
+    """Return the cases that differ, then those that are refused, by name, with the words for the first of each.
+
+    Of ten and more others only the second and the last are named.
+    """
     parts = []
     for kind in ("differs", "refused"):
         names = [name for name, outcome in outcomes.items() if outcome.outcome == kind]
@@ -143,7 +146,11 @@ _SIZES = list(itertools.product((1, 2, 3, 4), ("backward", "forward", "ortho"), 
 
 
 def _make_transform(operator: str, dimensions: int, norm: str, last: int) -> Case:
-    """Return a Fourier transform over the last dimensions, of an array whose last axis is so long."""
+    """Return a Fourier transform over the last dimensions, of an array whose last axis is so long.
+
+    The way back from a spectrum of real numbers (``irfftn``) begins with such a spectrum, and gives an axis of that
+    length. The others take complex numbers, but for ``rfftn``, which takes real ones.
+    """
     import torch
 
     rng = np.random.default_rng(0)
@@ -157,6 +164,7 @@ def _make_transform(operator: str, dimensions: int, norm: str, last: int) -> Cas
     elif operator == "irfftn":
         numbers = np.fft.rfftn(real, axes=axes)
 
+    # half a spectrum does not tell whether the axis that it came from was odd or even: the sizes do
     transformed = shape[-dimensions:]
     return Case(
         f"{dimensions}-D, {norm}, {last} wide",
@@ -240,7 +248,7 @@ def _slope(picture: np.ndarray, grid: np.ndarray, step: float = 1e-6) -> np.ndar
 
 
 def _make_rows(operator: str) -> list[Case]:
-    """Return sorts and running results along rows."""
+    """Return sorts, or running results such as cumulative sums, of small arrays along one axis."""
     import torch
 
     functions: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -257,10 +265,11 @@ def _make_rows(operator: str) -> list[Case]:
     function, reference = functions[operator]
 
     row = np.array([[3, np.nan, 1, 2, np.nan, 0]])
+    # an array, and the axis along which it is sorted or added up
     arrays: dict[str, tuple[np.ndarray, int]] = {
         "empty": (row[:, :0], -1),
         "one element": (row[:, :1], -1),
-        "ties": (row[:, [3, 2, 3, 2, 3]], -1),
+        "ties": (row[:, [3, 2, 3, 2, 3]], -1),  # 2 1 2 1 2
         "NaN": (row, -1),
         "axis -2": (np.random.default_rng(0).random((3, 4)), -2),
     }

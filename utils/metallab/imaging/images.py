@@ -57,6 +57,11 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     zoom
         Of each picture the middle is shown, so many times as large.
 
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Up to three pictures in one row, four and more in two columns.
+
     Raises
     ------
     ValueError
@@ -66,14 +71,18 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     columns = len(pictures) if len(pictures) < 4 else 2
     rows = math.ceil(len(pictures) / columns)
     ratios = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()]
-    across = ratios[:columns]  # so that all have one height
+    across = ratios[
+        :columns
+    ]  # widths of the columns, by the first row: so that all have one height
 
     with plt.rc_context(plots.STYLE):
+        # 7.5 inches wide; a row is as high as its pictures then, with their names above
         size = 7.5, 0.6 + rows * (0.3 + 7.5 / sum(across))
         figure, axes = plt.subplots(rows, columns, figsize=size, width_ratios=across, squeeze=False)
         for panel in axes.flat:
             panel.set_axis_off()
 
+        # an odd number of pictures leaves a place empty
         for panel, (name, pixels) in zip(axes.flat, pictures.items(), strict=False):
             panel.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             panel.set_title(name, fontsize=9)
@@ -86,7 +95,11 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
 
 
 def _pixels(name: str, panel: Any, zoom: float) -> np.ndarray:
-    """Return the middle of a picture as matplotlib takes it."""
+    """Return the middle of a picture as matplotlib takes it: (height, width) or (height, width, 3), from 0 to 1.
+
+    ``zoom`` says how many times as high and as wide the whole picture is. ValueError, with the picture's name, for
+    another shape than `show` takes.
+    """
     array = np.asarray(panel.detach().cpu() if hasattr(panel, "detach") else panel)
     while array.ndim > 2 and array.shape[0] == 1:  # a batch of one, of one grey picture perhaps
         array = array[0]

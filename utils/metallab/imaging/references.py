@@ -55,6 +55,7 @@ def sample_grid(picture: np.ndarray, grid: np.ndarray) -> np.ndarray:
         columns = (points[..., 0] + 1) / 2 * (width - 1)
 
         for channel, plane in zip(channels, planes, strict=True):
+            # grid-constant: beside the outermost pixels it passes into the zeros outside, where "constant" would jump
             plane[:] = ndimage.map_coordinates(
                 channel, [rows, columns], order=1, mode="grid-constant"
             )

@@ -75,6 +75,7 @@ def load(path: str | Path = FILE, sha256: str | None = SHA256) -> Corpus:
     test, names = _hold_out(topics, names, _TESTED * total)
     validation, names = _hold_out(topics, names, _TUNED * total)
 
+    # paragraphs that stand in a part already. The order of the lines below decides which part keeps one.
     seen: set[str] = set()
     return Corpus(
         test=_join([topics[name] for name in test], seen),
@@ -117,7 +118,10 @@ def _hold_out(
 
 
 def _join(texts: list[str], seen: set[str]) -> str:
-    """Return topics in ASCII, one after the other, without the paragraphs in ``seen``, to which theirs are added."""
+    """Return topics in ASCII, one after the other, without the paragraphs in ``seen``, to which theirs are added.
+
+    Two paragraphs are the same if their words are, whatever space is between them.
+    """
     kept = []
     for text in texts:
         for paragraph in _to_ascii(text).split("\n\n"):

@@ -121,6 +121,7 @@ class GrowingCache:
 
         if count == 1:  # one token looks at all that came before it, and at itself
             return keys, values, None
+        # `positions`, which is called before, has counted the new tokens into the length
         allowed = torch.ones(count, self.length, dtype=torch.bool, device=keys.device)  # (T, L)
         return keys, values, allowed.tril(self.length - count)
 
@@ -169,7 +170,11 @@ class FixedCache:
         return self.room.nbytes
 
     def positions(self, count: int, device: torch.device) -> Tensor:
-        """See `Cache`."""
+        """See `Cache`. The mask that `add` returns is made here, once for all layers.
+
+        Whether there is room left is not looked at, since `next` lies on the device. Beyond it `add` has an index that
+        is out of range.
+        """
         length = self.room.shape[-2]
         self._now = torch.arange(count, device=device) + self.next  # (T,)
         later = torch.arange(length, device=device) > self._now[:, None]  # (T, L)
@@ -214,7 +219,11 @@ class Decoder(nn.Module):
         self._draw_weights()
 
     def _draw_weights(self) -> None:
-        """Draw the matrices; what is added to the stream of tokens starts smaller, the more layers add to it."""
+        """Draw the matrices from a normal distribution; vectors, which are the scales of norms, stay 1.
+
+        The matrices whose results are added to the stream of tokens, two in each layer, start smaller the more of them
+        there are, so that the sum does not grow with the number of layers (as in GPT-2).
+        """
         for name, weight in self.named_parameters():
             if weight.ndim < 2:
                 continue
@@ -364,7 +373,8 @@ def load(path: str | Path = WEIGHTS, sha256: str | None = SHA256) -> Decoder:
             f"{path} is not a decoder of the characters of `corpus.CHARACTERS`: {remedy}"
         )
 
-    with torch.random.fork_rng(devices=[]):  # what it is made of is overwritten
+    # its first weights are random and overwritten, so the caller's random numbers need not move on
+    with torch.random.fork_rng(devices=[]):
         decoder = Decoder(Shape(**json.loads(metadata["shape"])))
     decoder.load_state_dict(state)
     return decoder.eval().requires_grad_(False)

@@ -68,10 +68,12 @@ def generate(kernel: Callable[..., Any], inputs: Sequence[Any], **call: Any) -> 
     def function(*traced: mx.array) -> list[mx.array]:
         return kernel(inputs=list(traced), **call | {"verbose": True})
 
+    # to write a function down, MLX calls it once and computes nothing; the file is not needed
     with tempfile.TemporaryDirectory() as folder, _what_is_printed() as printed:
         mx.export_function(str(Path(folder, "kernel.mlxfn")), function, *arrays)
         printed.seek(0)
         text = printed.read().decode()
+    # it is printed between two lines of ```, after a heading
     return text.split("```\n")[1].strip() + "\n"
 
 
@@ -104,7 +106,8 @@ class SimulatedKernel:
         """Return the outputs, arrays of ``output_shapes`` and ``output_dtypes``; ``grid`` is in threads.
 
         What a kernel does not write holds ``init_value``, or without one NaN (whole numbers: -1). ValueError where MLX
-        refuses the call, and for its gradient, which a kernel has not; SyntaxError for a body that does not compile.
+        refuses the call, and for its gradient, which a kernel has not; SyntaxError for a body that does not compile. A
+        ``stream`` changes nothing: the kernel runs on the CPU before this returns.
         """
         text = generate(
             written_by_mlx(**self._arguments),
@@ -119,11 +122,12 @@ class SimulatedKernel:
         if verbose:
             print(f"Generated source code for `{self.name}`:\n```\n{text}```")
 
-        @mx.custom_function
+        @mx.custom_function  # for which MLX can be told what to do about a gradient
         def run(*arrays: mx.array) -> list[mx.array]:
             kinds = zip(output_shapes, output_dtypes, strict=True)
             outputs = [_empty(shape, dtype, init_value) for shape, dtype in kinds]
 
+            # no group is larger than the grid, as on a Mac
             group = tuple(min(sizes) for sizes in zip(threadgroup, grid, strict=True))
             launch = _compile(text, not self.ensure_row_contiguous)
             launch(*self._buffers(arrays), *outputs, threads=tuple(grid), group_size=group)
@@ -140,7 +144,11 @@ class SimulatedKernel:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def _buffers(self, arrays: Sequence[mx.array]) -> Iterator[torch.Tensor]:
-        """Yield each input and, where the body names them, shape, strides and number of dimensions, in MLX's order."""
+        """Yield each input and, where the body names them, shape, strides and number of dimensions, in MLX's order.
+
+        Strides count elements. The dtypes are those that MLX gives these parameters in the signature that it writes:
+        a kernel takes no other ones.
+        """
         for name, array in zip(self.input_names, arrays, strict=True):
             if self.ensure_row_contiguous:
                 array = mx.contiguous(array)  # noqa: PLW2901 - the same numbers

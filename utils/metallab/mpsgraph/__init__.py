@@ -129,6 +129,11 @@ def compile(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Progra
         Its placeholders, in the order in which arrays will be given.
     outputs
         The tensors that are to be computed.
+
+    Returns
+    -------
+    Program
+        It takes and returns arrays in these orders; the executable in it has orders of its own.
     """
     import Metal
     import MetalPerformanceShadersGraph as MPSGraph
@@ -179,7 +184,11 @@ def dtype_of(tensor: Any) -> np.dtype:
 
 
 def _buffer(tensor: Any, array: np.ndarray | None = None) -> Any:
-    """Return memory that CPU and GPU share, for a tensor's numbers: with those of an array, or empty."""
+    """Return memory that CPU and GPU share, for a tensor's numbers: with a copy of an array's, or empty.
+
+    ValueError for an array of another shape or dtype than the tensor's: Metal would take its bytes for such numbers, or
+    read beyond them.
+    """
     import Metal
 
     device, shape, dtype = Metal.MTLCreateSystemDefaultDevice(), _shape(tensor), dtype_of(tensor)

@@ -33,14 +33,19 @@ class Digits:
 
 
 def load() -> tuple[Digits, Digits]:
-    """Load the digits to train with and those to test with: the same split each time, each digit with its share."""
+    """Load the digits to train with, and `TESTED` others to test with.
+
+    The split is the same each time, and each digit has the same share of both parts.
+    """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     pictures = load_digits()
-    small = torch.from_numpy(pictures.images).float()[:, None] / 16
+    small = torch.from_numpy(pictures.images).float()[:, None] / 16  # 0 to 16 in the file
     images = F.interpolate(small, size=(SIZE, SIZE), mode="bilinear")
     labels = torch.from_numpy(pictures.target).long()
+
+    # indices are split, and not pictures: so one split is that of both images and labels
     parts = train_test_split(
         range(len(labels)), test_size=TESTED, stratify=pictures.target, random_state=0
     )
@@ -100,10 +105,11 @@ def train(
     nn.Sequential
         On the CPU, in evaluation mode, with weights that want no gradients.
     """
+    # all random numbers are drawn on the CPU, so that they are the same on each device; devices=[]: a GPU draws none
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         network = classifier(channels)
-        whole = len(digits.labels) // batch * batch
+        whole = len(digits.labels) // batch * batch  # digits that fill batches
         orders = [torch.randperm(len(digits.labels))[:whole] for _ in range(epochs)]
 
     network.to(on.torch_device, memory_format=torch.channels_last).train()
@@ -113,6 +119,7 @@ def train(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=len(steps))
 
     one_thread: Any = cpu(threads=1)
+    # also where whoever calls this has switched gradients off
     with one_thread.active(), torch.enable_grad():
         for chosen in steps:
             optimizer.zero_grad(set_to_none=True)

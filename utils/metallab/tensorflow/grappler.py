@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NO_WORK = ("_Retval", "Const", "NoOp", "Identity", "_Send", "_Recv", "_HostSend", "_HostRecv")
+"""Operations that compute nothing: where they were placed does not tell where a function computes."""
 
 Make = Callable[[str], Callable[[], Any]]
 """``make(dtype)()`` computes a pattern from the same numbers in any floating dtype, on the device that is active."""
@@ -38,6 +39,8 @@ class Reading(NamedTuple):
 def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Reading:
     """Make a graph of a Python function, run it once with the remapper on or off, and read what was optimised.
 
+    Whether the remapper was on before is restored.
+
     Parameters
     ----------
     fn
@@ -50,11 +53,12 @@ def read(fn: Callable[..., Any], *inputs: Any, remapping: bool = True) -> Readin
     import tensorflow as tf
     from tensorflow.python.eager import context
 
+    # as it is written: XLA would fuse in place of Grappler, and AutoGraph would rewrite the Python function
     fresh = tf.function(fn, jit_compile=False, autograph=False)
     ours = context.context()
     before = tf.config.optimizer.get_experimental_options().get("remapping", True)
     tf.config.optimizer.set_experimental_options({"remapping": remapping})  # read at each call
-    ours.enable_graph_collection()
+    ours.enable_graph_collection()  # of the graphs of each call, before and after optimising
     try:
         result = fresh(*inputs)
         graphs = ours.export_run_metadata().function_graphs
@@ -100,7 +104,8 @@ def error(reference: Any, result: Any) -> float:
     Returns
     -------
     float
-        Up to 1 they agree; infinite for other shapes, and NaN on one side only.
+        Up to 1 they agree; infinite for other shapes, for NaN on one side only, and for an infinity beside anything but
+        the same one. Of lists the largest.
     """
     if isinstance(reference, list | tuple):
         return max(error(*pair) for pair in zip(reference, result, strict=True))
@@ -111,7 +116,11 @@ def error(reference: Any, result: Any) -> float:
 
     allowed = checks.tolerance("float32")
     limit = allowed.relative * (np.abs(a) + checks.typical_size(a)) + allowed.absolute
-    shares = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b) / limit)
+    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(
+        invalid="ignore"
+    ):  # of infinities, of which the shares of equal ones are not taken
+        shares = np.where(is_same, 0.0, np.abs(a - b) / limit)
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
@@ -132,9 +141,10 @@ def survey(
     Returns
     -------
     pandas.DataFrame
-        A row for each: what was ``fused`` in the graph, its ``error`` in tolerances of `metallab.checks` (up to 1
-        agrees; NaN and other shapes are infinite), the ``verdict`` (``agrees``, ``WRONG in graph``, ``WRONG in eager``,
-        or what was raised), the devices that it ``ran on``, and ``new`` operations that the written graph lacks.
+        A row for each: what was ``fused`` in the graph, the graph's ``error`` in tolerances of `metallab.checks` (up to
+        1 agrees; NaN and other shapes are infinite), the ``verdict`` (``agrees``, ``WRONG in graph``, ``WRONG in
+        eager``, both, or what was raised), the devices that it ``ran on``, and ``new`` operations that the written
+        graph lacks.
     """
     import tensorflow as tf
 
@@ -144,6 +154,7 @@ def survey(
 
     rows: dict[str, Row] = {}
     for name, make in patterns.items():
+        # outside of `try`: a pattern that raises on the CPU is no finding about the device
         with tf.device("/CPU:0"):
             reference = make("float64")()
         try:
@@ -164,10 +175,16 @@ Row = tuple[str, float, str, str, str]
 
 
 def _make_row(reading: Reading, graph: float, eager: float = 0.0) -> Row:
-    """Return the row of a pattern from the errors of its graph and of its eager run."""
+    """Return the row of a pattern from the errors of its graph and of its eager run, in tolerances.
+
+    What has not run eagerly has no error there.
+    """
     wrong = [how for how, off in (("eager", eager), ("graph", graph)) if off > 1]
     verdict = f"WRONG in {' and '.join(wrong)}" if wrong else "agrees"
-    fused, new, ran_on = (", ".join(names) for names in reading[:3])
+
+    fused = ", ".join(reading.fused)
+    new = ", ".join(reading.new)
+    ran_on = ", ".join(reading.devices)
     return fused or "nothing fused", graph, verdict, ran_on, new
 
 
@@ -191,7 +208,8 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 def steps(*, on: Any, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
     """Take a training step of a small network on real digits with each optimizer, as a graph on a device.
 
-    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64.
+    Compared is how far each weight moved, with one step from equal weights on the CPU, eagerly in float64. The device
+    takes no eager step, so none is found wrong.
 
     Parameters
     ----------
@@ -203,7 +221,8 @@ def steps(*, on: Any, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
     Returns
     -------
     pandas.DataFrame
-        As `survey`'s.
+        As `survey`'s, with a row ``a step of Adam`` for each optimizer. What TensorFlow raises in a step is raised, and
+        is no row.
     """
     import tensorflow as tf
     from sklearn.datasets import load_digits
@@ -222,6 +241,7 @@ def steps(*, on: Any, names: Iterable[str] = tuple(OPTIMIZERS)) -> DataFrame:
             exact.set_weights(start)
             _train(exact, tf.constant(images), classes)
 
+        # a step is small beside a weight: an error in it would not be seen in the weight itself
         moved = error(_subtract(exact.get_weights(), start), _subtract(ours.get_weights(), start))
         rows[f"a step of {name}"] = _make_row(reading, moved)
     return _make_frame(rows)
@@ -254,7 +274,10 @@ def _make_network(dtype: str, optimizer: str) -> Any:
 
 
 def common_patterns() -> dict[str, Make]:
-    """Return the patterns of notebook 54: matrix product, convolution, batch norm, LSTM; their inputs have a seed."""
+    """Return the patterns of notebook 54: matrix product, convolution, batch norm, LSTM; their inputs have a seed.
+
+    All but those of Keras also with an activation function behind them, which Grappler fuses or not.
+    """
     import tensorflow as tf
 
     nn = tf.nn
@@ -297,6 +320,7 @@ def _numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
 def _product(dtype: str) -> Callable[[], Any]:
     import tensorflow as tf
 
+    # * 8: standard normal again
     x, weight, bias = _numbers(dtype, 64, 96) * 8, _numbers(dtype, 96, 80), _numbers(dtype, 80)
     return lambda: tf.nn.bias_add(tf.linalg.matmul(x, weight), bias)
 
@@ -327,7 +351,11 @@ def _normalization(dtype: str) -> Callable[[], Any]:
 
 
 def _compute_layers(build: Callable[[str], Any], dtype: str) -> Callable[[], Any]:
-    """Return a function that computes Keras layers in one dtype, with weights that are the same in each dtype."""
+    """Return a function that computes Keras layers in one dtype, with weights that are the same in each dtype.
+
+    ``build`` makes the layers, of which each takes what the one before it gives, and the input of the first. The
+    weights that Keras draws are replaced, by numbers that depend on nothing but their place and shape.
+    """
     layers, x = build(dtype)
 
     def compute() -> Any:
@@ -340,6 +368,7 @@ def _compute_layers(build: Callable[[str], Any], dtype: str) -> Callable[[], Any
     weights = [weight for layer in layers for weight in layer.weights]
     for number, weight in enumerate(weights):
         values = _numbers("float32", *weight.shape, seed=number)
+        # a variance is above 0
         weight.assign(np.abs(values) + 0.5 if "variance" in weight.name else values)
     return compute
 

@@ -55,7 +55,8 @@ def load(name: str) -> Any:
     Raises
     ------
     CannotBuild
-        Where a tool is missing or the source does not compile.
+        Where a tool is missing, the source does not compile, or what was built does not load. It is not remembered: the
+        next call tries again.
     """
     cpp_extension = kernels.cpp_extension()
     _put_own_tools_on_path()
@@ -67,10 +68,13 @@ def load(name: str) -> Any:
     if not is_module:
         flags = ["-O3", *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
 
-    needs.use_compiler()
+    needs.use_compiler()  # else PyTorch would take another one than `_folder` names
     try:
         folder = _folder(name, flags)
         paths.make_folder(folder.parent)
+
+        # one process at a time, in a folder that is emptied after a build that was interrupted: PyTorch's own lock is a
+        # file that such a build leaves behind, and the next one would wait for it for ever
         with building.seal(folder):
             module = cpp_extension.load(
                 name=f"metallab_{name.replace('.', '_')}",

@@ -95,12 +95,17 @@ _PARAMETER = re.compile(
 
 
 def translate(source: str) -> Translation:
-    """CUDA for the text of a Metal source, and the kernels that can be called.
+    """Return CUDA for the text of a Metal source, and the kernels that can be called.
 
     A kernel template is called by the names of its instantiations, written as
     ``template [[host_name("f_float")]] [[kernel]] decltype(f<float>) f<float>;``. SyntaxError for a kernel that is
-    declared in another way, and for a parameter that is not translated, such as a thread's lane.
+    declared in another way, for a parameter that is not translated, such as a thread's lane, and for a source without
+    a kernel.
+
+    Each line of the source keeps its number, so that an error of NVIDIA's compiler names it: what is taken out leaves
+    its line breaks.
     """
+    # comments first: what is looked for below may stand in one
     text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: f" {_keep_lines(match)}", source, flags=re.S)
     if match := re.search(r"(?m)^\s*#\s*define\b.*\b(?:kernel|host_name)\b", text):
         raise _error(
@@ -108,11 +113,15 @@ def translate(source: str) -> Translation:
             match.start(),
             "write kernels and instantiations out: macros are expanded too late",
         )
+
+    # Metal's own headers: prelude.cuh stands for them
     text = re.sub(
         r"(?m)^[ \t]*#[ \t]*(?:include[ \t]*<metal_\w+>|pragma[ \t]+METAL\b[^\n]*)", "", text
     )
+    # NVRTC makes the instantiations for whose names it is asked (`compile_cuda`)
     instances = [match.groups() for match in _INSTANCE.finditer(text)]
     text = _INSTANCE.sub(_keep_lines, text)
+
     code, entries, position = [], [], 0
     for match in _KERNEL.finditer(text):
         end = _closing(text, match.end() - 1, "(", ")")
@@ -120,6 +129,8 @@ def translate(source: str) -> Translation:
         template, name = match[1], match[2]
         taken, supplied = _parameters(text, match.end(), end)
         declared = [*map(_declaration, taken), "uint metal_threads", "uint metal_rows"]
+
+        # without a template the name is kept as it is, as C has it
         head = f"template <{template}> " if template else 'extern "C" '
         lines = "\n" * text.count("\n", match.start(), brace)
         code += [
@@ -130,6 +141,7 @@ def translate(source: str) -> Translation:
         code += [f"{{ METAL_THREAD {supplied}"]
         position = brace + 1
         entries += _entries(name, template, taken, instances)
+
     code.append(text[position:])
     if not entries:
         raise SyntaxError("there is no kernel in this source")
@@ -139,7 +151,12 @@ def translate(source: str) -> Translation:
 
 
 def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
-    """The parameters between two positions that a caller fills, and declarations for those that the GPU supplies."""
+    """Return the parameters between two positions that a caller fills, and declarations for those the GPU supplies.
+
+    The first are in the order of their buffers, which a parameter without a number gets by its place. The second are
+    local variables for the beginning of the kernel's body, in CUDA. SyntaxError for a parameter that is none of both,
+    and for numbers of buffers with a gap.
+    """
     taken: dict[int, Parameter] = {}
     supplied = ""
     behind = begin  # the comma of the parameter before, where the text of this one begins
@@ -151,6 +168,7 @@ def _parameters(text: str, begin: int, end: int) -> tuple[list[Parameter], str]:
         if not match:
             raise _error(text, place, f"the parameter `{part.strip()}` is not understood")
         words, sign, name, attribute, number = match.groups()
+        # what stands before the type but const: an address space, or none
         *spaces, kind = [word for word in words.split() if word != "const"]
         if attribute in _SUPPLIED and kind in ("uint", "uint2") and not sign:
             x, y = _SUPPLIED[attribute]
@@ -178,9 +196,14 @@ def _entries(
     taken: Sequence[Parameter],
     instances: list[tuple[str, str, str]],
 ) -> list[Entry]:
-    """The names by which a kernel can be called, with the types that each name stands for."""
+    """Return the names by which a kernel can be called, with the types that each name stands for.
+
+    A kernel without a template has one, its own. A template has the host name of each of its instances: host name,
+    instantiated kernel and types, as text. Where it has none it cannot be called.
+    """
     if not template:
         return [Entry(name, name, tuple(taken))]
+
     placeholders = [words.split()[-1] for words in template.split(",")]
     entries = []
     for host_name, instantiated, arguments in instances:
@@ -235,15 +258,23 @@ def compile_shader(source: str) -> Library:
 
 
 def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, dict[str, str]]:
-    """Machine code for an architecture such as ``sm_90``, and the kernels' names in it. It needs no GPU."""
+    """Return machine code for an architecture such as ``sm_90``, and the kernels' names in it. It needs no GPU.
+
+    The second is by the name that a caller uses. SyntaxError, with the line of the source, for what does not compile;
+    `NoNvidiaCompiler` where the compiler or its headers are missing; RuntimeError for any other failure of it.
+    """
     nvrtc = _bindings("nvrtc")
     done, program = nvrtc.nvrtcCreateProgram(
         translation.code.encode(), f"{PROGRAM}.cu".encode(), 0, [], []
     )
     _check(nvrtc, done)
     try:
+        # a template is compiled for the types in these expressions; C++ gives its machine code another name, which is
+        # asked for below
         for entry in translation.entries:
             _check(nvrtc, *nvrtc.nvrtcAddNameExpression(program, entry.expression.encode()))
+
+        # -default-device: functions are for the GPU without a word that says so, which Metal has not; -w: no warnings
         options = [
             f"-arch={architecture}",
             f"-I{_headers()}",
@@ -257,6 +288,7 @@ def compile_cuda(translation: Translation, architecture: str) -> tuple[bytes, di
         if done == nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION:
             raise _refused(_filled(nvrtc, "ProgramLog", program).rstrip(b"\0").decode())
         _check(nvrtc, done)
+
         names = {}
         for entry in translation.entries:
             done, lowered = nvrtc.nvrtcGetLoweredName(program, entry.expression.encode())
@@ -329,6 +361,11 @@ class Library:
         _check(driver, done)
 
     def __getattr__(self, name: str) -> Kernel:
+        """Return a kernel by its name, and keep it as an attribute, so that this is not called again for it.
+
+        AttributeError, with the names that there are, for another one.
+        """
+        # with an underscore: what __init__ has not set yet would be looked for here for ever
         if name.startswith("_") or name not in self._entries:
             raise AttributeError(
                 f"there is no kernel {name!r}; the library has {', '.join(dir(self))}"
@@ -375,10 +412,12 @@ class Kernel:
             raise TypeError(
                 f"{self._entry.name}: its first argument is no tensor, so say how many threads it takes"
             )
+
         total = _two(args[0].numel() if threads is None else threads)
         group = _two(group_size)
-        if 0 not in total:
+        if 0 not in total:  # CUDA refuses to launch no groups
             stream = torch.cuda.current_stream(self._device).cuda_stream
+            # the sides of the grid come last: `translate` adds these parameters to each kernel
             passed = ((*values, *total), (*types, ctypes.c_uint32, ctypes.c_uint32))
             groups = [-(-n // size) for n, size in zip(total, group, strict=True)]
             self._launch(*groups, 1, *group, 1, 0, stream, passed, 0)
@@ -389,12 +428,17 @@ def _two(extent: int | tuple[int, ...]) -> tuple[int, int]:
 
 
 def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tuple, tuple]:
-    """The values for a launch, and their C types."""
+    """Return the values for a launch, and their C types: addresses of tensors, and numbers.
+
+    TypeError for another number of arguments than the kernel has parameters, and for one that does not fit. A tensor of
+    a type that `DTYPES` does not have may be of any dtype; a number of a type that `NUMBERS` does not have is refused.
+    """
     if len(args) != len(entry.parameters):
         wanted = ", ".join(parameter.name for parameter in entry.parameters)
         raise TypeError(
             f"{entry.name} takes {len(entry.parameters)} arguments ({wanted}), {len(args)} were given"
         )
+
     for parameter, value in zip(entry.parameters, args, strict=True):
         if parameter.is_memory:
             wanted = f"a contiguous tensor of {parameter.scalar} on {device}"
@@ -414,6 +458,7 @@ def _bound(entry: Entry, device: torch.device, args: Sequence[Any]) -> tuple[tup
                 else repr(value)
             )
             raise TypeError(f"{entry.name}: {parameter.name} takes {wanted}; {given} was given")
+
     memory = [parameter.is_memory for parameter in entry.parameters]
     values = (
         value.data_ptr() if is_memory else value

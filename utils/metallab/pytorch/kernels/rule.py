@@ -25,6 +25,7 @@ for lambd in {lambds!r}:
     kernel(out, x, lambd)
     outs.append(out.tolist())
 """
+"""A program that runs a kernel once for each λ. What it does not write stays 7, and so is seen where 7 is wrong."""
 
 SPECIAL = (2.0, -2.0, 0.3, -0.3, 0.0, -0.0, math.nan, math.inf, -math.inf, 0.5, -0.5)
 """Numbers of which each kind makes some kernel go wrong: either side, zeros, NaN, infinities, and the edges."""
@@ -85,6 +86,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if not torch.equal(is_number, ~b.isnan()):
         return False
 
+    # compared as whole numbers, because 0.0 == -0.0
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.view(whole)[is_number], b.view(whole)[is_number])
 
@@ -100,7 +102,9 @@ def gives(
 ) -> bool | isolated.Skipped:
     """Say whether the kernel ``name(out, x, lambd)`` of a Metal text gives the bits that are expected for each λ.
 
-    It runs on the Apple GPU, be it simulated, in a process of its own.
+    It runs on the Apple GPU, be it simulated, in a process of its own, where it may hang or crash. There every number
+    of ``out`` is 7 before, so that one which the kernel does not write is seen where 7 is wrong. Where NaN is expected,
+    any NaN is right.
 
     Parameters
     ----------
