@@ -364,6 +364,15 @@ def test_a_script_s_exit_code_is_that_of_trace(script, ending, code, words, caps
     assert capsys.readouterr().err == words
 
 
+@pytest.mark.parametrize("rows", ["-1", "0", "many"])
+def test_a_trace_of_no_rows_is_refused(script, rows, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["trace", f"--rows={rows}", str(script)])
+
+    assert end.value.code == 2
+    assert "1 or more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("option", "out"),
     [

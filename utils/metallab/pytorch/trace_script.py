@@ -67,7 +67,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     )
     parser.add_argument(
         "--rows",
-        type=int,
+        type=_read_rows,
         default=20,
         help="of the table, the longest first, and lines that copy or fall back, the most frequent first (%(default)s)",
     )
@@ -83,6 +83,13 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments"
     )
     return parser.parse_args(arguments)
+
+
+def _read_rows(text: str) -> int:
+    """Return a number of rows from the command line; ArgumentTypeError for anything but a whole number above 0."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError("give a number of rows, 1 or more")
+    return int(text)
 
 
 def _require_files(given: argparse.Namespace) -> None:
