@@ -495,6 +495,10 @@ def whole():  # in inference mode pinv is one operator; the SVD inside it is too
             torch.linalg.pinv(torch.ones(n, n, device="mps"))
 whole, as_on_a_mac = counted(whole), counted(whole, on=mac)
 
+def in_place():
+    nn.functional.rrelu(torch.ones(4, device="mps"), training=True, inplace=True)
+in_place, in_place_inferred = counted(in_place), counted(in_place, on=mac)
+
 def picks():  # as a script does that is traced
     device.pick()
     x.mode(0)
@@ -535,7 +539,7 @@ except ValueError as error:
 @functools.cache
 def simulated():
     names = ["detour", "rrelu", "inferred", "moves", "whole", "as_on_a_mac", "picks", "stranger"]
-    names += ["copies_inside", "kinds_of_operators"]
+    names += ["in_place", "in_place_inferred", "copies_inside", "kinds_of_operators"]
     return isolated.run(
         ON_THE_SIMULATED_GPU,
         results=names,
@@ -661,10 +665,17 @@ def test_on_a_mac_fallbacks_are_deduced_and_marked():
 
 
 @on_the_simulated_gpu
-def test_a_fallback_that_is_deduced_has_the_bytes_that_the_device_copies():
-    """There, and back what was written or made."""
-    told, _ = simulated()["rrelu"]
-    deduced, counters = simulated()["inferred"]
+@pytest.mark.parametrize(
+    ("case", "case_inferred"),
+    [
+        pytest.param("rrelu", "inferred", id="a training step"),
+        pytest.param("in_place", "in_place_inferred", id="in place"),
+    ],
+)
+def test_a_fallback_that_is_deduced_has_the_bytes_that_the_device_copies(case, case_inferred):
+    """There, and back what was written or made; what is written and returned goes back once."""
+    told, _ = simulated()[case]
+    deduced, counters = simulated()[case_inferred]
     copied = [event.bytes for event in deduced.having("fallback")]
     assert copied == [event.bytes for event in told.having("fallback")]
     assert sum(copied) == counters["fallback_bytes"] > 0

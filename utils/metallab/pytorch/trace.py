@@ -249,7 +249,9 @@ class Trace:
         """Return the intervals in which any of these lanes was busy, in order."""
         spans = sorted((event.start, event.end) for event in self.events if event.lane in lanes)
 
-        joined: list[TimeSpan] = []
+        joined: list[
+            TimeSpan
+        ] = []  # so that no time counts twice: autograd's threads run beside each other
         for start, end in spans:
             if joined and start <= joined[-1][1]:
                 first, last = joined[-1]
@@ -280,23 +282,27 @@ class Trace:
         return f"{sentence} {self.accelerator} computed for {computed:.0%} of that and starved for {starved:.0%}."
 
     def _count_events(self) -> str:
-        """Return how many events of each kind there are, and the bytes that crossed."""
-        counts = [
-            units.count(len(self.having("op")), "operator"),
-            units.count(len(self.having("view")), "view"),
-            units.count(len(self.having("copy")), "copy", "copies"),
-            units.count(len(self.having("fallback")), "fallback"),
-        ]
-        if inferred := sum(event.inferred for event in self.having("copy")):
-            counts[2] += f" ({inferred} inferred)"
-        if inferred := sum(event.inferred for event in self.having("fallback")):
-            counts[3] += f" ({inferred} inferred)"
-        counted = ", ".join(counts)
+        """Return how many events of each kind there are, with those that were inferred, and the bytes that crossed."""
+        counted = ", ".join(
+            [
+                self._count_kind("op", "operator"),
+                self._count_kind("view", "view"),
+                self._count_kind("copy", "copy", "copies"),
+                self._count_kind("fallback", "fallback"),
+            ]
+        )
 
         crossed = sum(event.bytes for event in self.having("copy", "fallback"))
         if crossed:
             counted += f"; {units.size(crossed)} between CPU and {self.accelerator}"
         return counted
+
+    def _count_kind(self, kind: EventKind, noun: str, plural: str | None = None) -> str:
+        """Return how many events of a kind there are, and how many of them were inferred, if any."""
+        events = self.having(kind)
+        counted = units.count(len(events), noun, plural)
+        inferred = sum(event.inferred for event in events)
+        return f"{counted} ({inferred} inferred)" if inferred else counted
 
     def list_crossing_lines(self) -> list[CrossingLine]:
         """Return the lines that copy between CPU and accelerator or fall back to the CPU, the most frequent first."""
@@ -351,8 +357,12 @@ class Trace:
         return sorted(rows, key=lambda row: row["total [ms]"], reverse=True)
 
     def _make_row(self, key: tuple[str, ...], events: Sequence[Event]) -> dict[str, Any]:
-        """Return the row of events that have kind, operator, place and dtype in common."""
+        """Return the row of events that have kind, operator, place and dtype in common, which are the ``key``.
+
+        The share is one of the whole time of the trace, and is empty until the trace has ended.
+        """
         total = sum(event.duration for event in events)
+        # in the order of COLUMNS
         values = (
             *key,
             _list_some(_describe_shapes(event) for event in events),
@@ -383,7 +393,7 @@ class Trace:
         """
         from metallab import plots
 
-        whole = self.seconds or 1.0
+        whole = self.seconds or 1.0  # 0 until the trace has ended
         scale, unit = units.of_seconds(whole)
         with plots.picture(1.5 + 0.5 * len(self.lanes)) as (figure, axes):
             for start, end in self.starving:
@@ -411,6 +421,7 @@ class Trace:
         style = _styles()[event.style]
         axes.broken_barh([(start, duration)], (row - 0.35, 0.7), linewidth=0, **style)
 
+        # a letter is about a hundredth of the picture wide
         letter = 0.01 * (self.seconds or 1.0)
         if event.duration > letter * len(event.short):
             middle = start + duration / 2
@@ -429,14 +440,15 @@ class Trace:
     def save_chrome(self, path: Path | str) -> Path:
         """Write the events as Chrome-trace JSON, for Perfetto and chrome://tracing; return the file.
 
-        The format: *Trace Event Format*, complete events (``"ph": "X"``) in microseconds. A thread is a lane.
+        The format: *Trace Event Format*, complete events (``"ph": "X"``) in microseconds. What the format calls a
+        thread is what one thread did in one lane, such as copies.
 
         Parameters
         ----------
         path
             The file; its folder is made.
         """
-        order = (*self.lanes, "")
+        order = (*self.lanes, "")  # the last is that of views
         threads = sorted(
             {(event.lane, event.thread) for event in self.events},
             key=lambda thread: (order.index(thread[0]), thread[1]),
@@ -530,7 +542,9 @@ def record(on: PyTorchDevice) -> Iterator[Trace]:
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
-            torch.ones(1, device=on.torch_device)  # the first operator loads libraries
+            torch.ones(
+                1, device=on.torch_device
+            )  # the first operator loads libraries, which takes long
             recorder.trace.events.clear()
             recorder.zero = time.perf_counter_ns()
 
@@ -577,7 +591,11 @@ class _Recorder:
             simulation.install(on_event=None)
 
     def see(self, function: Any, args: tuple, kwargs: dict) -> Any:
-        """Run an operator, wait for it, and note what it was."""
+        """Run an operator, wait for it, note what it was, and return its result.
+
+        It is one event of the trace, and one more for each copy that it makes inside. An operator that raises is none.
+        ValueError if it ran on a device that this trace does not wait for.
+        """
         if function.namespace == "profiler":  # PyTorch's own marks
             return function(*args, **kwargs)
 
@@ -599,10 +617,14 @@ class _Recorder:
         return result
 
     def _describe_copies_inside(self, call: _Call, event: Event) -> list[Event]:
-        """Return the copies that an operator makes inside, which no mode sees."""
+        """Return the copies that an operator makes inside, which no mode sees; ``event`` is the operator's own.
+
+        Of an operator that is a copy or a fallback there are none: what crosses there, its event has.
+        """
         if not self.trace.accelerator or event.kind in ("copy", "fallback"):
             return []
 
+        # the operator's own event, which came before, has kept the line for its gradient
         line = self.modules.find_line(has_node=False)
         copies = call.find_copies_inside(self.trace.accelerator)
         return [
@@ -623,7 +645,10 @@ class _Recorder:
         ]
 
     def _describe(self, call: _Call, start: int, stop: int) -> Event:
-        """Return the event of an operator that has run, from one time to another in nanoseconds."""
+        """Return the event of an operator that has run, from one time to another in nanoseconds.
+
+        ValueError if it ran on a device that this trace does not wait for.
+        """
         there = self.trace.accelerator
         if strangers := call.devices - {there, "cpu", "meta"}:
             raise ValueError(
@@ -631,10 +656,13 @@ class _Recorder:
                 "give record() the device that the code runs on"
             )
 
+        # there fallbacks are deduced; the simulated GPU reports its own
         is_on_a_mac = there == "mps" and not self.on.simulated
         kind, direction, inferred = call.kind(there, is_on_a_mac)
         is_crossing = kind in ("copy", "fallback")
-        tensors = call.given or call.made
+        tensors = (
+            call.given or call.made
+        )  # an operator without inputs, such as `ones`, is named by its result's dtype
 
         line = self._find_line(call, is_crossing)
         own_line = line.own if line else None
@@ -687,18 +715,23 @@ class _Call:
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.given)
 
     def direction(self, accelerator: str) -> Direction:
-        """Return the direction of a copy between the CPU and the accelerator, or ''."""
+        """Return the direction of a copy between the CPU and the accelerator; '' of another copy or operator."""
         base = self.name.partition(".")[0]
         if base not in COPIES:
             return ""
+
         source = self.given[COPIES[base]].device.type
+        # ITEM makes no tensor; of the others the target is the other device, or the same one
         target = "cpu" if base == ITEM else next(iter(self.devices - {source}), source)
         if {source, target} != {"cpu", accelerator}:
             return ""
         return "to host" if target == "cpu" else "to device"
 
     def kind(self, accelerator: str, is_on_a_mac: bool) -> tuple[EventKind, Direction, bool]:
-        """Return the kind, a copy's direction, and whether a fallback was inferred."""
+        """Return the kind, a copy's direction, and whether a fallback was inferred.
+
+        That the simulated GPU has reported a fallback comes before what the name of the operator says.
+        """
         if any(event.kind == "fallback" for event in self.inside):
             return "fallback", "", False
         if direction := self.direction(accelerator):
@@ -711,7 +744,8 @@ class _Call:
         """Return the direction and the bytes of copies that an operator on the accelerator makes inside.
 
         An index that lies on the CPU is copied to the device: of a mask the positions where it is true. Where a result
-        has as many values as are chosen, their number is read.
+        has as many values as are chosen, their number is read. Numbers from Python go to the device, and a truth value
+        that Python needs comes to the host.
         """
         base = self.name.partition(".")[0]
         if accelerator not in self.devices:
@@ -727,9 +761,15 @@ class _Call:
         return []
 
     def _find_copies_of_indices(self, accelerator: str) -> list[tuple[Direction, int]]:
-        """Return the copies of an indexing: indices from the CPU, and the number of values of a mask."""
+        """Return the copies of an indexing, each as its direction and its bytes.
+
+        From the CPU an index is copied as it is, and a mask as the positions where it is true, int64 for each of its
+        dimensions. Of a mask on the accelerator the number of these positions comes to the host, for the result's size.
+        """
         copies: list[tuple[Direction, int]] = []
-        for index in _list_tensors(self.args[1]):
+        for index in _list_tensors(
+            self.args[1]
+        ):  # the second argument: one for each dimension that is indexed
             is_mask = index.dtype in (torch.bool, torch.uint8)
             if index.device.type == accelerator:
                 copies += [("to host", COUNT_BYTES)] if is_mask else []
@@ -748,26 +788,28 @@ class _Call:
 
     def bytes(self, kind: EventKind, accelerator: str) -> int:
         """Return the bytes of an event; see `Event.bytes`."""
-        tensors = [*self.given, *self.made]
         if kind == "view":
             return 0
+
+        # an operator that writes to what it is given may return it as well
+        tensors = {id(tensor): tensor for tensor in (*self.given, *self.made)}.values()
         if kind == "op":
-            each_once = {id(tensor): tensor for tensor in tensors}
-            return _count_bytes(each_once.values())
+            return _count_bytes(tensors)
 
         reported = [event.bytes for event in self.inside if event.kind == kind]
         if reported:
             return sum(reported)
 
         there = [tensor for tensor in tensors if tensor.device.type == accelerator]
-        if kind == "copy":
+        if kind == "copy":  # as many as of its one tensor there
             return _count_bytes(there[:1])
+
         # a fallback copies arguments and results once, and back what it writes to
         written = [tensor for tensor in self._find_written() if tensor.device.type == accelerator]
         return _count_bytes([*there, *written])
 
     def _find_written(self) -> list[Tensor]:
-        """Return the arguments that the operator writes to."""
+        """Return the arguments that the operator writes to, as its schema marks them."""
         values = []
         for index, slot in enumerate(self.function._schema.arguments):
             if slot.alias_info and slot.alias_info.is_write:
@@ -796,7 +838,10 @@ def _total(spans: Iterable[TimeSpan]) -> float:
 
 
 def _without(intervals: Iterable[TimeSpan], taken: Sequence[TimeSpan]) -> list[TimeSpan]:
-    """Take intervals away from others; both in order."""
+    """Return what is left of intervals, in order, where others are taken away.
+
+    Both are sorted, and no two of ``taken`` overlap.
+    """
     left = []
     for start, end in intervals:
         free_from = start
