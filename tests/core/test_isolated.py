@@ -108,6 +108,43 @@ def test_failures_have_a_reason(code, reason):
     assert reason in outcome.reason
 
 
+LEFT_OPEN = """
+class Diary:
+    def __init__(self):
+        self.me = self
+        self.file = open({path!r}, "w")
+        self.file.write("dear diary")
+
+    def __del__(self):
+        self.file.close()
+
+diary = Diary()
+"""
+"""Code that leaves a file to an object, which closes it at its own end and refers to itself."""
+WANTED_AT_THE_END = """
+import atexit
+atexit.register(lambda: print(diary is not None))
+"""
+
+
+@pytest.mark.parametrize("device", [pytest.param(None, id="cpu"), pytest.param("mps", id="mps")])
+@pytest.mark.parametrize(
+    ("at_the_end", "printed"),
+    [
+        pytest.param("", "", id="garbage"),
+        pytest.param(WANTED_AT_THE_END, "True\n", id="wanted by what is called at the end"),
+    ],
+)
+def test_a_file_that_code_left_open_is_written(tmp_path, at_the_end, printed, device):
+    """Until it is closed Python keeps in memory what is written, and garbage has to be collected to end the object."""
+    diary = tmp_path / "diary"
+
+    outcome = run(LEFT_OPEN.format(path=str(diary)) + at_the_end, device=device)
+
+    assert outcome.printed == printed
+    assert diary.read_text() == "dear diary"
+
+
 AWAY = """
 import os, subprocess
 print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)

@@ -6,12 +6,14 @@ Notebooks are made on the spot. Nothing here asserts on a duration; what a limit
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,12 +25,15 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from one_page import run_notebook
 
 from metallab import headless, paths, processes
-from metallab.headless import cli, runner
+from metallab.headless import cli, runner, worker
 from metallab.headless.cli import UNFINISHED, Summary
+from metallab.notebook import Failure
 from metallab.results import report
 
 FOREVER = 600
@@ -180,6 +185,7 @@ empty = {} if sys.platform == "linux" else None  # a Mac finds what has kept its
 away = subprocess.Popen(["sleep", "600"], start_new_session=True, env=empty).pid
 worker = psutil.Process(os.getppid()).environ().get("METALLAB_DEVICE", "")
 mine = {name: os.environ.get(f"METALLAB_{name}") for name in ("MODE", "DEVICE", "OUT")}
+mine["kept"] = list(Out)
 print(json.dumps({**mine, "python": sys.executable, "folder": os.getcwd(), "children": [orphan, away],
                   "worker": worker, "backend": os.environ.get("MPLBACKEND", ""), "profile": os.environ["IPYTHONDIR"]}))
 """
@@ -190,7 +196,22 @@ AT_THE_END = """
 import atexit, pathlib
 atexit.register(pathlib.Path(os.environ["METALLAB_OUT"], "ended").touch)
 """
-"""A cell that registers something to be called when its kernel ends."""
+"""Code that registers something to be called when its kernel ends."""
+
+
+LEFT_OPEN = """
+class Diary:
+    def __init__(self):
+        self.me = self
+        self.file = open(os.path.join(os.environ["METALLAB_OUT"], "diary"), "w")
+        self.file.write("dear diary")
+
+    def __del__(self):
+        self.file.close()
+
+diary = Diary()
+"""
+"""Code that leaves a file to an object, which closes it at its own end and refers to itself."""
 
 
 @dataclasses.dataclass
@@ -236,7 +257,7 @@ def passed(tmp_path_factory) -> Passed:
     folder = tmp_path_factory.mktemp("passed")
     raises = {"source": "1 / 0", "id": "replaced"}, {"source": "1 / 0", "id": "emptied"}
     hog = "hog = bytearray(300 << 20); del hog"
-    cells = [LOOK, *raises, "  \n", hog, AT_THE_END]
+    cells = [LOOK, *raises, "  \n", hog, AT_THE_END + LEFT_OPEN]
     page = make(folder / "lesson" / "01_good.ipynb", *cells, title="Pass a test")
     out = folder / "out"
     leave_files(out, "01_good.ipynb", "results/01_good.json", "failed/01_good.ipynb")
@@ -268,6 +289,15 @@ def test_a_result_names_the_notebook_and_counts_its_cells(passed):
 
 def test_what_a_page_registered_for_the_end_of_its_kernel_is_called(passed):
     assert (passed.out / "ended").exists()
+
+
+def test_a_file_that_a_page_left_open_is_written_when_its_kernel_ends(passed):
+    """Until it is closed Python keeps in memory what is written, and garbage has to be collected to end the object."""
+    assert (passed.out / "diary").read_text() == "dear diary"
+
+
+def test_a_page_does_not_meet_what_was_run_in_its_kernel_before(passed):
+    assert passed.seen["kept"] == []
 
 
 def test_a_result_has_the_time_and_the_peak_of_memory(passed):
@@ -737,6 +767,37 @@ def test_a_cell_that_hangs_is_interrupted(tmp_path, command):
     assert reason == "cell 1 took longer than 1 s (--cell-timeout)"
     assert hung.outputs[-1].ename == "NotebookStopped"
     assert after.outputs == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "limit"),
+    [
+        pytest.param(FOREVER, "5 s (--cell-timeout)", id="the cell's"),
+        pytest.param(0, "600 s (--timeout)", id="the page's"),
+    ],
+)
+def test_a_cell_is_stopped_for_the_limit_that_was_reached_first(tmp_path, monkeypatch, rest, limit):
+    """Interrupting it takes up to ten seconds, in which the page's time may be up as well."""
+    hang = "hang()  # not for want of an IOPub message"
+    notebook = nbformat.read(make(tmp_path / "01_hangs.ipynb", hang), 4)
+    made = runner.make_job(tmp_path / "01_hangs.ipynb", "fast", "cpu", out=tmp_path / "out")
+    job = dataclasses.replace(made, cell_timeout=5, timeout=FOREVER, scratch=str(tmp_path))
+    page = worker.Page(job, notebook, runner.NotebookResult("01_hangs"))
+    page.deadline = time.monotonic() + rest
+
+    async def time_out(_, cell, *__):
+        why = "Cell execution timed out"
+        raise CellTimeoutError.error_from_timeout_and_cell(why, job.cell_timeout, cell)
+
+    async def interrupt(page, _):
+        page.deadline = time.monotonic()
+
+    monkeypatch.setattr(NotebookClient, "async_execute_cell", time_out)
+    monkeypatch.setattr(worker.Page, "interrupt", interrupt)
+    monkeypatch.setattr(worker.Page, "kernel_pid", 0)
+
+    with pytest.raises(Failure, match=re.escape(limit)):
+        asyncio.run(page.async_execute_cell(notebook.cells[1], 1))
 
 
 def test_a_killed_worker_leaves_what_was_done(tmp_path):

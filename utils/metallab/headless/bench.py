@@ -29,7 +29,11 @@ RUNS = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m metallab.headless.bench``: 0, 1 if a page failed, 2 if it cannot be done, 130 if interrupted."""
+    """Run ``python -m metallab.headless.bench``, and return its exit code.
+
+    0; 1 if a page failed, or if the code changed or a file could not be written meanwhile; 2 if it cannot begin, or no
+    page left results; 130 if it was interrupted.
+    """
     given = _parse(arguments)
 
     try:
@@ -54,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def state() -> str:
     """Return a fingerprint of what a bench measures: the code, and the machine with its settings."""
-    # without what changes by the minute, and the GPU, which a Mac may be too busy to name
+    # without what changes by the minute, and the GPU, which a busy Mac may fail to name
     described = replace(machine.describe().without_momentary(), gpu=None, gpu_cores=None)
     digest = hashlib.sha256(described.to_json().encode())
 
@@ -72,7 +76,11 @@ def _is_made(part: str) -> bool:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Run what the command line asks for; return 1 if a page failed, else 0."""
+    """Run each page as often as the command line asks, write the one file of results, and say what is in it.
+
+    Returns 1 if a page failed, else 0. UsageError on a simulated device; ValueError if code or machine changed
+    meanwhile.
+    """
     pages = choose([], given.only)
     resolved = resolve_device(given.device)
     if resolved["simulated"]:
@@ -114,7 +122,18 @@ def _run_rounds(
 ) -> list[NotebookResult]:
     """Run each page once a round, those that are not finished; return what failed or did not run whole.
 
-    ValueError if code or machine changed meanwhile.
+    Parameters
+    ----------
+    given
+        The command line: how many rounds, and in which mode.
+    pages
+        The notebooks.
+    resolved
+        The device, as `resolve_device` describes it.
+    folder
+        It gets a folder for each round, ``run-1`` and so on, where an earlier bench may have left finished pages.
+    begun
+        The `state` of code and machine at the beginning. ValueError if it is another one after a page.
     """
     unhappy: dict[str, NotebookResult] = {}  # a page that fails in each round is said once
     for number in range(1, given.runs + 1):
@@ -133,7 +152,11 @@ def _run_rounds(
 def _measure(
     page: Path, summary: Summary, device: str, mode: str, begun: str, place: str
 ) -> NotebookResult:
-    """Run a page and add it to its round's summary. ValueError if code or machine changed meanwhile."""
+    """Run a page, add it to its round's summary, and return its result.
+
+    In full mode the drift of the machine's speed around the page is written into its records. ValueError, and nothing
+    in the summary, if `state` is not as it was when the bench had begun: the page is run again by the next bench.
+    """
     job = make_job(page, mode, device, out=summary.path.parent)
     before = _time_loop() if mode == "full" else None
     result = run_job(job, place)
@@ -164,7 +187,17 @@ def _is_finished(summary: Summary, name: str) -> bool:
 
 
 def _combine(root: Path, folder: Path, mode: str, resolved: Mapping[str, Any]) -> Path:
-    """Write the one file: all that is finished in this state. UsageError if that is nothing."""
+    """Merge the results of all finished pages of all rounds into one file, and return it. UsageError if there are none.
+
+    Parameters
+    ----------
+    root
+        Where the file is written. It is named after the device, and of a run in fast mode after that as well.
+    folder
+        The rounds, as `_run_rounds` leaves them.
+    mode, resolved
+        As the rounds ran.
+    """
     rounds = [
         Summary(path.parent, mode, resolved) for path in sorted(folder.glob("run-*/summary.json"))
     ]

@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what the command line asks for; return the exit code."""
+    """Run the notebooks that the command line asks for, print the closing table, and return the exit code.
+
+    0 if none failed, 1 if one did, 130 if Ctrl-C ended it before the last. UsageError if it cannot begin.
+    """
     chosen = choose(options.paths, options.only)
     resolved = resolve_device(options.device)
     jobs = [
@@ -148,6 +151,7 @@ class Summary:
     """
 
     def __init__(self, folder: Path, mode: str, resolved: Mapping[str, Any]) -> None:
+        """Read what earlier runs into the folder have left. UsageError if there is a summary that no run wrote."""
         self.path = folder / "summary.json"
         self.head = {
             "mode": mode,
@@ -273,7 +277,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     add("paths", nargs="*", type=Path, help="notebooks (default: all numbered ones in notebooks/)")
 
-    # without a value it would take the first page for one
+    # argparse would take the first page for the value of a bare --strict
     given = sys.argv[1:] if argv is None else map(str, argv)
     options = parser.parse_args([f"{STRICT}=1" if each == STRICT else each for each in given])
 
@@ -303,10 +307,8 @@ def say(text: str, end: str = "\n") -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def run_job(
-    job: Job, place: str = "", execute: Callable[..., NotebookResult] = execute
-) -> NotebookResult:
-    """Run a job; on a terminal with a line that shows the cell that runs.
+def run_job(job: Job, place: str = "") -> NotebookResult:
+    """Run a job, and return its result; on a terminal with a line that shows the cell that runs.
 
     Parameters
     ----------
@@ -314,8 +316,6 @@ def run_job(
         What to run.
     place
         Which of how many it is, such as "3 of 33", for that line.
-    execute
-        What runs it.
     """
     if not sys.stdout.isatty():
         return execute(job)

@@ -232,6 +232,7 @@ def resolve_device(name: str) -> dict[str, Any]:
     except isolated.ChildFailed as error:
         raise UsageError(f"looking for a device failed: {error}") from None
 
+    # what these say is written for the user, and so without the name of the class
     if {"DeviceUnavailable", "ValueError", "SimulationUnavailable"} & set(found.kinds):
         _, _, message = found.reason.partition(": ")
         raise UsageError(message)
@@ -243,14 +244,19 @@ def resolve_device(name: str) -> dict[str, Any]:
 def execute(
     job: Job, progress: Callable[[NotebookResult, float], object] = lambda *_: None
 ) -> NotebookResult:
-    """Run a job to its end.
+    """Run a job to its end in a process of its own, the worker.
 
     Parameters
     ----------
     job
-        What to run.
+        What to run; its ``scratch`` folder is made, and removed at the end.
     progress
         Gets the result so far and the seconds, about once a second.
+
+    Returns
+    -------
+    NotebookResult
+        What the worker wrote; a failure if it was killed or did not come to its end.
 
     Raises
     ------
@@ -271,7 +277,9 @@ def execute(
         input_.write(json.dumps(asdict(job)) + "\n")
         input_.flush()
         watch.wait(worker)
-    except BrokenPipeError:
+    except (
+        BrokenPipeError
+    ):  # it ended before it read the job, as where a package cannot be imported
         worker.wait()
     except KeyboardInterrupt:
         is_interrupted = True
@@ -301,13 +309,14 @@ def _start_worker(log: Path) -> tuple[subprocess.Popen[str], IO[str]]:
     environment["METALLAB_BUILD"] = str(paths.BUILD)  # this command's, wherever the notebook lies
     with log.open("wb") as output:
         worker = subprocess.Popen(
+            # -P: no module of the working directory takes the place of one of Python's
             [sys.executable, "-P", "-m", "metallab.headless.worker"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             env=environment,
             text=True,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which closes the worker's input then
         )
     return worker, cast(IO[str], worker.stdin)
 
@@ -326,7 +335,10 @@ class _Watch:
     """Why the worker was killed; empty if it was not."""
 
     def wait(self, worker: subprocess.Popen[str]) -> None:
-        """Return when the worker has ended; kill it some time after the notebook's limit."""
+        """Return when the worker has ended; kill it `HANG_GRACE` after the notebook's limit, and note that as reason.
+
+        About once a second the kernel's memory is read and ``progress`` called.
+        """
         head = find_process(worker.pid)
         while worker.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -382,7 +394,10 @@ def _conclude(job: Job, reason: str, log: Path, worker: subprocess.Popen[str]) -
 
 
 def _make_room(job: Job) -> None:
-    """Remove what an earlier run of this notebook left, and make the job's folders. UsageError if that fails."""
+    """Remove what an earlier run of this notebook left, and make the job's folders, a new one for ``scratch``.
+
+    UsageError if a file cannot be removed, or a folder not be made.
+    """
     results = Path(job.out, "results", f"{job.name}.json")
     picture = results.with_suffix(".png")
     usual = tempfile.gettempdir()
@@ -393,7 +408,9 @@ def _make_room(job: Job) -> None:
         for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results, picture):
             old.unlink(missing_ok=True)
         paths.make_folder(Path(job.out))
-        Path(job.out, USED).touch()
+        Path(
+            job.out, USED
+        ).touch()  # which tells the next run that these notebooks may be written over
         job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=scratch_root)
     except OSError as error:
         raise cannot_write(error.filename or job.out, error) from error
@@ -408,7 +425,19 @@ def _remove_results(job: Job) -> None:
 def fail(
     job: Job, result: NotebookResult, failure: Failure, notebook: Mapping | None = None
 ) -> NotebookResult:
-    """Note why a notebook failed, and keep its partial copy, or else a text with the reason."""
+    """Note in a result why its notebook failed, and keep the partial copy, or else a text with the reason.
+
+    Parameters
+    ----------
+    job
+        What ran.
+    result
+        It is changed, and returned.
+    failure
+        Why it failed, and in which cell.
+    notebook
+        As far as it ran; by default what lies at ``job.partial``. Without either the text is written.
+    """
     result.status = "failed"
     result.reason = failure.reason
     result.cell = failure.cell
@@ -427,7 +456,7 @@ def fail(
             show_failure(notebook, failure)
             save(notebook, left)
     except OSError as error:
-        if "cannot be written" not in failure.reason:
+        if "cannot be written" not in failure.reason:  # else the page failed for the same reason
             result.reason += f"; and {cannot_write(left, error)}"
 
     if left.exists():

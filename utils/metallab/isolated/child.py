@@ -20,18 +20,26 @@ from metallab.processes import adopt_orphans, kill_descendants
 
 
 def main(folder: str) -> int:
-    """Run the task in a folder, for ``python -m metallab.isolated FOLDER``; return the exit code."""
+    """Run the task in a folder, for ``python -m metallab.isolated FOLDER``; return the exit code, which is 0.
+
+    The file ``answer`` there gets the results that were asked for, or the exception that the task raised. Under the
+    simulated GPU this does not return: it ends the process.
+    """
     source, names, device, threads = pickle.loads(Path(folder, "task").read_bytes())
     if device:
         os.environ["METALLAB_DEVICE"] = device
 
-    answer = _execute(source, names, threads)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    # first of all, so that it is called last, after what the code and the simulated GPU register
+    atexit.register(_collect_and_freeze, space)
+    answer = _execute(source, names, threads, space)
     part = Path(folder, "part")
     part.write_bytes(answer)
-    part.rename(Path(folder, "answer"))
+    part.rename(Path(folder, "answer"))  # whole, or not at all
 
-    # `isolated.run` names the simulated GPU for ``device="mps"`` where there is no Mac. What it has to do at the end is
-    # done here, since `os._exit` below leaves it out: it waits for the last backward pass and prints its profile
+    # `isolated.run` names the simulated GPU for ``device="mps"`` where there is no Mac. What is registered for the end
+    # is called here, since `os._exit` below leaves it out: the simulated GPU waits for the last backward pass and
+    # prints its profile
     is_simulated = os.environ.get("METALLAB_DEVICE") == "sim"
     if is_simulated:
         atexit._run_exitfuncs()
@@ -44,17 +52,26 @@ def main(folder: str) -> int:
     # taken down: do not wait
     if is_simulated:
         os._exit(0)
-    # while it ends Python would look for garbage among all objects, again and again: half a second where PyTorch is
-    # loaded. Once is enough, for files that the code left open
-    gc.collect()
-    gc.freeze()
     return 0
 
 
-def _execute(source: str, names: Sequence[str], threads: int | None) -> bytes:
-    """Execute Python text, and return the answer."""
+def _collect_and_freeze(space: dict[str, Any]) -> None:
+    """Remove the variables of the code that ran, and collect what is garbage: with its objects end the files they hold.
+
+    What is left is frozen: Python would look for garbage among it again and again while it ends, as
+    `metallab.headless.worker.QUICK_EXIT` says of kernels.
+    """
+    space.clear()
+    gc.collect()
+    gc.freeze()
+
+
+def _execute(
+    source: str, names: Sequence[str], threads: int | None, space: dict[str, Any]
+) -> bytes:
+    """Execute Python text with these variables, and return the answer: results by name, or what was raised."""
+    # so that a traceback quotes its lines
     linecache.cache[SOURCE] = (len(source), None, source.splitlines(keepends=True), SOURCE)
-    space: dict[str, Any] = {"__name__": "__main__"}
     try:
         prepare(threads)
         exec(compile(source, SOURCE, "exec"), space)
@@ -83,7 +100,7 @@ def prepare(threads: int | None) -> None:
 
 
 def finish_cell(names: Sequence[str], has_raised: bool) -> str:
-    """End what a cell of this kernel, the second one, has started, and return its answer as text.
+    """End what a cell of this kernel, which is the page's second one, has started, and return its answer as text.
 
     Parameters
     ----------
@@ -91,10 +108,17 @@ def finish_cell(names: Sequence[str], has_raised: bool) -> str:
         The results that are asked for.
     has_raised
         Whether the cell ended with an exception.
+
+    Returns
+    -------
+    str
+        What `answers.unpack` reads, as base64: the reply of a kernel holds no bytes.
     """
     from IPython import get_ipython
 
     kill_descendants()
+    # IPython keeps what a cell raised in sys.last_value; ipykernel names the files of cells after the process, so the
+    # traceback is shown as far as it is the cell's own
     if has_raised and sys.last_value is not None:
         answer = pack_error(sys.last_value, f"ipykernel_{os.getpid()}")
     else:

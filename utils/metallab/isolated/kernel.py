@@ -111,6 +111,7 @@ class _Kernel:
             return reply
 
         has_raised = reply["status"] == "error"
+        # an expression beside no code: its value comes with the reply, and it leaves no variable among the cells'
         finish = f"__import__('metallab.isolated.child').isolated.child.finish_cell({list(names)}, {has_raised})"
         reply = self._execute("", _ANSWER_SECONDS, answer=finish)
         if isinstance(reply, Outcome):
@@ -129,7 +130,20 @@ class _Kernel:
         return self._process.poll() is None
 
     def _execute(self, code: str, timeout: float, **expressions: str) -> dict[str, Any] | Outcome:
-        """Return the kernel's reply, or how it ended if it died or takes too long."""
+        """Execute code, show its outputs here, and return the content of the kernel's reply when it is done.
+
+        An `Outcome` instead if the kernel died (``crashed``), or was not done in time (``timeout``). Ctrl-C interrupts
+        the cell, which may then take `_INTERRUPT_SECONDS` more.
+
+        Parameters
+        ----------
+        code
+            What is executed.
+        timeout
+            Seconds.
+        **expressions
+            By a name, Python expressions that are evaluated after the code, and whose values are in the reply.
+        """
         request = self._client.execute(
             code, store_history=False, user_expressions=expressions, allow_stdin=False
         )
@@ -215,7 +229,7 @@ def _show(kind: str, content: Mapping[str, Any]) -> None:
             update=kind == "update_display_data",
         )
         told = content["data"].get(needs.MIME)
-        if told:
+        if told:  # what the cell did not run for lack of a tool counts for this page
             needs.note(told)
 
 
@@ -235,7 +249,10 @@ class _Keeper:
             kernel.end()
 
     def provide(self, settings: Settings) -> _Kernel | Outcome:
-        """Return a kernel with these settings, which is started if necessary, or why there is none."""
+        """Return a kernel with these settings: the one that there is, or a new one in its place.
+
+        An `Outcome` if the new one cannot be prepared, for want of the simulated GPU say. ChildFailed if none starts.
+        """
         kernel = self.kernel
         if kernel is not None and kernel.is_running and kernel.settings == settings:
             return kernel
@@ -282,6 +299,16 @@ def run_in_kernel(
         As `metallab.isolated.run` takes them.
     variables
         Environment variables of its own.
+
+    Returns
+    -------
+    Outcome
+        How the cell ended, or why no kernel could be prepared for it. What it printed is shown, and not in it.
+
+    Raises
+    ------
+    ChildFailed
+        If no kernel starts.
     """
     own = tuple(sorted((variables or {}).items()))
     kernel = _keeper.provide(Settings(device, threads, own, os.getcwd()))
@@ -289,6 +316,7 @@ def run_in_kernel(
         return kernel
 
     outcome = kernel.run(cell, results, timeout)
+    # where the simulated GPU could not be prepared, the next cell tries it in a kernel of its own
     if outcome.ended in ("crashed", "timeout") or "SimulationError" in outcome.kinds:
         end_kernel()
     return outcome

@@ -70,7 +70,9 @@ class Cells:
         """What the simulated Apple GPU lacks here, once a cell has met it: later cells would miss that cell's names."""
 
     def run(self, line: str, cell: str) -> None:
-        """Run a cell in the second kernel, and bring its results back.
+        """Run a cell in the second kernel, and bring its results back as variables of the notebook.
+
+        A cell that fast mode leaves out, or whose tool is missing here, is not run: its results are `Skipped`.
 
         Parameters
         ----------
@@ -100,7 +102,7 @@ class Cells:
             return
 
         if {"c++", "objective-c++"} & set(options.needs):
-            needs.use_compiler()
+            needs.use_compiler()  # its variables go to the second kernel with this process's
         if options.device:
             print(f"On {apple_gpu()}.")
 
@@ -113,6 +115,7 @@ class Cells:
             variables=options.variables,
         )
         if "SimulationError" in outcome.kinds:
+            # g++ is there, as `_find_missing` has looked: it may be the version of PyTorch
             self.missing_gpu = needs.other_torch()
             if self.missing_gpu is not None:
                 self._skip(options, self.missing_gpu.what, self.missing_gpu)

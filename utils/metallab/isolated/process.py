@@ -78,7 +78,8 @@ def run(
     raised: ZeroDivisionError: division by zero
     """
     variables = build_environment(device, threads, environment or {})
-    wanted = variables.pop("METALLAB_DEVICE", "")  # the child sets it, and reports errors
+    # the child sets it when it can report an error: where it is set from the start, importing metallab prepares it
+    wanted = variables.pop("METALLAB_DEVICE", "")
     task = pickle.dumps((source, tuple(results), wanted, threads))
     try:
         with tempfile.TemporaryDirectory(prefix="metallab-child-") as name:
@@ -91,10 +92,23 @@ def run(
 
 
 def _run_in(folder: Path, task: bytes, variables: Mapping[str, str], timeout: float) -> Outcome:
-    """Start the child with a folder for its task, its answer and what it prints, and wait for it."""
+    """Start the child with a folder for its task, its answer and what it prints, wait for it, and return how it ended.
+
+    Parameters
+    ----------
+    folder
+        An empty folder; its name marks the child and what that starts.
+    task
+        What the child unpickles: text, names of results, device and threads.
+    variables
+        Its environment.
+    timeout
+        Seconds after which it is stopped, and the outcome is ``timeout``.
+    """
     (folder / "task").write_bytes(task)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         child = subprocess.Popen(
+            # -P: no module of the working directory takes the place of one of Python's
             [sys.executable, "-P", "-m", "metallab.isolated", str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -144,12 +158,14 @@ def _read_answer(answer: Path, code: int, printed: str, errors: str) -> Outcome:
 def build_environment(
     device: str | None, threads: int | None, own: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of another process.
+    """Return the environment of another process: this one's, with what device and threads ask for.
 
     Parameters
     ----------
-    device, threads, own
+    device, threads
         As `run` takes them.
+    own
+        Variables that come before all others but METALLAB_DEVICE; a ``PYTHONPATH`` is put before this process's.
 
     Raises
     ------
