@@ -11,13 +11,25 @@ from collections.abc import Iterator
 import pytest
 
 from metallab import paths
-from metallab.authoring import course, course_tables, new_page
+from metallab.authoring import course, course_tables, new_page, published
 
 PAGES = course.read()
 
 
 def test_what_is_made_from_the_pages_descriptions_is_as_it_is_made(capsys):
     assert course_tables.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_an_address_that_is_none_is_said_in_a_line(monkeypatch, capsys):
+    """README's entrances are made from the address in pyproject.toml."""
+
+    def find_none():
+        raise published.BadAddress("'here' is no address")
+
+    monkeypatch.setattr(published, "find_addresses", find_none)
+
+    assert course_tables.main(["--check"]) == 2
+    assert capsys.readouterr().err == "course: 'here' is no address\n"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.number)

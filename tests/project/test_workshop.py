@@ -116,6 +116,17 @@ def test_a_damaged_notebook_is_named_and_nothing_written(tmp_path, text, monkeyp
     assert not (tmp_path / "out").exists()
 
 
+def test_a_page_that_does_not_say_what_the_course_must_know_is_named(tmp_path, monkeypatch, capsys):
+    """The page of contents cannot be made of it."""
+    write_page(tmp_path / "01_page.ipynb")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+
+    assert workshop.main([str(tmp_path / "out")]) == 2
+
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("workshop: 01_page.ipynb: metadata.metallab.course has no ")
+
+
 def write_page(path, text="# Do it"):
     page = lesson("exercise", "solution")
     page.cells[0].source = text

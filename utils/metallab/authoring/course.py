@@ -216,7 +216,10 @@ def read(folder: Path | None = None) -> list[Page]:
 
 
 def read_page(path: Path) -> Page:
-    """Return what a notebook says of itself. CourseError if it does not."""
+    """Return what a notebook says of itself in its metadata. CourseError if something of it is missing.
+
+    Whether the numbers, paths and subjects that it names exist is asked of all pages together, in `read`.
+    """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     told: dict[str, Any] = notebook["metadata"].get("metallab", {}).get("course", {})
 

@@ -44,7 +44,7 @@ def replace_between(text: str, name: str, content: str) -> str:
 
 
 def render_readme(text: str, pages: Sequence[Page]) -> str:
-    """Return README with its entrances and its tables of pages.
+    """Return README with its entrances, its tables of pages, and today's numbers of notebooks and hours.
 
     The links to executed pages stay as they are: `make show` chooses them, with `link_copies`.
     """
@@ -135,7 +135,10 @@ def _render_route(route: Route, members: Sequence[Page]) -> str:
 
 
 def write_lines(notebook: nbformat.NotebookNode, page: Page, pages: Sequence[Page]) -> None:
-    """Write the lines *You need* and *Next* into a notebook. NoPlace if it has no cell for one of them."""
+    """Write the lines *You need* and *Next* into a notebook, which is changed. NoPlace if it has no cell for *Next*.
+
+    The first goes into the first cell, where there is none yet behind the heading and the promise.
+    """
     title = notebook.cells[0]
     title.source = _put_paragraph(title.source, "*You need ", describe_needs(page, pages), at=2)
 
@@ -207,7 +210,10 @@ def _wrap(text: str) -> str:
 
 
 def render(pages: Sequence[Page]) -> Iterable[tuple[Path, str]]:
-    """Yield each file that is made, wholly or in part, with its text."""
+    """Yield each file that is made, wholly or in part, with its text: documents, then pages. Nothing is written.
+
+    NoPlace if a document or page has no place for what is made, `published.BadAddress` for a wrong address.
+    """
     writers: dict[str, Callable[[str, Sequence[Page]], str]] = {
         "README.md": render_readme,
         "docs/teaching.md": render_teaching,
@@ -236,7 +242,7 @@ def main(given: list[str] | None = None) -> int:
 
     try:
         changed = find_stale() if wish.check else write()
-    except (course.CourseError, NoPlace) as fault:
+    except (course.CourseError, NoPlace, published.BadAddress) as fault:
         print(f"course: {fault}", file=sys.stderr)
         return 2
 
@@ -248,14 +254,17 @@ def main(given: list[str] | None = None) -> int:
 
 
 def find_stale() -> list[Path]:
-    """Return the files that are not as they would be written. CourseError or NoPlace if they cannot be."""
+    """Return the files that are not as they would be written. CourseError, NoPlace or BadAddress if they cannot be."""
     return [
         path for path, text in render(course.read()) if path.read_text(encoding="utf-8") != text
     ]
 
 
 def write() -> list[Path]:
-    """Write what has changed, and return those files. CourseError or NoPlace if they cannot be."""
+    """Write what has changed, and return those files. CourseError, NoPlace or BadAddress if they cannot be written.
+
+    All of it is made before the first file is written.
+    """
     changed = [
         (path, text)
         for path, text in render(course.read())

@@ -152,9 +152,14 @@ class Documents:
                         yield target
 
     def _lead(self, link: Link, source: str, place: str) -> str | None:
-        """Return where a link leads from a copy; None where its target is not copied, and `_NOTHING` of an aside."""
+        """Return where a link leads from a copy; None where its target is not copied.
+
+        `_NOTHING` for an aside, a link alone in parentheses, to a page as it ran: it goes with its words.
+        """
         target, fragment = resolve(source, link.target)
-        if target is None or target == source:
+        if (
+            target is None or target == source
+        ):  # an address elsewhere, or a heading of the document itself
             return link.target
 
         page = _find_page(target, link)
@@ -248,16 +253,21 @@ def relink(text: str, new_target: Callable[[Link], str | None]) -> str:
         aside that goes.
     """
     parts, done = [], 0
+    # links are found where code is masked, which changes no place; their words, which may hold code, are the text's own
     for found in _LINK.finditer(_mask_code(text)):
         start, end = found.span()
         words, target = (text[slice(*found.span(group))] for group in ("words", "target"))
         is_aside = text[start - 2 : start] == " (" and text[end : end + 1] == ")"
         new = new_target(Link(words, target, is_picture=bool(found["picture"]), is_aside=is_aside))
-        if "![" in words:
+        if "![" in words:  # a picture that is a link: it has a target of its own
             words = relink(words, new_target)
 
         if is_aside and new == _NOTHING:
-            start, end, shown = start - 2, end + 1, ""
+            start, end, shown = (
+                start - 2,
+                end + 1,
+                "",
+            )  # with its parentheses and the space before them
         elif new is None:
             shown = words
         else:
@@ -299,7 +309,7 @@ def _add_anchors(text: str) -> str:
     seen: Counter[str] = Counter()
 
     for token, words in _walk_headings(text):
-        if not token.markup.startswith("#") or token.map is None:
+        if not token.markup.startswith("#") or token.map is None:  # an underlined heading
             continue
 
         name = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")

@@ -21,7 +21,11 @@ CHECK = re.compile(r'^check\("', re.MULTILINE)
 
 
 def tidy(pages: Path, answers: Path) -> None:
-    """Number the exercises of all pages, and move their wrong answers into the file ``answers``."""
+    """Number the exercises of all pages, and move their wrong answers into the file ``answers``.
+
+    That holds each answer below a line such as ``== 13_predict_a_calls_time 2``, with the page and the number of the
+    exercise. A page in which nothing changes is not written.
+    """
     listed = re.findall(
         r"^== .*?(?=^== |\Z)", answers.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
@@ -56,8 +60,11 @@ def _find_place(listed: list[str], answer: str) -> int:
 
 
 def _tidy_page(page: nbformat.NotebookNode, name: str) -> list[str]:
-    """Number the exercises of a page, and take out its wrong answers; return those."""
-    number = 0
+    """Number the exercises of a page, and take out its wrong answers; return those as the file of answers has them.
+
+    A cell gets its role and number for an id, such as ``check-2``; a solution is folded as well.
+    """
+    number = 0  # of the exercise that the cells belong to
     stay: list[nbformat.NotebookNode] = []
     moved: list[str] = []
 

@@ -82,7 +82,10 @@ HEADLINE = {"sentences": ["measured"], "picture": "figure"}
 
 
 def make_cells(name: str, title: str) -> list[NotebookNode]:
-    """Return the cells of the page: result, exercises, recap, end."""
+    """Return the cells of the page: title, set-up, an example of a result, what goes wrong, two exercises, recap, end.
+
+    What somebody has to write in them says `UNWRITTEN`.
+    """
     page = name.partition("_")[0]
     promise = (
         f"# {title}\n\n{UNWRITTEN}, in two sentences: what one can do or knows at the end, and how."
@@ -106,7 +109,10 @@ def make_cells(name: str, title: str) -> list[NotebookNode]:
 
 
 def make_exercise(page: str, number: int) -> list[NotebookNode]:
-    """Return the cells of an exercise: task, stub, solution, the line that checks it, and a wrong answer."""
+    """Return the cells of an exercise: task, stub, solution, the line that checks it, and a wrong answer for the tests.
+
+    The solution is folded where the page is opened, and `make format` moves the wrong answer out of the page.
+    """
     task = f"**Exercise {number}.** {UNWRITTEN}: what `double{number}(n)` returns."
     define = f"def double{number}(n):\n    return "
     solution = _make_cell("solution", number, f"# a solution\n{define}2 * n")
@@ -145,7 +151,9 @@ def describe() -> dict[str, Any]:
 def make(name: str) -> list[str]:
     """Write the notebook, what checks its exercises, and what names it; return what is left to do.
 
-    FileExistsError if its number is taken or was, course.CourseError if it is that of no part.
+    What is written: the notebook itself, a module in `metallab.exercises`, a paragraph in the teacher's guide, and the
+    tables and lines that `course_tables` makes. FileExistsError if the page's number is taken or was,
+    course.CourseError if it is that of no part.
     """
     pages = course.read()
     number, _, words = name.partition("_")
@@ -206,7 +214,7 @@ def _add_paragraph(before: str, number: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0; 2 if the notebook cannot be made."""
+    """Begin a page, print what is left to do, and return 0. SystemExit with 2 and a message if it cannot be made."""
     parser = argparse.ArgumentParser(
         prog="python -m metallab.authoring.new_page", description=__doc__.splitlines()[0]
     )

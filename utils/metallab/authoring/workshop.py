@@ -83,7 +83,8 @@ class Outcome:
 def make_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Return a copy without solutions and outputs: behind each stub stands the line that checks it.
 
-    `Unpaired` unless each solution follows a cell tagged ``exercise``: what it leaves behind is that stub.
+    A solution tagged ``worked`` stays as text to unfold. `Unpaired` unless each solution follows a cell tagged
+    ``exercise``: what it leaves behind is that stub.
     """
     _assert_paired(notebook)
 
@@ -174,7 +175,7 @@ def _is_old_link(path: Path) -> bool:
 
 
 def _assert_paired(notebook: nbformat.NotebookNode) -> None:
-    """Raise Unpaired unless exercises and solutions stand in turn."""
+    """Raise Unpaired unless exercises and solutions stand in turn, an exercise first and as many of both."""
     tagged = [
         {"exercise", "solution"} & set(cell.metadata.get("tags", [])) for cell in notebook.cells
     ]
@@ -202,7 +203,17 @@ def find_copies(folder: Path) -> list[Path]:
 
 
 def hand_out(lessons: Path, folder: Path) -> Outcome:
-    """Give a student what is new in a folder of copies; what the student changed stays as it is."""
+    """Give a student what is new in a folder of copies, notebooks and documents; return what was written and kept.
+
+    What the student changed stays as it is.
+
+    Parameters
+    ----------
+    lessons
+        The folder of copies.
+    folder
+        The student's.
+    """
     outcome = Outcome()
     texts: dict[str, bytes] = {}
     for path in find_copies(lessons):
@@ -229,7 +240,20 @@ def give_documents(copies: Mapping[str, bytes], folder: Path) -> Outcome:
 
 
 def _give_document(content: bytes, folder: Path, name: str, record: dict[str, str]) -> Given:
-    """Put a document there, as `give` does a notebook, and enter its digest into the record."""
+    """Put a document there, unless there is this version, or something that is the student's; return what became of it.
+
+    Parameters
+    ----------
+    content
+        The newest version.
+    folder
+        The student's.
+    name
+        The document's path in it.
+    record
+        The digest of each document that was written there, by its path: what has another one now, the student has
+        changed. This document's is entered.
+    """
     target = folder / name
     if any((folder / above).is_symlink() for above in PurePosixPath(name).parents):
         return Given.KEPT  # a folder that the student linked there: what lies behind it is not ours
@@ -263,9 +287,10 @@ def _read_record(folder: Path) -> dict[str, str]:
 
 
 def give(page: dict[str, Any], target: Path) -> Given:
-    """Put a student copy there, unless there is this version, or an older one that was worked on.
+    """Put a student copy there, unless there is this version, or an older one that was worked on; return what was done.
 
-    Its metadata tell what it was when it was written, and so whether anybody has changed it since.
+    Its metadata get the digest of its cells as ``student_copy``: where the cells have another one now, somebody has
+    changed or run them since. What cannot be read as such a copy is the student's.
     """
     new = _digest_state(page)
     try:
@@ -310,6 +335,7 @@ def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
     """
     needed = [checkout / name for name in FOR_STUDENTS] + [Path(os.path.abspath(copies))]
 
+    # what is needed may lie in build, and data is needed without its executed pages: so both are looked into
     for path in (*checkout.iterdir(), *checkout.glob("build/*"), checkout / "data" / "executed"):
         is_needed = any(each.is_relative_to(path) for each in needed)
         if path.exists() and not path.is_symlink() and not is_needed:
@@ -317,7 +343,10 @@ def hide_solutions(copies: Path, checkout: Path = paths.ROOT) -> None:
 
 
 def _embed_pictures(cell: nbformat.NotebookNode) -> None:
-    """Make attachments of the checkout's pictures: a student's folder at the hub has no way to them."""
+    """Make attachments of the checkout's pictures that a text cell shows, and let it show these.
+
+    A student's folder at the hub has no way to the checkout. OSError if a picture is missing.
+    """
 
     def embed(found: re.Match[str]) -> str:
         picture = paths.NOTEBOOKS / found[2]
@@ -342,7 +371,10 @@ def _read(path: Path) -> nbformat.NotebookNode:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0, or 2 with a message."""
+    """Write the student copies and what lies beside them; return 0, or 2 with a message.
+
+    What a student changed is kept.
+    """
     if arguments and (len(arguments) > 1 or arguments[0].startswith("-")):
         print("usage: python -m metallab.authoring.workshop [FOLDER]", file=sys.stderr)
         return 2
@@ -351,7 +383,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         pages = Outcome(*make(sorted(paths.NOTEBOOKS.glob("[0-9]*.ipynb")), folder))
         texts, links = make_documents(folder)
-    except (Unpaired, Damaged, OSError) as error:
+    except (Unpaired, Damaged, course.CourseError, OSError) as error:
         print(f"workshop: {error}", file=sys.stderr)
         return 2
 
@@ -360,7 +392,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(folder: Path, pages: Outcome, texts: Outcome, links: Sequence[str]) -> None:
-    """Print what was done."""
+    """Print what was written to a folder of student copies, what was kept and why, and where to begin.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    pages, texts
+        What became of the notebooks, and of the documents beside them.
+    links
+        The names of links into the checkout that copies have replaced.
+    """
     shown = paths.shorten(folder)
     if links:
         print(f"In {shown} copies took the place of links into the checkout: {', '.join(links)}.")
