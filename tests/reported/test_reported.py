@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from operator import truediv
@@ -148,6 +149,7 @@ def test_a_value_says_whose_it_is():
         pytest.param(None, id="missing"),
         pytest.param("a,b\n", id="no rows"),
         pytest.param("a,b\n1\n", id="a short row"),
+        pytest.param("a,b\n1,2\n", id="other columns"),
     ],
 )
 def test_a_damaged_table_says_what_to_do(tmp_path, monkeypatch, damage):
@@ -244,6 +246,15 @@ def test_an_impossible_figure_has_a_cause_and_names_no_person(figure):
 def test_each_figure_is_found_by_the_check_that_it_names(figure):
     found = [finding.check for finding in figures.find(figure)]
     assert found == [figure.check]
+
+
+def test_of_several_figures_none_is_compared_with_another_reading():
+    """Which of them somebody else reads otherwise, nothing says."""
+    several = next(figure for figure in reported.impossible() if len(figure.published) > 1)
+
+    found = figures.find(dataclasses.replace(several, other=1.0))
+
+    assert Check.ANOTHER_READING not in [finding.check for finding in found]
 
 
 BY_ARITHMETIC = [

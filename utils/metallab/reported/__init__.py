@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from metallab import units
 
@@ -84,6 +84,9 @@ Processor = Literal["GPU", "CPU", "Neural Engine", ""]
 Waited = Literal["yes", "no", "unknown"]
 Basis = Literal["measured", "listed", "assumed", ""]
 Verdict = Literal["impossible", "says something else"]
+
+_Row = TypeVar("_Row")
+"""What a row of one of the tables becomes."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ def chips() -> tuple[Chip, ...]:
     ValueError
         The table is missing or damaged.
     """
-    return tuple(_chip(row) for row in _rows("chips.csv"))
+    return _read("chips.csv", _chip)
 
 
 def chip(name: str) -> Chip | None:
@@ -291,12 +294,26 @@ def impossible() -> tuple[Figure, ...]:
     ValueError
         The table is missing or damaged.
     """
-    return tuple(_figure(row) for row in _rows("impossible.csv"))
+    return _read("impossible.csv", _figure)
 
 
 @functools.cache
 def _entries() -> tuple[Entry, ...]:
-    return tuple(_entry(row) for row in _rows("measurements.csv"))
+    return _read("measurements.csv", _entry)
+
+
+def _read(name: str, convert: Callable[[dict[str, str]], _Row]) -> tuple[_Row, ...]:
+    """Return a table with each row as an object. ValueError, with what to do, if the table is missing or damaged."""
+    rows = _rows(name)
+    try:
+        return tuple(map(convert, rows))
+    except (
+        KeyError,
+        ValueError,
+    ) as error:  # a column that is not there, a word or a number that is none
+        raise ValueError(
+            f"{DATA / name} is damaged ({units.first_line(error, kind=True)}): {REMEDY}"
+        ) from error
 
 
 def _rows(name: str) -> list[dict[str, str]]:
@@ -312,6 +329,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _entry(row: dict[str, str]) -> Entry:
+    """Return a row of the measurements, its cells as numbers and as words of the types that `Entry` names."""
     return Entry(
         topic=row["topic"],
         chip=row["chip"],
@@ -335,6 +353,7 @@ def _entry(row: dict[str, str]) -> Entry:
 
 
 def _chip(row: dict[str, str]) -> Chip:
+    """Return a row of the chips in SI units, and by column the addresses that its column ``..._source`` holds."""
     bandwidth, clock, published = (
         _number(row[column]) for column in ("bandwidth_gbs", "clock_ghz", "published_tflops")
     )
@@ -359,6 +378,7 @@ def _chip(row: dict[str, str]) -> Chip:
 
 
 def _figure(row: dict[str, str]) -> Figure:
+    """Return a row of the figures; a cell of several chips has semicolons between, and so has that of their values."""
     return Figure(
         name=row["name"],
         chips=tuple(row["chips"].split(";")),
@@ -381,7 +401,7 @@ def _figure(row: dict[str, str]) -> Figure:
 def _choose(cell: str, words: Any) -> Any:
     """Return a cell that holds one of the words of a Literal."""
     if cell not in get_args(words):
-        raise ValueError(f"{cell!r} is none of {', '.join(get_args(words))}: {REMEDY}")
+        raise ValueError(f"{cell!r} is none of {', '.join(get_args(words))}")
     return cell
 
 

@@ -80,6 +80,11 @@ def find(figure: Figure) -> list[Finding]:
     -------
     list of Finding
         One for each check that finds something; empty for a figure that may well be true.
+
+    Raises
+    ------
+    ValueError
+        The figure is a time that somebody else gives as a rate, and says nothing of its work.
     """
     tried = (
         _above_limit(figure),
@@ -91,7 +96,10 @@ def find(figure: Figure) -> list[Finding]:
 
 
 def _above_limit(figure: Figure) -> Finding | None:
-    """Find more work a second than the chip or its memory can do."""
+    """Find more work a second than the chip or its memory can do.
+
+    None where the limit or the work is unknown. A figure says itself whether its work is bytes, by its ``check``.
+    """
     limit = at_most(figure)
     if limit is None or figure.work is None:
         return None
@@ -105,7 +113,7 @@ def _above_limit(figure: Figure) -> Finding | None:
 
 
 def _same_time(figure: Figure) -> Finding | None:
-    """Find the same time on machines whose peaks are far apart."""
+    """Find times within `SAME` of each other on machines whose peaks are `APART` times as far, or farther."""
     if len(figure.published) < 2:
         return None
 
@@ -129,8 +137,8 @@ def _never_repeated(figure: Figure) -> Finding | None:
 
 
 def _read_otherwise(figure: Figure) -> Finding | None:
-    """Find that somebody else reads something very different."""
-    if figure.other is None:
+    """Find that somebody else reads something very different, by a factor of `APART`; None of several figures."""
+    if figure.other is None or len(figure.published) != 1:
         return None
 
     (own,) = figure.published
