@@ -17,7 +17,7 @@ from results_files import honest
 from run_folder import entry, picture_output, png, record
 from stored_pages import cells, measured, write_page
 
-from metallab import records
+from metallab import paths, records
 from metallab.results import report
 from metallab.results.publish import caption, executed, show
 
@@ -128,6 +128,23 @@ def set_versions(run, name, **versions):
     (one,) = records.load(run.folder / "results" / f"{name}.json")
     described = dataclasses.replace(one.machine, versions={"torch": "2.15.0"} | versions)
     change_records(run, name, machine=described)
+
+
+def test_a_caption_names_other_versions_than_the_locked_ones_of_what_the_page_needs(
+    finished_run, tmp_path, monkeypatch
+):
+    """Also of what belongs to a package that it needs, and of no other one."""
+    locked = tmp_path / "constraints.txt"
+    locked.write_text("jax==0.8\njaxlib==0.8\nnumpy==2.3\ntorch==2.15.0\n")
+    monkeypatch.setattr(paths, "CONSTRAINTS", locked)
+    notebook = finished_run.notebooks / "01_a.ipynb"
+    write_page(notebook, *cells(), packages=["torch", "jax"])
+    set_versions(finished_run, "01_a", torch="2.15.0+cpu", jax="0.8", jaxlib="0.9", numpy="2.4")
+
+    page = finished_run.stored("01_a")
+
+    words = caption.read_caption(page.cells[0].source)
+    assert "\n> Other versions than the locked ones: jaxlib 0.9 (locked: 0.8).\n" in words
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,10 @@ _session: Session | None = None
 
 
 def install(shell: InteractiveShell) -> None:
-    """Add all of it to a kernel's shell; once, however often metallab is imported there."""
+    """Let a kernel take fast sizes, show figures with words, and save results after each cell.
+
+    It is done once, however often metallab is imported there. SyntaxError if the cell that imports it has a fast size.
+    """
     global _session
     if _session is not None:
         return
@@ -204,12 +207,15 @@ class Session:
             self.save()
 
     def save(self, is_last: bool = False) -> None:
-        """Write the page's results. What keeps it from that is printed, and said by `closing_lines`.
+        """Write what the page's cells have made so far; nothing if they have made nothing.
+
+        Where no notebook holds these cells, or the file cannot be written, the reason is kept for `closing_lines`; that
+        the file cannot be written is printed at once, too.
 
         Parameters
         ----------
         is_last
-            Whether no cell follows: a name that the headline lacks will not come.
+            Whether the page ends and `closing_lines` follow, so that nothing is printed here.
         """
         if self.pending:
             self.made[self.current.identity] = (self.current, list(self.pending))
@@ -399,6 +405,10 @@ def read_page(path: Path) -> Page | None:
 
 @lru_cache(maxsize=256)
 def _read_page(path: Path, _written: int) -> Page:
+    """Return a notebook's cells and metadata; once for each time at which the file was written, ``_written``.
+
+    What somebody else's file raises is raised.
+    """
     notebook = json.loads(path.read_text("utf-8"))
     told = notebook["metadata"].get("metallab", {})
 

@@ -174,7 +174,7 @@ def _as_text(benchmarks: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _as_run(record: Record) -> pyperf.Run:
-    """Return a record as pyperf's run: in its fields, and the rest as JSON."""
+    """Return a record as pyperf's run: what pyperf has fields for in these, and the rest as JSON in its metadata."""
     rest = asdict(record)
     for stored_elsewhere in ("name", "machine", "headline"):
         del rest[stored_elsewhere]
@@ -196,7 +196,7 @@ def _as_run(record: Record) -> pyperf.Run:
         list(measured.samples),
         warmups=[(1, measured.first_call)],
         metadata=metadata,
-        collect_metadata=False,
+        collect_metadata=False,  # pyperf would describe this process, which may not be the one that measured
     )
 
 
@@ -246,7 +246,10 @@ def _describe(error: BaseException) -> str:
 
 
 def _parse(path: Path, text: str) -> list[Record]:
-    """Return the records in a file's text; `RecordError` names the path."""
+    """Return the records in a file's text, with speed-ups computed again. `RecordError`, with the path, if it has none.
+
+    Of whatever kind an exception is that a stranger's file raises, its reason is in that one.
+    """
     try:
         file = msgspec.json.decode(text, type=_File)
     except (ValueError, RecursionError) as error:
@@ -276,7 +279,10 @@ def _read_benchmark(metadata: Mapping[str, Any], processes: Sequence[_Process]) 
 
 
 def _read_record(metadata: Mapping[str, Any], process: _Process) -> Record:
-    """Return a record as the file has it. ValueError and TypeError if it is none of ours."""
+    """Return a record as the file has it: from pyperf's fields and the JSON texts in the metadata (`_as_run`).
+
+    ValueError and TypeError if it is none of ours.
+    """
     stored = msgspec.convert(metadata, _Metadata)
     fields = msgspec.json.decode(stored.metallab, type=dict[str, Any])
     if fields.get("schema") != SCHEMA:
@@ -302,7 +308,7 @@ def _read_record(metadata: Mapping[str, Any], process: _Process) -> Record:
 
 def _read_comparison(stored: Any) -> Any:
     """Return a comparison under the names that its keys have now. ValueError for a reason that there is not."""
-    if not isinstance(stored, dict):
+    if not isinstance(stored, dict):  # None of a lone measurement; msgspec refuses anything else
         return stored
 
     compared = dict(stored)
@@ -354,7 +360,17 @@ def _compute_speed_ups(records: Sequence[Record]) -> list[Record]:
 
 
 def _compute_speed_up(run: Record, runs: Mapping[tuple[str, datetime], Record]) -> Record:
-    """Return a record with its comparison computed from the samples of both sides."""
+    """Return a record with its comparison computed from the samples of both sides; a lone measurement as it is.
+
+    ValueError if its baseline of the same moment is not there, or if it claims another speed-up than it computes.
+
+    Parameters
+    ----------
+    run
+        The record.
+    runs
+        All records of the file, by name and moment.
+    """
     claimed = run.comparison
     if claimed is None:
         return run
@@ -436,7 +452,10 @@ def compare_runs(run: Record, base: Record) -> Comparison:
 
 
 def describe_variant(comparison: Comparison, variant: str) -> Compared:
-    """Return what a file keeps of a comparison for one of its variants."""
+    """Return what a file keeps of a comparison for one of its variants: its outcome, and median and ends if it has any.
+
+    Of the baseline the outcome says only that it is one.
+    """
     compared = Compared(
         name=comparison.name,
         variant=variant,
@@ -453,6 +472,7 @@ def describe_variant(comparison: Comparison, variant: str) -> Compared:
     compared = replace(compared, outcome=answer.outcome)
     withheld = answer.withheld
     if withheld is not None:
+        # `Reason.OTHER` has no name in a file: its words alone say it
         reason = None if withheld.reason is Reason.OTHER else withheld.reason
         compared = replace(compared, reason=reason, detail=machine.one_line(withheld.detail))
 

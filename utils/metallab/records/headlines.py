@@ -36,6 +36,8 @@ _IS_ABOUT_TIME = re.compile(
 def put_picture_beside(path: Path, headline: Headline) -> Headline:
     """Write a headline's picture beside a file of results, and return the headline as the file keeps it.
 
+    A picture that an isolated cell was to draw and did not, for want of a tool, is left out.
+
     Parameters
     ----------
     path
@@ -47,6 +49,8 @@ def put_picture_beside(path: Path, headline: Headline) -> Headline:
     ------
     ValueError
         If it has no sentence or more than three, or its picture is no PNG, is too large or has no words.
+    OSError
+        If the picture cannot be read or written.
     """
     given: Any = headline.sentences
     if isinstance(given, str) or not 1 <= len(given) <= 3:
@@ -165,6 +169,7 @@ def _is_supported(sentence: str, given: Sequence[str]) -> bool:
         return False
     if not _NUMBER.search(rest):
         return True
+    # a number that nothing gives may be a time if any word of the sentence is about one, also in what is given
     return not _IS_ABOUT_TIME.search(sentence)
 
 
@@ -177,6 +182,7 @@ def headline_is_withheld(records: Sequence[Record]) -> bool:
     if headline is None:
         return False
 
+    # a sentence of the headline may be cut, and it may hold more than one of these
     lost = [
         _shorten(text).removesuffix("…")
         for answer, texts in _answers_of_last_process(records)
@@ -187,7 +193,11 @@ def headline_is_withheld(records: Sequence[Record]) -> bool:
 
 
 def _answers_of_last_process(records: Sequence[Record]) -> list[tuple[Answer, tuple[str, str]]]:
-    """Return the speed-ups of the last process, or why there are none, each as a page may have put it in words."""
+    """Return the speed-ups of the last process, or why there are none, each with two ways in which a page may say it.
+
+    That is with the comparison's name and without it. Records are as `load` returns them: each variant's baseline is
+    among them.
+    """
     last = _find_last(records)
     runs = {record.name: record for record in records if record.taken == last.taken}
 

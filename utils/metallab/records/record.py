@@ -203,7 +203,7 @@ def usable_runs(runs: Sequence[Record]) -> tuple[list[Record], Withheld | None]:
     usable = [run for run, reason in zip(runs, reasons, strict=True) if reason is None]
     if usable:
         return usable, None
-    return [], reasons[0]
+    return [], reasons[0]  # all of them may pass, and none is graver
 
 
 def _gravity(withheld: Withheld) -> int:

@@ -117,6 +117,11 @@ def gather(lesson: str, *results: Measurement | Comparison) -> list[Record]:
     *results
         What it measured; of a comparison each variant becomes a record.
 
+    Returns
+    -------
+    list of Record
+        In the order of the results, all with the same moment.
+
     Raises
     ------
     ValueError

@@ -57,7 +57,7 @@ def add(path: Path) -> str:
     """Copy a file that may be shown into ``data/results`` and name it in ``data/README.md``; return its new name.
 
     `records.RecordError` if it may not be shown or names a folder, or if there is one of such a machine; OSError if
-    ``path`` is a link.
+    ``path`` is a link. Then nothing is changed.
     """
     readme, folder = paths.ROOT / "data" / "README.md", paths.ROOT / "data" / "results"
 
@@ -80,6 +80,7 @@ def add(path: Path) -> str:
         os.link(copy, folder / name)  # fails where there is one by now
 
     text = readme.read_text(encoding="utf-8")
+    # a row is added below the head of the table, and a line at the top of the checksums
     table, sums = "| file | machine | how |\n|---|---|---|\n", "sha256:\n\n```\n"
     text = text.replace(table, f"{table}| `results/{name}` | {_describe_origin(runs)} |\n", 1)
     checksum = hashlib.sha256(content).hexdigest()
@@ -99,9 +100,10 @@ def _describe_origin(runs: Sequence[Record]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 if a file may be shown; 1, after why not, if it may not; 2 without one.
+    """Say what a file would show; return 0 if it may be shown, 1, after why not, if it may not, and 2 without a file.
 
-    ``python -m metallab.results.check_results [--add] FILE``
+    ``python -m metallab.results.check_results [--add] FILE``, where ``--add`` takes the file into ``data/results``, or
+    ``--schema``, which prints the format of such files.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     adds = given[:1] == ["--add"]

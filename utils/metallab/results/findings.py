@@ -115,7 +115,7 @@ class Conclusion:
 
 
 def conclusion_of(runs: Sequence[Record], baseline: Sequence[Record] = ()) -> Conclusion | None:
-    """Return the conclusion about a compared variant, one record from each process; None for a baseline.
+    """Return the conclusion about a compared variant; None for a baseline, and for a measurement that stands alone.
 
     A speed-up is given only of runs that `metallab.records.usable_runs` accepts.
 
@@ -203,7 +203,10 @@ class Conditions:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Conditions:
-        """Return the conditions of records."""
+        """Sort the records of real hardware in full mode by what disturbed the machine, and what is known of its speed.
+
+        A record may be in several of these groups, and in none.
+        """
         measured = tuple(filter(_counts, records))
         disturbed: dict[Reason, list[Record]] = {}
         for each in measured:
@@ -313,7 +316,10 @@ def _describe_quiet(conditions: Conditions) -> str:
 
 
 def _describe_disturbance(conditions: Conditions) -> str:
-    """Return what was wrong with the machine, what was lost by it, and what to run again."""
+    """Return what was wrong with the machine, what was lost by it, and what to run again.
+
+    Of conditions that `Conditions.is_disturbed`. Pages are named up to four; beyond, all are to be run again.
+    """
     faults = []
     if conditions.busy:
         faults.append(f"{len(conditions.busy)} while other programs were busy")
@@ -368,7 +374,7 @@ def _advise(conditions: Conditions) -> str:
 
 
 def unmet(expected: Iterable[Expectation], found: Sequence[Conclusion]) -> list[str]:
-    """Return a sentence for each expectation of a page that its results do not show.
+    """Return a sentence for each expectation of a page that its results do not meet.
 
     One whose speed-up is withheld, or whose interval decides nothing, is neither met nor unmet: the sentence says so.
     One whose comparison was not measured on this machine, or on the simulated GPU or in fast mode, is passed over.
@@ -494,7 +500,10 @@ def provenance(columns: Sequence[Column]) -> list[Row]:
 
 
 def _provenance(one: Column) -> dict[str, str]:
-    """Return what is known of a machine, by the labels of the rows."""
+    """Return what is known of a machine, by the labels of the rows; of one that nobody measured that this is so.
+
+    Chip, system and versions are those of its last record.
+    """
     if not one.records:
         return {"results": one.origin}
 
@@ -580,7 +589,10 @@ def _spread(conclusions: Sequence[Conclusion]) -> str:
 
 
 def every(columns: Sequence[Column]) -> list[Row]:
-    """Return all speed-ups, and why some have none."""
+    """Return a row for each comparison of any of the machines: on each its speed-up, or why it has none.
+
+    A machine that did not make the comparison has a dash there, or, if it was simulated, that it was.
+    """
     cells = [_cells(one.conclusions) for one in columns]
     nothing = [timing.SIMULATED.label if one.simulated else "–" for one in columns]
     labels = sorted({label for of_one in cells for label in of_one}, key=_in_order)

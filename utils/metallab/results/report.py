@@ -183,7 +183,7 @@ def _began(run: Path) -> float:
 
 
 def latest_run(build: Path) -> Path:
-    """Return the run that was begun last. ReportError if there is none."""
+    """Return the folder of the run that was begun last. ReportError if there is none, or a summary cannot be read."""
     runs = [
         path.parent
         for pattern in ("full-*", "fast-*")
@@ -236,7 +236,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
     Raises
     ------
     ReportError
-        If the run's summary, or a failed notebook, cannot be read.
+        If the run's summary, a failed notebook, or the picture of a headline cannot be read.
     """
     # what the run and the other machines have measured
     summary = read_summary(run)
@@ -289,6 +289,7 @@ def make(run: Path, folder: Path = paths.REPORT) -> tuple[Path, list[Unreadable]
 
 @functools.cache
 def _template() -> jinja2.Template:
+    """Return the template of the report, which escapes every value and raises for one that it is not given."""
     import jinja2
 
     loader = jinja2.FileSystemLoader([Path(__file__).parent / "templates", paths.PALETTE.parent])
@@ -394,7 +395,15 @@ def _describe_headline_of_run(records: Sequence[Record]) -> str:
 
 
 def _describe_stored_headline(notebook: Notebook, records: Sequence[Record]) -> str:
-    """Return why the headline of a stored page is not in the page's own words, as far as was kept."""
+    """Return why the headline of a stored page is not in the page's own words; empty if it is, as far as was kept.
+
+    Parameters
+    ----------
+    notebook
+        What the set's summary says of the page, and of its headline when it was stored.
+    records
+        The one record that a set keeps of a page.
+    """
     if notebook.headline_is_withheld:
         return (
             "A speed-up in the page's own headline is withheld, because the machine was disturbed; the page says by "
@@ -436,7 +445,24 @@ def _is_measurement(shown: Headline, records: Sequence[Record]) -> bool:
 
 
 def _card(notebook: Notebook, run: Path, records: Sequence[Record], *, is_stored: bool) -> Card:
-    """Return a notebook's card: its copy, the end of its traceback if it failed, its headline, what disturbed it."""
+    """Return a notebook's card without the address of its page, which `_write_pages` adds.
+
+    Parameters
+    ----------
+    notebook
+        How it ended.
+    run
+        The folder of the run, where its executed notebook and the picture of its headline lie.
+    records
+        What its file of results holds; nothing without one that can be read.
+    is_stored
+        Whether the run is a stored set.
+
+    Raises
+    ------
+    ReportError
+        If the picture of its headline, or the notebook of a failure, cannot be read.
+    """
     card = Card(notebook, disturbances=findings.list_disturbances(records))
     card.headline = headline_of(records) if records else None
     card.about_headline = describe_headline(notebook, records, is_stored=is_stored)
@@ -459,7 +485,16 @@ def _card(notebook: Notebook, run: Path, records: Sequence[Record], *, is_stored
 def _write_pages(cards: Sequence[Card], run: Path, folder: Path) -> None:
     """Write each executed notebook as a page of HTML, and let its card lead there.
 
-    Where a notebook cannot be read, the card leads to the file itself.
+    Where a notebook cannot be read, the card leads to the file itself; where there is none, nowhere.
+
+    Parameters
+    ----------
+    cards
+        Of all notebooks; their ``page`` is set.
+    run
+        The folder of the run.
+    folder
+        That of the report: pages are written into ``pages`` in it, and addresses are seen from it.
     """
     files = {
         card.notebook.name: run / (card.notebook.failed_copy or f"{card.notebook.name}.ipynb")
@@ -471,6 +506,7 @@ def _write_pages(cards: Sequence[Card], run: Path, folder: Path) -> None:
         name = card.notebook.name
         if name not in there:
             continue
+        # a name comes from the run's summary, and may hold a path
         file, target = files[name], folder / "pages" / f"{Path(name).name}.html"
         card.page = quote(Path(os.path.relpath(target, folder)).as_posix())
         try:
@@ -488,7 +524,10 @@ def _expectations(path: Path) -> list[Expectation]:
 
 
 def traceback_tail(path: Path) -> str:
-    """Return the last lines of the last error of a notebook, or of a text; empty if there was none."""
+    """Return the last `TRACEBACK_LINES` of the last error of a notebook, or of a text; empty if there was none.
+
+    ReportError if the file cannot be read.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":

@@ -22,11 +22,18 @@ def write_caption(
     entry
         How the page ended.
     measured
-        Its records; the newest one says when the page ran, and on which packages.
+        Its records, all of full mode, which `store` has made sure of; the newest one says when the page ran, and on
+        which packages.
     label
         The machine.
     needed
-        Packages of which another version than the locked one is named.
+        The packages that the page needs. Of them, and of those whose names begin so, such as jaxlib beside jax, other
+        versions than the locked ones are named.
+
+    Returns
+    -------
+    str
+        Markdown: lines of a quotation, as `read_caption` and `read_label` find them again.
     """
     last = max(measured, key=lambda record: record.moment)
     name = f"{entry.name}.ipynb"
@@ -37,6 +44,7 @@ def write_caption(
     ]
 
     unlocked = _find_unlocked(last.machine)
+    # jaxlib belongs to jax, tensorflow-metal to tensorflow
     differing = [each for each in unlocked if each.startswith(tuple(needed))]
     if differing:
         lines.append(f"Other versions than the locked ones: {'; '.join(differing)}.")

@@ -136,11 +136,11 @@ def _lacks_caption(picture: Picture) -> bool:
 
 
 def _read_pictures(page: ExecutedPage) -> list[Picture]:
-    """Return the pictures of a stored page, with their words and captions."""
-    name = f"{page.entry.name}{PICTURE_NAME_END}"
+    """Return the pictures in a stored page's outputs that have words, each with the beginning of its caption."""
+    name = f"{page.entry.name}{PICTURE_NAME_END}"  # that it gets if the gallery shows it
     cells = nbformat.read(page.path, 4).cells
     drawn = []
-    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):  # a caption is the cell behind
         says = ""
         if after is not None and "caption" in after.metadata.get("tags", ()):
             says = _find_first_sentence(after.source)
@@ -160,7 +160,10 @@ def _find_first_sentence(text: str) -> str:
 
 
 def write_pictures(sets: Sequence[ExecutedSet]) -> None:
-    """Write the pictures of the gallery that are no headline's, and remove those of earlier galleries."""
+    """Write the pictures of the gallery that are no headline's, and remove those of earlier galleries.
+
+    They lie in the folder ``results`` of the set whose copy of the page is shown, beside those of headlines.
+    """
     written = set()
     for name, linked in copies.find_linked(sets).items():
         page = copies.choose_copy([each.pages[name] for each in linked])

@@ -89,7 +89,10 @@ def _keep_metadata(place: NotebookNode, names: Sequence[str]) -> None:
 
 
 def _make_data_plain(output: NotebookNode) -> Iterator[NotebookNode]:
-    """Yield the pictures inside an output's HTML, then the output with what a viewer keeps of it."""
+    """Yield the pictures inside an output's HTML, each as an output of its own, then the output with what is kept.
+
+    An output that has no kind of `KEPT` yields nothing. PlainError for a picture that cannot be read.
+    """
     data, metadata = dict(output.data), output.metadata
     _make_png(data, metadata)
 
@@ -106,7 +109,7 @@ def _make_data_plain(output: NotebookNode) -> Iterator[NotebookNode]:
             )
 
     if data.get("text/html") or "image/png" in data:
-        data.pop("text/plain", None)  # the object's name
+        data.pop("text/plain", None)  # such as <Figure size 640x480>, which says less
     data = {kind: value for kind, value in data.items() if kind in KEPT and value}
     if data:
         kept = {kind: about for kind, about in metadata.items() if kind in data}
@@ -147,11 +150,14 @@ def _is_picture(html: str, words: str) -> bool:
 
 
 def make_html_plain(html: str) -> tuple[list[tuple[bytes, str]], str]:
-    """Return the pictures inside HTML, each a PNG with its alternative text, and the HTML without styles."""
+    """Return the pictures inside HTML, each a PNG with its alternative text, and the HTML in the few elements we keep.
+
+    What a style marked by a colour or its weight is bold instead: a viewer removes styles, and the mark with them.
+    """
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(html, "html.parser")
-    coloured: set[str] = set()
+    coloured: set[str] = set()  # ids of cells of a table, as pandas names them in its style sheet
     for style in soup.find_all("style"):
         coloured.update(_COLOURED.findall(style.get_text()))
     for element in soup.find_all(["style", "script"]):
@@ -168,7 +174,7 @@ def make_html_plain(html: str) -> tuple[list[tuple[bytes, str]], str]:
             name: value for name, value in element.attrs.items() if name in ("colspan", "rowspan")
         }
         if element.name not in _ELEMENTS:
-            element.unwrap()
+            element.unwrap()  # what it holds stays
     return pictures, re.sub(r"\s*\n\s*", "\n", str(soup)).strip()
 
 
@@ -200,13 +206,16 @@ def make_small_png(picture: bytes, width: int | None = None) -> bytes:
 
 
 def _make_film(opened: Image.Image, width: int | None) -> bytes:
-    """Return a film with fewer frames, each of which lasts as long as those that it stands for."""
+    """Return a film as an animated PNG of at most `MOST_FRAMES` frames, each `FILM_WIDTH` wide or less.
+
+    Each frame that is kept lasts as long as those that it stands for: itself and the ones up to the next that is kept.
+    """
     from PIL import ImageSequence
 
-    step = -(-opened.n_frames // MOST_FRAMES)
+    step = -(-opened.n_frames // MOST_FRAMES)  # rounded up
     frames, waits = [], []
     for number, frame in enumerate(ImageSequence.Iterator(opened)):
-        waits.append(frame.info.get("duration") or 100)
+        waits.append(frame.info.get("duration") or 100)  # milliseconds
         if number % step == 0:
             frames.append(_put_on_white(frame, min(width or FILM_WIDTH, FILM_WIDTH)))
 
@@ -229,9 +238,10 @@ def _put_on_white(picture: Image.Image, width: int | None) -> Image.Image:
 
 
 def _save(frames: list[Image.Image], milliseconds: list[int] | None = None) -> bytes:
-    """Return one picture or a film as a PNG with one palette."""
+    """Return one frame as a PNG, or several as an animated one, with one palette: a PNG has room for no other."""
     from PIL import Image
 
+    # one below the other, so that all of them are reduced to the same colours
     width, height = frames[0].size
     every = Image.new("RGB", (width, height * len(frames)))
     for number, frame in enumerate(frames):

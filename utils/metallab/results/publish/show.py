@@ -48,7 +48,11 @@ def update(folder: Path, file: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0; 1 if pages of a run were refused; 2 if nothing was written."""
+    """Store the pages of the runs that are named, and renew all that is made of stored pages; return the exit code.
+
+    0; 1 if pages of a run were refused; 2 with a message where something keeps it from going on. What was stored before
+    that stays.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m metallab.results.publish.show", description=__doc__.splitlines()[0]
     )

@@ -41,6 +41,8 @@ def store_run(run: Path, folder: Path) -> tuple[Path, dict[str, str]]:
     ------
     ShowError
         If the run is in fast mode or simulated, or no page of it may be shown.
+    ReportError
+        If its summary, or that of the set, cannot be read.
     """
     summary = report.read_summary(run)
     if summary.simulated:
@@ -106,7 +108,7 @@ def _write_page(
 
     ShowError, PlainError, PageError or RecordError if it may not be shown. Then the set has the page as before.
     """
-    name = entry.name
+    name = entry.name  # a stranger's summary may hold a path
     advice = f"make run ONLY={entry.number}"
     original = paths.NOTEBOOKS / f"{name}.ipynb"
     results = run / "results" / f"{name}.json"
@@ -195,7 +197,19 @@ def _write_summary(
     shown: dict[str, report.Notebook],
     why_missing: dict[str, str],
 ) -> None:
-    """Write summary.json: the pages that are shown, and why other notebooks are not."""
+    """Write a set's summary.json: an entry for each of today's notebooks, of those without a page why they have none.
+
+    Parameters
+    ----------
+    target
+        The folder of the set.
+    summary
+        Of the run that was stored last: device, label and mode are taken from it.
+    shown
+        The pages of the set, by name.
+    why_missing
+        Why pages of this run were not stored, by name. Of others it is told which of their packages were missing.
+    """
     described = [records.load(target / "results" / f"{name}.json")[0].machine for name in shown]
 
     entries = []
@@ -208,7 +222,7 @@ def _write_summary(
             entry = report.Notebook(path.stem, title, "skipped", reason=reason)
         entries.append(asdict(entry))
 
-    # Its pages ran on several days: each record says when, and each entry how long.
+    # pages of a set ran on several days: each record says when, and each entry how long
     content = {**asdict(summary), "started": None, "seconds": None, "notebooks": entries}
     text = json.dumps(content, indent=1, ensure_ascii=False)
     paths.write_atomically(target / "summary.json", text + "\n")

@@ -33,6 +33,7 @@ def put_text_around(executed: NotebookNode, text: NotebookNode, words: str) -> N
     words
         The caption that is put below the title.
     """
+    # each code cell of the text gives its place to the one that ran
     code = iter([cell for cell in executed.cells if cell.cell_type == "code"])
     cells = [next(code) if cell.cell_type == "code" else copy.deepcopy(cell) for cell in text.cells]
 
@@ -47,7 +48,10 @@ def put_text_around(executed: NotebookNode, text: NotebookNode, words: str) -> N
 
 
 def renew_text(page: ExecutedPage) -> str:
-    """Return a stored page with the text of today's notebook, if that has the same code."""
+    """Return a stored page as the text of a notebook, around its cells the text of today's, if that has the same code.
+
+    Otherwise, and where there is no such notebook any more, the stored page as it is.
+    """
     stored = page.path.read_text(encoding="utf-8")
     original = paths.NOTEBOOKS / page.path.name
     if not original.exists():
@@ -62,9 +66,9 @@ def renew_text(page: ExecutedPage) -> str:
 
 
 def update_pages(stored: Sequence[ExecutedPage]) -> list[str]:
-    """Write today's text into stored pages, and let its links lead to what is stored.
+    """Write today's text into stored pages, as far as their code is today's, and let links lead to what is stored.
 
-    Returns a sentence for each link whose heading is not there. A page without a change is written as it was.
+    Returns a sentence for each link whose heading is not there.
     """
     # all texts, before the first link is followed: it may lead to any of them
     renewed = {page.path.resolve(): renew_text(page) for page in stored}
@@ -80,6 +84,7 @@ def update_pages(stored: Sequence[ExecutedPage]) -> list[str]:
         before = pages.read_texts(executed)
         lost = mend_links(executed, path.parent, find_anchors)
 
+        # where no link was led elsewhere, the very text, so that a file without a change stays as it was
         has_changed = pages.read_texts(executed) != before
         paths.write_atomically(path, nbformat.writes(executed) + "\n" if has_changed else text)
         sentences += [
@@ -102,7 +107,7 @@ def mend_links(
     """Lead a stored page's links to what is there, and return those that lost the heading which they named.
 
     A link to a page that did not run on this machine leads to the notebook; one to a heading that is missing, of a page
-    or of a guide, to the top of it.
+    or of a guide, to the top of it. Links within the page stay as they are.
 
     Parameters
     ----------
@@ -116,6 +121,7 @@ def mend_links(
     lost: list[str] = []
 
     def lead(link: re.Match[str]) -> str:
+        """Return the target of a link and its heading, each replaced where it is not there."""
         target, anchor = link.groups(default="")
         notebook_of_today = f"../../../notebooks/{target}"
         is_page = re.fullmatch(r"\w+\.ipynb", target)
