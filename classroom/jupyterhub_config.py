@@ -115,7 +115,10 @@ class StudentSpawner(LocalProcessSpawner):
         return STUDENTS / self.user.name
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what becomes the student, between fork and exec."""
+        """Return what a new process does between fork and exec: it takes the student's account, and goes to the folder.
+
+        PermissionError if the folder belongs to an account that is none of the students'.
+        """
         folder = self.folder
         account = folder.stat().st_uid
         if SEPARATE and account not in ACCOUNTS:  # it would run with that account's rights
@@ -125,6 +128,7 @@ class StudentSpawner(LocalProcessSpawner):
 
         def become_student() -> None:
             if SEPARATE:
+                # in this order: once it is the student, a process may not change its groups any more
                 os.setgroups([])
                 os.setgid(account)
                 os.setuid(account)
@@ -141,9 +145,9 @@ class StudentSpawner(LocalProcessSpawner):
         return env
 
     def make_folder(self, account: int) -> None:
-        """Make a home, with a copy of the simulated GPU that set-up built: nobody waits for it.
+        """Make a home; where students have accounts, with a copy of the simulated GPU that set-up built.
 
-        It takes its name last of all, when it is complete and the student's.
+        So nobody waits for that to be built. The folder gets its name last, when it is complete and the student's.
         """
         new = self.folder.with_name(f".{self.folder.name}.new")
         shutil.rmtree(new, ignore_errors=True)  # of a hub that was killed
@@ -167,7 +171,10 @@ class StudentSpawner(LocalProcessSpawner):
             self.log.warning("%s gets no copy of the simulated GPU: %s", self.user.name, error)
 
     async def start(self) -> Any:
-        """Make the folder if it is not there; the server puts the lessons into it."""
+        """Make the student's folder if it is not there, for the lowest free account, and start the server.
+
+        The server puts the lessons into it. RuntimeError if all accounts are taken.
+        """
         if not self.folder.exists():
             free = set(ACCOUNTS) - {path.stat().st_uid for path in STUDENTS.iterdir()}
             if not free:
@@ -182,7 +189,11 @@ class StudentSpawner(LocalProcessSpawner):
 
 
 def furnish() -> None:
-    """Make the folders that are not there yet. CannotOpen if students could not get at the lessons."""
+    """Make the folders of the class, and write the newest student copies; as root also close solutions to students.
+
+    Copies in a folder that METALLAB_LESSONS names are the teacher's: nothing is written there. CannotOpen if there are
+    none, or if students could not get at them.
+    """
     # in turns everybody may write, and nobody remove what is somebody else's
     for folder, rights in ((ROOM, 0o711), (STUDENTS, 0o711), (HUB, 0o700), (TURNS, 0o1777)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,6 +236,7 @@ def check_that_students_can_enter() -> None:
         (LESSONS, "the students' copies of the pages", elsewhere),
         (STUDENTS, "the students' folders", elsewhere),
         (Path(sys.executable), "the checkout's .venv", elsewhere),
+        # what the link in .venv leads to
         (Path(sys.executable).resolve(), "the Python that .venv was made with", anew),
     )
 
@@ -249,7 +261,10 @@ def read_port() -> int:
 
 
 def find_certificate(address: str) -> tuple[Path, Path] | None:
-    """Return key and certificate, or None without TLS. CannotOpen if others could listen, or a file is missing."""
+    """Return key and certificate, or None without TLS, which is for this machine's own addresses only.
+
+    CannotOpen if others could listen on the way to another address, or if a file is missing.
+    """
     folder = os.environ.get("METALLAB_HUB_TLS")
     if not folder:
         if address not in ("127.0.0.1", "::1", "localhost"):

@@ -38,7 +38,10 @@ class ProgressHandler(HubOAuthenticated, web.RequestHandler):
 
     @web.authenticated
     def get(self) -> None:
-        """Read the saved pages and show what is in them."""
+        """Show what is in the students' saved pages; 403 for whoever is no administrator.
+
+        The browser asks again after some seconds, but for ``?still=1``, which is a page to read at leisure.
+        """
         user = self.current_user
         if not user or not user.get("admin"):
             raise web.HTTPError(HTTPStatus.FORBIDDEN)
@@ -53,7 +56,7 @@ class ProgressHandler(HubOAuthenticated, web.RequestHandler):
 
 
 def main(room: str, title: str = class_pages.TITLE) -> None:
-    """Serve until the hub ends."""
+    """Serve the page of the class in a folder until the hub ends, at the address that JupyterHub names."""
     prefix = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
     address = urlsplit(os.environ["JUPYTERHUB_SERVICE_URL"])
     needed = {"room": Path(room), "title": title, "reader": progress.Reader()}

@@ -57,8 +57,11 @@ def write_settings(folder: Path) -> Path:
 
 
 def main(lessons: str, *options: str) -> None:
-    """Give the lessons, then become the server."""
-    os.umask(0o077)
+    """Give the lessons to the student in whose folder this runs, then become the server, with these options of its own.
+
+    The folder gets JupyterLab's settings and a first layout as well, and what is temporary is kept there.
+    """
+    os.umask(0o077)  # no other student reads what is written
     # Linux has this file: if memory runs out a student's process ends, and not the hub
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")

@@ -144,6 +144,10 @@ class Reader:
             return Page(number)
 
     def _read_opened(self, file: int, number: str) -> Page:
+        """Return the page in an open file; what is known if the file has not changed since it was read last.
+
+        OSError for what is no regular file or too large, and what reading a damaged notebook raises.
+        """
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
@@ -154,7 +158,7 @@ class Reader:
         if place in self._known and self._known[place][0] == state:
             return self._known[place][1]
 
-        with os.fdopen(os.dup(file), "rb") as content:
+        with os.fdopen(os.dup(file), "rb") as content:  # a copy, since the caller closes its own
             text = content.read(LARGEST)  # it may have grown since
         page = Page(number, tuple(read_checks(json.loads(text))), about.st_mtime)
         self._known[place] = state, page
@@ -258,7 +262,11 @@ def render_table(students: Sequence[Student]) -> str:
 
 
 def _render_lines(students: Sequence[Student], numbers: Sequence[str]) -> list[str]:
-    """Return the table's lines, and what its marks mean."""
+    """Return the table's lines, and what its marks mean.
+
+    A row for each student who has come, with the marks of each page and how many checks are right, and below them how
+    many have solved each page.
+    """
     rows = [["", *numbers, "right"]]
     for student in students:
         if student.has_come:
@@ -290,7 +298,11 @@ def describe_wrong(number: str, check: Check) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table. Return 0, or 2 where there are no pages."""
+    """Print the table of a class. Return 0, or 2 where there are no pages.
+
+    Without an argument it is the class of the hub, or where there is none the student copies of this checkout; an
+    argument names a folder of one student, or of one for each.
+    """
     room = workshop.find_classroom()
     if not arguments and (room / "students").is_dir():
         folder, students = room / "students", read_room(room)

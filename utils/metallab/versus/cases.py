@@ -96,7 +96,10 @@ def case(
     """
 
     def mark(set_up: Callable[..., Any]) -> Callable[..., Any]:
-        if function is not None and function is not set_up:
+        """Give a function its cases, one for each combination of the sizes, by which `load` finds it; return it."""
+        if (
+            function is not None and function is not set_up
+        ):  # @case("19"): what stands there is no function
             raise CaseError(
                 f"{set_up.__name__}: options have names: write @case(group={function!r})"
             )
@@ -113,7 +116,10 @@ def case(
 
 
 def _combine(function: str, sizes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return each combination of the sizes. CaseError where sizes are no values, naming the function."""
+    """Return each combination of the sizes, a value of each by name; one without any where there are no sizes.
+
+    CaseError where sizes are no values, naming the function.
+    """
     combinations: list[dict[str, Any]] = [{}]
 
     for name, values in sizes.items():

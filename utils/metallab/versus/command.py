@@ -59,7 +59,10 @@ def command(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compare case by case and save the results; return the exit code."""
+    """Compare case by case, print and save what was found, and return the exit code; with ``--list`` name the cases.
+
+    What `compare` raises before the first outcome, and what is wrong with cases or sides, is raised.
+    """
     root = sides.repository(Path.cwd())
     if not given.cases and root.resolve() != paths.ROOT.resolve():
         raise cases.CaseError(
@@ -171,7 +174,8 @@ def _end(why: BaseException, after: str = "") -> int:
 def choose(all_cases: dict[str, cases.Case], only: Sequence[str]) -> list[cases.Case]:
     """Return the cases of these groups or names, with sizes or without, or else with these texts in their names.
 
-    CaseError if there is no such case, or no tolerance of its name.
+    All of them without ``only``, in the order of the file. CaseError if one of the texts fits none, if there is no case
+    at all, or if a case names a tolerance that there is not.
     """
     every = list(all_cases.values())
     found = {text: _find(every, text) for text in only}
@@ -215,7 +219,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     _add_options(parser)
 
     given = parser.parse_args(arguments)
-    if given.list and given.a and not given.b:
+    if given.list and given.a and not given.b:  # metallab versus --list cases.py
         given.cases = Path(given.a)
     elif not given.list and not given.b:
         parser.error("name two sides, A and B")

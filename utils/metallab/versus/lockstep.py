@@ -153,18 +153,24 @@ class Outcome:
         return IN_PRINT[self.kind]
 
     def is_decided(self, budget: float) -> bool:
-        """Return True if the pairs decide it, or the budget in seconds is spent, twice that where pairs are few."""
+        """Return True if no further pair is wanted: the pairs decide it, or the budget in seconds is spent.
+
+        Also where no times are compared at all, at the last look, and where two pairs in a row failed.
+        """
         count = len(self.pairs)
         if self.withheld:
             return True
         if not count:
             return False
 
-        if count < intervals.LOOKS[0]:
+        if count < intervals.LOOKS[0]:  # too few for an interval
             budget *= 2
-        is_spent = self.seconds * (1 + 1 / count) > budget
+        is_spent = (
+            self.seconds * (1 + 1 / count) > budget
+        )  # with another pair, as long as these on average
         if is_spent or count == intervals.LOOKS[-1] or self.failures == 2:
             return True
+        # between two looks the interval is not asked: each look more would need its share of the risk
         return count in intervals.LOOKS and self.kind != "inconclusive"
 
 
@@ -202,7 +208,7 @@ def compare(
 def _add_pair(
     of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random
 ) -> float:
-    """Take the samples of another pair of processes; return the seconds.
+    """Take the samples of another pair of processes and add them to an outcome; return the seconds.
 
     A pair whose process ended is tried once more, as it may have been killed for lack of memory. If that fails too,
     the pairs so far decide. Outputs that differ are final.
@@ -235,7 +241,10 @@ def _add_pairs(
     settings: Settings,
     chance: random.Random,
 ) -> list[str]:
-    """Start a pair of processes and let all cases run in it, until one of them ends it; return those that ran."""
+    """Start a pair of processes and let all cases run in it, until one of them ends it; return those that ran.
+
+    Each takes samples, which `_add_pair` adds to its outcome, and bears its share of the time for starting and ending.
+    """
     seconds: dict[str, float] = {}
     with measuring_lock.hold():
         began = time.monotonic()
@@ -255,15 +264,21 @@ def _add_pairs(
 def _pair(
     of: Outcome, live: Mapping[str, _Side], settings: Settings, chance: random.Random
 ) -> Pair:
-    """Set a case up in a live process of each side, compare their outputs, and take samples in rounds."""
+    """Set a case up in a live process of each side, compare their outputs, and return samples taken in rounds.
+
+    How many rounds there are follows from how long the start and the first round took. `_NoRatioError` if a side cannot
+    do the case, or if outputs differ.
+    """
     start = time.monotonic()
-    for side in chance.sample("AB", 2):  # both at a time
+    for side in chance.sample("AB", 2):  # both are set up at the same time, and only timed in turns
         live[side].ask({"case": of.case.name, "output": str(live[side].output)})
     ready = _answers(live, "AB")
     starting = time.monotonic() - start
     _assert_outputs_agree(of, live, [ready[side]["dtypes"] for side in "AB"])
 
-    calls = max(answer["calls"] for answer in ready.values())
+    calls = max(
+        answer["calls"] for answer in ready.values()
+    )  # so that a sample is long enough on the quicker side
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
     while len(samples["A"]) < rounds:
@@ -291,7 +306,17 @@ def _answers(live: Mapping[str, _Side], sides: str) -> dict[str, dict]:
 def _assert_outputs_agree(
     of: Outcome, live: Mapping[str, _Side], dtypes: Sequence[Mapping[str, str]]
 ) -> None:
-    """Raise unless both outputs have one dtype and are close to A's first one."""
+    """Raise _NoRatioError unless the outputs of both sides are close to A's first one, and their arrays of one dtype.
+
+    Parameters
+    ----------
+    of
+        The case; its ``first`` output is set, if it has none yet.
+    live
+        The processes, which have written their outputs into files.
+    dtypes
+        Of A's arrays and of B's, by name.
+    """
     outputs = {side: worker.load_output(live[side].output) for side in "AB"}
     if not _has_numbers(outputs.values()):
         raise _NoRatioError(
@@ -303,7 +328,7 @@ def _assert_outputs_agree(
         advice = (
             "in a further pair of processes: do cases that share processes leave something behind?"
         )
-    else:
+    else:  # the first pair: A's output is what all others are compared with
         of.first = outputs.pop("A")
     for side, output in outputs.items():
         try:
@@ -326,7 +351,9 @@ def _rounds(starting: float, round_time: float, budget: float) -> int:
     Where processes cost c, rounds cost r, and rounds vary by q times as much as processes, q times the root of c / r
     rounds are best (Kalibera and Jones, section 9). Fewer if the budget would not suffice for eight pairs.
     """
-    left = 0.85 * budget / intervals.LOOKS[0] - starting  # the first pair takes longer
+    # a pair's share of the budget for eight, without the 15 % that are for the first pair, which takes longer
+    left = 0.85 * budget / intervals.LOOKS[0] - starting
+    # where starting leaves too little, rounds get a quarter of its time all the same: the start has cost more
     affordable = max(left, starting / 4) / round_time
     best = _RESTLESS * math.sqrt(starting / round_time)
     return max(1, min(MOST_ROUNDS, round(min(best, affordable))))
@@ -348,7 +375,21 @@ class _Side:
         folder: Path,
         padding: int,
     ) -> None:
-        """Start it in a session of its own; `end` ends it with everything that it started."""
+        """Start it in a session of its own; `end` ends it with everything that it started.
+
+        Parameters
+        ----------
+        command
+            How it is started.
+        settings
+            How the sides are compared.
+        given
+            What `metallab.versus.worker` gets as its settings.
+        folder
+            Is made, for what it prints and the output of a case; its name and that above it mark what it starts.
+        padding
+            Bytes by which its environment is longer, which moves its stack.
+        """
         folder.mkdir()
         self.name = f"{folder.parent.name}-{folder.name}"
         self.output = folder / "output.npz"
@@ -406,7 +447,10 @@ class _Side:
 def _live_pair(
     sides: Sequence[Command], settings: Settings, chance: random.Random
 ) -> Iterator[dict[str, _Side]]:
-    """Start a process of each side, A and B, on the same cores, in random order."""
+    """Start a process of each side, A and B, on the same cores, in random order; end both at the end.
+
+    Each is at its own random offsets of memory: a number of bytes in its environment, and a seed for what it takes.
+    """
     free = _free_cores() if settings.threads else []
     given = {
         "cases": cases.__file__,

@@ -38,7 +38,7 @@ _WRITTEN = {
 
 
 def sentence(outcome: Outcome) -> str:
-    """Return the line of one case."""
+    """Return the line of one case: its answer, the speed-up or why there is none, and what was measured for it."""
     speed_up = outcome.speed_up
     result = speed_up.withheld.sentence if speed_up.withheld else speed_up.ratio
     parts = [f"{outcome.answer:8}{outcome.case.name}: {result}"]
@@ -115,7 +115,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 
 def assert_own(folder: Path) -> None:
-    """Raise OSError if a folder has a file with a run's name that no run has written."""
+    """Raise OSError if a folder has a file with a run's name, but without the text that each run writes into it."""
     for name, mark in _WRITTEN.items():
         file = folder / name
         if os.path.lexists(file) and not (file.is_file() and mark in file.read_bytes()):
@@ -161,7 +161,7 @@ def _describe_side(side: Side) -> dict[str, Any]:
 
 
 def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
-    """Return a case's answer as the JSON has it."""
+    """Return a case's answer as the JSON has it; without an interval its ends, 0 and infinity, are null."""
     ratio = outcome.speed_up.ratio
     has_interval = ratio is not None and ratio.has_interval
     return {
@@ -179,7 +179,9 @@ def _describe_outcome(outcome: Outcome) -> dict[str, Any]:
 def save(
     path: Path, outcomes: Sequence[Outcome], described: Mapping[str, Side], settings: Settings
 ) -> Path | None:
-    """Write the samples of both sides as pyperf's JSON, one run for each process; None where there are none.
+    """Write the samples of both sides as pyperf's JSON, one run for each process, and return the file.
+
+    None, and no file, where there are no samples.
 
     The benchmarks are ``versus/case/A`` and ``.../B``, each with its side's revision and versions.
     """
@@ -247,8 +249,10 @@ def draw(outcomes: Sequence[Outcome], heading: str, device: str) -> Figure | Non
 
         axes.axvline(1, color=plots.BLACK, linewidth=1)
         axes.set_xscale("log")
+        # ratios as they are said, and not as powers of ten
         for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
             set_formatter(lambda ratio, _: f"{ratio:.3g}")
+        # at least 2 % to both sides of 1, so that a smaller difference looks small
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.98), max(high, 1.02))
 

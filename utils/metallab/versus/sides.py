@@ -103,6 +103,7 @@ def _read_sources(project: Path) -> list[str]:
         raise SideError(f"{file}: {error}; fix it, or name a revision where it is right") from error
 
     settings = tools.get("setuptools", {})
+    # the empty name stands for all packages
     folders = [folder for name, folder in settings.get("package-dir", {}).items() if not name]
     packages = settings.get("packages")
     if isinstance(packages, dict):  # else it is a list of names
@@ -113,7 +114,8 @@ def _read_sources(project: Path) -> list[str]:
 def parse(text: str, root: Path) -> Side:
     """Return the side that a text describes, and make its worktree; ``root`` is the working tree.
 
-    SideError for an unknown part, two of one kind, or a folder that does not exist.
+    Without a revision it is the working tree, without an environment this Python. SideError for an unknown part, two
+    revisions or environments, a folder of ``PYTHONPATH`` that does not exist, or where no worktree can be made.
     """
     revisions: list[str | None] = []
     pythons: list[Path] = []
@@ -148,7 +150,10 @@ def parse(text: str, root: Path) -> Side:
 
 
 def describe(side: Side, device: str) -> Side:
-    """Ask a side's Python for its packages and device. SideError if it does not answer, or has no NumPy."""
+    """Return a side with what its Python says of its packages, modules and device.
+
+    SideError if it does not answer as `metallab.versus.worker` would, or has no NumPy.
+    """
     question = json.dumps({"modules": ["numpy", *sorted(side.modules)], "device": device})
     done = subprocess.run(
         [side.python, WORKER, question],
@@ -273,7 +278,7 @@ def worktree(revision: str, root: Path) -> Path:
     with open(f"{folder}.lock", "a") as lock:  # another command may be making it
         fcntl.flock(lock, fcntl.LOCK_EX)  # not filelock, which is not a core dependency
         if not (folder / ".git").exists():
-            _git(root, "worktree", "prune")
+            _git(root, "worktree", "prune")  # git still knows one whose folder was removed by hand
             _git(root, "worktree", "add", "--detach", "--quiet", str(folder), revision)
 
     changed = _git(folder, "status", "--porcelain", "--", ".", ":(exclude,glob)**/__pycache__/**")

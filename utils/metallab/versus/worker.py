@@ -50,9 +50,11 @@ Function = Callable[[], Any]
 
 def main() -> None:
     """Describe this Python, or serve, as the settings ask; answers go where standard output went."""
+    # Python puts the folder of a file that it runs first: `cases` there would be this package's module
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     settings = json.loads(sys.argv[1])
+    # what a case prints must not come between the answers: it goes to standard error
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -68,6 +70,7 @@ def describe(settings: Settings) -> dict[str, Any]:
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]
         if name:  # else it was left by an interrupted installation
+            # as in an import, the first on the path counts
             packages.setdefault(name.lower().replace("_", "-"), distribution.version)
 
     specs = {name: importlib.util.find_spec(name) for name in settings["modules"]}
@@ -82,8 +85,11 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 
 def choose_device(wish: str) -> tuple[str, str]:
-    """Return the device and its name; both empty if there is no such device."""
-    found = {"cpu": ""}
+    """Return the device that is wished for and its name; of ``auto`` the GPU, or the CPU where PyTorch finds none.
+
+    A CPU has an empty name. Both are empty if there is no such device.
+    """
+    found = {"cpu": ""}  # the first one is that of ``auto``
     if wish != "cpu":
         with contextlib.suppress(ImportError):
             import torch
@@ -98,9 +104,22 @@ def choose_device(wish: str) -> tuple[str, str]:
 
 
 def serve(settings: Settings, answers: TextIO) -> None:
-    """Answer each line: set a case up, or take a sample of the current one."""
+    """Answer each line of standard input: set a case up, or take a sample of the current one, until the input ends.
+
+    What a case raises is an answer, ``lacks``, and the next line is read.
+
+    Parameters
+    ----------
+    settings
+        ``cases`` and ``file`` are the paths of `metallab.versus.cases` and of the file of cases; ``seed`` is that of
+        what moves this process's memory. `Work` reads the rest.
+    answers
+        Gets a line of JSON for each line of the input.
+    """
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases: dict[str, Any] = {}
+    cases: dict[
+        str, Any
+    ] = {}  # read with the first question, so that what the file raises is an answer too
     work: Any = None
 
     for line in sys.stdin:
@@ -125,12 +144,25 @@ class Work:
     """A case that is set up and warm."""
 
     def __init__(self, case: Any, settings: Settings, output: str, chance: random.Random) -> None:
-        gc.enable()
+        """Set the case up on every core, write its output into a file, and warm it up on the cores that are timed.
+
+        Parameters
+        ----------
+        case
+            A `metallab.versus.cases.Case`.
+        settings
+            ``device``, and ``cores``, to which the process is pinned while it is timed; empty for no limit.
+        output
+            The file for the output, which `lockstep` compares before it asks for a sample.
+        chance
+            From which the amounts of memory come that move the case's own.
+        """
+        gc.enable()  # the case before had it switched off
         pin(settings["cores"] and EVERY_CORE)
-        # moves what follows
+        # blocks of random sizes, small and large: where the case's memory lies is another place in each process
         self.ballast = [bytearray(chance.randrange(1, 2**size)) for size in (8, 12, 16, 20, 22)]
 
-        random.seed(0)
+        random.seed(0)  # both sides draw the same
         self.function: Function = case.prepare(settings["device"])
         start = time.perf_counter_ns()
         result = self.function()
@@ -220,6 +252,10 @@ class Waiting:
     """How to wait for results: for each (JAX, MLX), for the device (CUDA, MPS), or not at all."""
 
     def __init__(self, result: Any, device: str) -> None:
+        """Find from one result of a case how to wait for all of them. TypeError for a device that cannot be waited for.
+
+        Only packages that the case has imported are looked at, so that nothing else is imported here.
+        """
         parts = [leaf for _, leaf in leaves(result)]
         packages = set(map(package, parts))
         self.evaluate = sys.modules["mlx.core"].eval if "mlx" in packages else None
@@ -265,7 +301,10 @@ def synchronizer(device: Any) -> Callable[[], Any]:
 
 
 def sample(work: Function, wait: Waiting, calls: int, uncounted: bool) -> int:
-    """Return the nanoseconds of so many calls; an uncounted one before them restores caches and threads."""
+    """Return the nanoseconds of so many calls; an uncounted one before them restores caches and threads.
+
+    Where results are waited for one by one (JAX, MLX), each call is; otherwise the device is waited for after the last.
+    """
     if uncounted:
         wait.all(work())
 
@@ -328,7 +367,7 @@ def is_numbers(result: Iterable[Any]) -> bool:
 
 
 def to_numpy(leaf: Any) -> Any:
-    """Return an array, number or text as a NumPy array; None is empty. TypeError for anything else."""
+    """Return an array, number or text as a NumPy array; None is an empty one. TypeError for anything else."""
     import numpy as np
 
     array = np.asarray(readable_by_numpy(leaf))
@@ -357,7 +396,10 @@ def readable_by_numpy(leaf: Any) -> Any:
 
 
 def save_output(result: Any, path: str) -> dict[str, str]:
-    """Write an output for `load_output`; return the dtype of each array. Python's numbers have none."""
+    """Write an output for `load_output`; return the dtype of each array by the part's name. Python's numbers have none.
+
+    TypeError if two parts have one name, or one is neither numbers nor text.
+    """
     parts: dict[str, Any] = {}
     for name, leaf in leaves(result):
         if name in parts:
@@ -367,6 +409,7 @@ def save_output(result: Any, path: str) -> dict[str, str]:
     every_dtype = {name: getattr(leaf, "dtype", None) for name, leaf in parts.items()}
     dtypes = {name: dtype for name, dtype in every_dtype.items() if dtype is not None}
     if not dtypes:  # plain numbers need no NumPy, which takes time to be imported
+        # marshal refuses what is only derived from a number or a text; NumPy reads that
         with contextlib.suppress(ValueError), open(path, "wb") as file:
             marshal.dump(parts, file)
             return {}
