@@ -315,10 +315,10 @@ def _find_moved(runs: Sequence[Run]) -> dict[str, str]:
 
     # executed pages that are in this book; no link in the checkout leads to those of a run that lies outside of it
     for run in runs:
-        for lesson in run.executed:
-            if lesson.executed is not None and lesson.executed.is_relative_to(paths.ROOT):
-                place = lesson.executed.relative_to(paths.ROOT).as_posix()
-                moved[place] = f"{run.position}/{lesson.executed.name}"
+        for chapter in run.executed:
+            page = chapter.executed
+            if page is not None and page.is_relative_to(paths.ROOT):
+                moved[page.relative_to(paths.ROOT).as_posix()] = f"{run.position}/{page.name}"
     return moved
 
 
@@ -632,9 +632,10 @@ def _put_below_title(text: str, box: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the book, and return 0; 1 if it has faults or its folder holds something else; 2 if a run cannot be read.
+    """Write the book, print where its first page lies, and return 0; else print why there is none, and return 1 or 2.
 
-    Where it is not 0, the book that was there before stays.
+    1 if Sphinx warns of anything, two folders of runs have one name, or the book's folder holds something else; 2 if a
+    notebook or a run cannot be read, holds no executed page, or no run is stored. An older book stays then.
     """
     parser = argparse.ArgumentParser(
         prog="python book/build.py", description=__doc__.splitlines()[0]

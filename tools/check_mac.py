@@ -6,7 +6,8 @@ Without ``--torch`` the locked versions are compared, with everything that the p
 PyTorch is, and the newest torchvision that goes with it: which operators are native, by its own table and by what
 `metalsim.operators.OTHERWISE` corrects there, and all words that `metalsim.refusals` has of that version. Not compared
 is what stands in no text of a library: which call is refused, by which operator (`expected_on_macs.py` tries that), and
-the lists of dtypes and layouts in `metalsim.operators`. The exit code is 1 if something is not as said.
+the lists of dtypes and layouts in `metalsim.operators`. The exit code is 1 if something is not as said, and 2 if that
+cannot be found out, as without a network.
 
 uv names the files of each locked version, `packaging` chooses as an installer does, LIEF reads the symbols. Nothing
 of the wheels is run.

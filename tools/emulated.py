@@ -23,8 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 def make_environment(qemu: str, model: str, folder: Path) -> Path:
     """Make an environment like that of this Python, whose own Python is emulated; return that Python.
 
-    The folder is emptied before. The packages are those of this environment, by links; ``bin`` has Python and ninja
-    alone, which extensions are built with.
+    qemu-user emulates no program that its program starts. So ``bin/python`` is a script that starts qemu with Python:
+    it is `sys.executable` in there, and what tests start with that is emulated as well. The folder is emptied before.
+    The packages are those of this environment, by links; ``bin`` has Python and ninja alone, which extensions are built
+    with, natively.
     """
     own = Path(sys.executable).parents[1]
 
@@ -37,11 +39,10 @@ def make_environment(qemu: str, model: str, folder: Path) -> Path:
     python = folder / "bin" / "python"
     # check=off: no warning of each feature that the model has and qemu does not emulate
     start = shlex.join([qemu, "-cpu", f"{model},check=off"])
-    # qemu keeps a table of each reserved page, and the simulated GPU reserves 96 GiB where it may: 64 GiB, in KiB.
-    # By the name behind -0 Python finds the folder that it is started from, and so its packages.
-    python.write_text(
-        f'#!/bin/sh\nulimit -S -v 67108864\nexec {start} -0 "$0" {os.path.realpath(sys.executable)} "$@"\n'
-    )
+    own_python = shlex.quote(os.path.realpath(sys.executable))
+    # At most 64 GiB (in KiB): qemu keeps a table of each reserved page, and the simulated GPU reserves 96 GiB where it
+    # may. By the name behind -0, that of the script, Python finds this environment.
+    python.write_text(f'#!/bin/sh\nulimit -S -v 67108864\nexec {start} -0 "$0" {own_python} "$@"\n')
     python.chmod(0o755)
     return python
 

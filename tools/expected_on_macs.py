@@ -136,7 +136,7 @@ class Outcome:
 def outcomes(only: Iterable[str] = ()) -> Iterator[Outcome]:
     """Yield what came of all entries, or of those with these names, in every dtype that PyTorch tests them in on a Mac.
 
-    First of all of them forward, then with gradients those of whose gradients the list says something. The entries are
+    First each entry forward; then, with gradients, those whose gradients the list names. The entries are
     copied, because what reads the list writes into them what is expected.
     """
     common_mps.MACOS_VERSION = MACOS  # else it expects what older ones refuse

@@ -104,7 +104,10 @@ class Ended(enum.Enum):
 
 
 def read_arguments(given: list[str] | None) -> argparse.Namespace:
-    """Return what the command asks for."""
+    """Return what the command asks for, as text.
+
+    Other versions than the known ones are for uv to find or refuse, and ``--jobs`` goes to pytest as it is.
+    """
     parser = argparse.ArgumentParser(
         prog="python tools/other_torch.py", description=__doc__.partition("\n")[0]
     )

@@ -181,9 +181,9 @@ def ask(packages: list[str]) -> dict[str, str]:
     NotAnswered if the registry does not answer, or does not know one of them.
     """
     command = [sys.executable, "-I", "utils/metallab/bootstrap.py", "uv", "pip", "compile", "-"]
-    # --no-deps: each by itself, whatever the others want; --python: what is here resolves for NEWEST_PYTHON, which need
-    # not be here
+    # --no-deps: each package by itself, whatever the others want
     command += ["--no-deps", "--only-binary=:all:", "--quiet", "--no-header", "--no-annotate"]
+    # resolved for NEWEST_PYTHON, which need not be here: any Python does for that
     command += ["--no-python-downloads", f"--python={sys.executable}"]
     command += [f"--python-version={NEWEST_PYTHON}", "--python-platform=aarch64-apple-darwin"]
 

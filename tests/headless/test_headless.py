@@ -785,7 +785,8 @@ def test_a_cell_is_stopped_for_the_limit_that_was_reached_first(tmp_path, monkey
     page = worker.Page(job, notebook, runner.NotebookResult("01_hangs"))
     page.deadline = time.monotonic() + rest
 
-    async def time_out(_, cell, *__):
+    async def time_out(page, cell, *__):
+        page.seconds_for(cell)  # as nbclient asks for it before the cell runs
         why = "Cell execution timed out"
         raise CellTimeoutError.error_from_timeout_and_cell(why, job.cell_timeout, cell)
 

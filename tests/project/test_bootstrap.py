@@ -42,12 +42,19 @@ class Checkout:
     """A small checkout with a stand-in for uv, and set-up loaded from it."""
 
     def __init__(self, root: Path, capfd):
+        """Lay out what set-up reads, as if uv were installed.
+
+        It has a copy of bootstrap.py, since that sets up the checkout that it lies in.
+        """
         self.root, self.capfd = root, capfd
         (root / "utils" / "metallab").mkdir(parents=True)
-        (root / "metalsim").mkdir()
+        (root / "metalsim" / "objc").mkdir(
+            parents=True
+        )  # for their pyproject.toml, looked at as well
         shutil.copy(SOURCE, root / "utils" / "metallab")
         (root / "pyproject.toml").write_text("[project]\n")
         (root / "pip.txt").touch()  # what the stand-in for pip prints of its settings
+        # of the lock only the lines of uv, which set-up compares with the note
         (root / "lock.txt").write_text(UV_VERSION)
 
         # by this note the uv of the lock counts as installed, and the stand-in is called
@@ -145,7 +152,10 @@ def test_with_force_the_environment_is_made_anew(checkout):
     assert not mine.exists()
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "lock.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["pyproject.toml", "metalsim/pyproject.toml", "metalsim/objc/pyproject.toml", "lock.txt"],
+)
 def test_a_change_of_what_it_is_made_from_updates(checkout, name):
     checkout()
     checkout.append(name, "# changed\n")

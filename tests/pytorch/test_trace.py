@@ -223,7 +223,7 @@ def test_a_trace_of_nothing_is_shown(cpu):
 
 
 def test_what_was_compiled_runs_uncompiled_while_it_is_traced(cpu):
-    """Said in the module's text: PyTorch's compiler steps aside for a dispatch mode."""
+    """`metallab.pytorch.trace` says so: while a dispatch mode is on, PyTorch's compiler calls the function itself."""
     ran = []
 
     def backend(graph, inputs):

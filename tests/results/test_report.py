@@ -875,12 +875,15 @@ def test_each_row_of_a_simulated_run_is_marked_and_none_has_a_speed_up(simulated
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> BeautifulSoup:
-    """The report of a run in which everything that has a name is called by a piece of HTML."""
-    made = record(HOSTILE, (1.2, 1.3, 1.4), device=HOSTILE)
-    described = dataclasses.replace(made.machine, chip=HOSTILE, environment={"OMP_X": HOSTILE})
+    """The report of a run whose texts, each name, title and reason among them, are a piece of HTML."""
+    made = record(HOSTILE, ratio=(1.2, 1.3, 1.4), device=HOSTILE)
+    # one of machine.VARIABLES: reading drops every other variable
+    variables = {"OMP_NUM_THREADS": HOSTILE}
+    described = dataclasses.replace(made.machine, chip=HOSTILE, environment=variables)
     baseline = f"the old {HOSTILE}"
     compared = dataclasses.replace(made.comparison, name=HOSTILE, baseline=baseline, parity=HOSTILE)
-    made = dataclasses.replace(made, name=f"01_a/{HOSTILE}/{HOSTILE}", machine=described)
+    page_comparison_variant = f"01_a/{HOSTILE}/{HOSTILE}"
+    made = dataclasses.replace(made, name=page_comparison_variant, machine=described)
     failed = {"status": "failed", "reason": HOSTILE, "failed_copy": "failed/02_b.ipynb"}
     pages = [entry("01_a", title=HOSTILE), entry("02_b", title=HOSTILE, **failed)]
 
@@ -905,6 +908,11 @@ def test_no_value_runs_or_loads_anything(hostile):
 )
 def test_a_hostile_value_is_shown_as_text(hostile, place):
     assert "<script>alert(1)</script>" in text_of(hostile.select_one(place))
+
+
+def test_a_hostile_variable_is_shown_as_text(hostile):
+    machine = text_of(hostile.select_one("#machine"))
+    assert re.search(r"OMP_NUM_THREADS\W+script>alert\(1\)</script>", machine)
 
 
 def test_no_value_is_taken_for_a_template(hostile):

@@ -53,8 +53,8 @@ class Session:
     def cases(self, cases: Mapping[str, Any]) -> Callable[[Callable[[Any], None]], Callable]:
         """Return a decorator for a check of one argument, which becomes a test with a parameter: the id of a case.
 
-        The child makes the check of every case. Each test looks at what came of its own, and begins the child if it is
-        the first one.
+        The child makes the check of every case. Each test looks at what came of its own; the first one that runs starts
+        the child, by when all checks of the file are known.
         """
 
         def decorate(check: Callable[[Any], None]) -> Callable[[str], None]:
@@ -66,6 +66,7 @@ class Session:
                 outcome = self.outcomes()[f"{check.__name__}[{case_id}]"]
                 assert outcome == PASSED, outcome
 
+            # no functools.wraps: pytest would look for a fixture of the name of the check's argument
             test.__doc__ = check.__doc__
             return test
 

@@ -262,10 +262,11 @@ def _give_storages() -> None:
 
 
 def _refuse_pointers_into_buffers() -> None:
-    """Refuse what torch does with bare pointers, and a Mac cannot: there the pointer of a storage is an object.
+    """Refuse what torch does with the data pointer of a storage and what crashes on a Mac, where it is an object's.
 
-    These are a slice of a storage of the device that begins behind its first byte, and its ``byteswap`` for numbers of
-    more than a byte. Each raises RuntimeError where a Mac crashes.
+    A slice that begins behind the first byte adds to the pointer, and ``byteswap`` of numbers of more than a byte
+    writes to what it points at. On a Mac the pointer is that of an MTLBuffer, so neither has a meaning; here, where it
+    is an address, both would work. So they raise RuntimeError for storages of the device.
     """
     import torch
 

@@ -158,7 +158,7 @@ class _AroundImport(importlib.abc.MetaPathFinder):
     def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
         """Load the module as its own loader does, with what is to be done before and after.
 
-        Whatever comes before raises is raised by the import, which does not take place. Of what comes after, a
+        If what comes before raises, so does the import, and the module is not loaded. Of what comes after, a
         SimulationError is a warning, unless it is required and nobody is `forgiving`.
         """
         # only now: others may ask where the module is, and not import it

@@ -157,9 +157,8 @@ class Documents:
         `_NOTHING` for an aside, a link alone in parentheses, to a page as it ran: it goes with its words.
         """
         target, fragment = resolve(source, link.target)
-        if (
-            target is None or target == source
-        ):  # an address elsewhere, or a heading of the document itself
+        # an address elsewhere, or a heading of the document itself
+        if target is None or target == source:
             return link.target
 
         page = _find_page(target, link)
@@ -263,11 +262,8 @@ def relink(text: str, new_target: Callable[[Link], str | None]) -> str:
             words = relink(words, new_target)
 
         if is_aside and new == _NOTHING:
-            start, end, shown = (
-                start - 2,
-                end + 1,
-                "",
-            )  # with its parentheses and the space before them
+            # with its parentheses and the space before them
+            start, end, shown = start - 2, end + 1, ""
         elif new is None:
             shown = words
         else:

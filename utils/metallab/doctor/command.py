@@ -133,7 +133,7 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
     given = parser.parse_args(arguments)
     is_model = given.factory is not None
-    if given.machine == is_model:  # both or neither
+    if given.machine == is_model:
         parser.error("name a model as package.module:factory, or ask about --machine, and not both")
     if not 0 < given.minutes < math.inf:
         parser.error("--minutes is a number above 0, such as 3")

@@ -97,12 +97,12 @@ class GridParts:
 
 
 def draw_grid(parts: GridParts) -> Figure:
-    """Draw grid, threadgroup, SIMD-group and thread, each with its number, and what holds each.
+    """Draw grid, threadgroup, SIMD-group and thread: above how many there are of each, below what each has or runs on.
 
     Parameters
     ----------
     parts : GridParts
-        With whole groups.
+        Of an M1 or an M2, as the line below the title says. With whole groups: the numbers are rounded down.
 
     Returns
     -------
@@ -133,11 +133,11 @@ def draw_grid(parts: GridParts) -> Figure:
     )
 
     with canvas(inches=2.6, width=20.0, height=6.4) as (figure, axes):
-        for number, (name, count, holds, colour) in enumerate(columns):
+        for number, (name, count, has, colour) in enumerate(columns):
             left = 5.0 * number + 0.2
             write(axes, (left + 2.0, 0.4), name, align="center", fontsize=9)
             box(axes, (left, 0.9), (4.1, 1.9), count, colour=colour)
-            box(axes, (left, 3.9), (4.1, 2.2), holds)
+            box(axes, (left, 3.9), (4.1, 2.2), has)
             arrow(axes, (left + 2.05, 2.9), (left + 2.05, 3.8))
             if number:
                 arrow(axes, (left - 0.8, 1.85), (left - 0.1, 1.85))

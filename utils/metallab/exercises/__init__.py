@@ -1,9 +1,9 @@
 """What judges the answers to the exercises: a page has one line for each, ``check("13.2", my_function)``.
 
-``page_13.py`` holds the exercises of page 13, each a function with its hint; `judging` says how they are written. Three
-kinds of open questions have functions of their own: `predictions` (a guess before the measurement, then an experiment),
-`counting` (any kernel, whose accesses are counted on the simulated GPU) and `step_times` (a model of the times of other
-batches). What depends on this machine's clock is right or *open* there, and never wrong.
+``page_13.py`` holds the exercises of page 13, each a function with its hint; `judging` says how they are written. Two
+kinds of open questions have functions of their own: `predictions` (a guess before the measurement, then an experiment)
+and `counting` (any kernel, whose accesses are counted on the simulated GPU). What depends on this machine's clock is
+right or *open* there, and never wrong.
 """
 
 from metallab.exercises.judging import check, hint

@@ -172,9 +172,9 @@ def check(number: str, answer: Any, *given: Any) -> Judgement:
         If the exercise's own function returns nothing: a mistake of the page.
     """
     asked = find_exercise(number)
-    # the cell with the check, by whose globals and file name the lines of an error that are the learner's are known
+    # the cell with the check: which lines of a traceback are the learner's is told by its globals and its file name
     page = sys._getframe(1)
-    # what the answer returned last, which an error of the check is shown with
+    # what the answer returned last, shown beside an error of the check
     returned: list[Any] = []
     try:
         judged = asked.judge(_watch(require_attempt(answer), returned), *given)

@@ -56,7 +56,7 @@ def judge_honest_latency(honest_latency: Callable[..., Any]) -> bool | Open:
     is no mistake, since another program may be the reason; the answer is *open* if all but the first are longer by
     three times `KERNEL`.
     """
-    kernels = [times * KERNEL for times in (0, 4, 6, 5, 7)]  # the first takes no time at all
+    kernels = [times * KERNEL for times in (0, 4, 6, 5, 7)]
     calls = [_call(honest_latency, kernel) for kernel in kernels]
 
     for got, log in calls:

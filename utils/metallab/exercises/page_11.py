@@ -51,7 +51,7 @@ def judge_make_it_run(make_it_run: Callable[..., Any]) -> bool:
         expect("counted, its weights", sum(map(torch.numel, own.parameters())), weights)
 
         assert got.requires_grad, "it cannot be trained: its result has no gradient"
-        # the answer may have trained the model to try it, and left gradients
+        # the answer may have run a backward pass to try it, and left gradients
         own.zero_grad()
         got.square().sum().backward()
         learned = [w.grad for w in own.parameters() if w.grad is not None]

@@ -88,7 +88,7 @@ class _Programs:
 
 
 def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]:
-    """Return the cases of the second exercise.
+    """Return the cases of the second exercise, in which tables are padded to 64 rows so that JAX compiles one program.
 
     Returns
     -------
@@ -101,7 +101,8 @@ def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]
 
     draw = np.random.default_rng(0)
     points = [draw.normal(size=(n, 3)).astype(np.float32) for n in (1, 5, 64)]
-    points[1][2] = 0
+    points[1][2] = 0  # a row of the table, and not of the padding
+    # the longest first, so that padding left from it would be seen in the shorter ones
     atoms = [draw.integers(0, 999, (n, 3), np.int32) for n in (64, 2, 33)]
 
     return [
@@ -112,13 +113,13 @@ def _make_cases() -> list[tuple[str, Any, list[np.ndarray], Callable[..., Any]]]
             lambda rows: np.linalg.norm(rows, axis=1),
         ),
         (
-            "means",  # of whole numbers, not whole
+            "means",  # of whole numbers, not whole: the result has another dtype than the rows
             jax.jit(lambda atoms: atoms.mean(axis=1)),
             atoms,
             lambda rows: rows.mean(1).astype(np.float32),
         ),
         (
-            "largest",
+            "largest",  # only whole numbers are indices: rows padded as floats raise
             jax.jit(lambda atoms: jnp.arange(1, 1000)[atoms].max(axis=1)),
             atoms,
             lambda rows: (rows + 1).max(axis=1),
@@ -140,7 +141,7 @@ def judge_in_one_shape(in_one_shape: Callable[..., Any]) -> bool:
 
     for name, function, tables, by_numpy in cases:
         programs.forget()
-        # copies, so that rows that the answer adds in place are not asked for below
+        # copies: an answer may add rows in place, and the originals are compared below
         given = [rows.copy() for rows in tables]
         answers = [in_one_shape(programs.note(function), rows) for rows in given]
         compiled, shapes = programs.compiled, programs.shapes

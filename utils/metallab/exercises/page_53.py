@@ -116,7 +116,7 @@ def judge_ready(ready: Callable[..., Any]) -> bool:
 
     bright = 8 * images[:99]  # makes hidden numbers above 6, too
     probabilities = np.array(model(bright, training=True))
-    # float32 by its dtype alone, if it was computed in 16 bits and cast: then 16 bits hold each of the numbers
+    # computed in 16 bits and cast, each number is one that 16 bits hold
     dtype, halves = probabilities.dtype, probabilities.astype("float16")
     in_float32 = dtype == "float32" and (halves != probabilities).any()
     assert in_float32, f"the softmax is {dtype}, and computed in 16 bits, expected float32"

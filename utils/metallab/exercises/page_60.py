@@ -43,13 +43,13 @@ def judge_iou(iou: Callable[..., Any]) -> bool:
     hint="three frames in 1.2 s are 2.5; a mean of their rates is not a rate of anything",
 )
 def judge_frame_rate(frame_rate: Callable[..., Any]) -> bool:
-    """Ask for the rates of several logs."""
+    """Ask for the rates of logs, which hold the seconds of each frame: frames over all seconds, no mean of rates."""
     logs: list[tuple[list[float], float]] = [
-        ([0.1, 0.1, 1.0], 2.5),
-        ([30.0], 1 / 30),
-        ([0.25, 0.5, 0.125, 0.125, 1.0], 2.5),
-        ([0.0625] * 8, 16),
-        ([3.0, 0.1, 0.1], 0.9375),
+        ([0.1, 0.1, 1.0], 2.5),  # the mean of the rates is 7
+        ([30.0], 1 / 30),  # less than one a second: not rounded to 0
+        ([0.25, 0.5, 0.125, 0.125, 1.0], 2.5),  # 4 by the median
+        ([0.0625] * 8, 16),  # less than a second in all
+        ([3.0, 0.1, 0.1], 0.9375),  # the slow one first
     ]
 
     for log, wanted in logs:

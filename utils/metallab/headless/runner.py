@@ -277,9 +277,8 @@ def execute(
         input_.write(json.dumps(asdict(job)) + "\n")
         input_.flush()
         watch.wait(worker)
-    except (
-        BrokenPipeError
-    ):  # it ended before it read the job, as where a package cannot be imported
+    except BrokenPipeError:
+        # it ended before it read the job, as where a package cannot be imported
         worker.wait()
     except KeyboardInterrupt:
         is_interrupted = True
@@ -408,9 +407,8 @@ def _make_room(job: Job) -> None:
         for old in (job.executed, job.partial, job.partial.with_suffix(".txt"), results, picture):
             old.unlink(missing_ok=True)
         paths.make_folder(Path(job.out))
-        Path(
-            job.out, USED
-        ).touch()  # which tells the next run that these notebooks may be written over
+        # tells the next run that these notebooks may be written over
+        Path(job.out, USED).touch()
         job.scratch = tempfile.mkdtemp(prefix="metallab-", dir=scratch_root)
     except OSError as error:
         raise cannot_write(error.filename or job.out, error) from error

@@ -127,9 +127,8 @@ def run_or_skip(job: Job, notebook: NotebookNode, result: NotebookResult) -> Non
         return
 
     lacking = lacking_tools(notebook)
-    if (
-        lacking
-    ):  # the page is about a tool that is missing here: no cell runs, and the first one says so
+    # the page is about a tool that is missing here: no cell runs, and the first one says so
+    if lacking:
         leave_out(notebook, lacking)
         finish(job, result, notebook)
         return
@@ -282,11 +281,8 @@ class Page(NotebookClient):
             raised = self.make_failure(f"cell {self.number}: {error.ename}", error.traceback)
             raise fault(self.nb) or raised from error  # the outputs tell it with its message
         except CellTimeoutError as error:
-            is_page_late = (
-                time.monotonic() >= self.deadline
-            )  # while the cell is interrupted it goes on
             await self.interrupt(cell)
-            raise self.note_timeout(cell, error, is_page_late=is_page_late) from error
+            raise self.note_timeout(cell, error) from error
         except DeadKernelError as error:
             process = self.kernel.process
             end = describe_exit(process.returncode if process else None)
@@ -306,9 +302,15 @@ class Page(NotebookClient):
             raise self.make_failure(str(cannot_write(self.job.partial, error))) from error
 
     def seconds_for(self, cell: NotebookNode) -> float | None:
-        """Return this cell's limit: its own, or the rest of the notebook's; None for no limit."""
+        """Return this cell's limit: its own, or the rest of the notebook's; None for no limit.
+
+        It also notes which of the two it is. When the cell has been stopped the clock would not tell: the limits may
+        lie close together, and interrupting the cell takes seconds.
+        """
         rest = self.deadline - time.monotonic()
-        seconds = min(self.job.cell_timeout or float("inf"), rest)
+        own = self.job.cell_timeout or float("inf")
+        self.is_page_limit = rest <= own
+        seconds = min(own, rest)
         if seconds == float("inf"):
             return None
         return max(seconds, 0.001)  # nbclient takes 0 for no limit
@@ -328,9 +330,7 @@ class Page(NotebookClient):
             reason, traceback = INTERRUPTED, ""
         return Failure(reason, self.number or None, self.index, without_colours(traceback))
 
-    def note_timeout(
-        self, cell: NotebookNode, error: CellTimeoutError, *, is_page_late: bool
-    ) -> Failure:
+    def note_timeout(self, cell: NotebookNode, error: CellTimeoutError) -> Failure:
         """Add to a cell's outputs that it was stopped; return the failure, which names the limit.
 
         Parameters
@@ -339,13 +339,11 @@ class Page(NotebookClient):
             The cell, which has been interrupted.
         error
             What nbclient raised.
-        is_page_late
-            Whether the time of the whole notebook was up when the cell was stopped, and not only that of the cell.
         """
         # nbclient's words where it waited for outputs; behind them it quotes the cell, which may hold any word
         if "The message was: Timeout waiting for IOPub output" in str(error):
             reason = f"cell {self.number} ended, but its outputs did not all arrive in {self.iopub_timeout} s"
-        elif is_page_late:
+        elif self.is_page_limit:
             reason = f"cell {self.number}: the notebook took longer than {self.job.timeout:g} s (--timeout)"
         else:
             reason = (

@@ -71,9 +71,8 @@ def show(panels: Mapping[str, Any], heading: str, *, on: Device, zoom: float = 1
     columns = len(pictures) if len(pictures) < 4 else 2
     rows = math.ceil(len(pictures) / columns)
     ratios = [pixels.shape[1] / pixels.shape[0] for pixels in pictures.values()]
-    across = ratios[
-        :columns
-    ]  # widths of the columns, by the first row: so that all have one height
+    # widths of the columns, by the first row: so that all have one height
+    across = ratios[:columns]
 
     with plt.rc_context(plots.STYLE):
         # 7.5 inches wide; a row is as high as its pictures then, with their names above

@@ -30,7 +30,7 @@ def main(folder: str) -> int:
         os.environ["METALLAB_DEVICE"] = device
 
     space: dict[str, Any] = {"__name__": "__main__"}
-    # first of all, so that it is called last, after what the code and the simulated GPU register
+    # before the code runs, so that it is called after what the code and the simulated GPU register
     atexit.register(_collect_and_freeze, space)
     answer = _execute(source, names, threads, space)
     part = Path(folder, "part")
@@ -59,7 +59,7 @@ def _collect_and_freeze(space: dict[str, Any]) -> None:
     """Remove the variables of the code that ran, and collect what is garbage: with its objects end the files they hold.
 
     What is left is frozen: Python would look for garbage among it again and again while it ends, as
-    `metallab.headless.worker.QUICK_EXIT` says of kernels.
+    `metallab.headless.worker.QUICK_EXIT` says of kernels. A thread of the code that still runs misses its variables.
     """
     space.clear()
     gc.collect()

@@ -18,6 +18,7 @@ from metallab.doctor.answer import Answer
 from metallab.doctor.evidence import MOST_OPERATORS
 from metallab.doctor.formats import is_random
 from metallab.doctor.results import (
+    Asked,
     CorrectnessResult,
     FootprintResult,
     FormatRun,
@@ -393,26 +394,29 @@ def look_into(work: Workbench, name: Any) -> Finding:
 
     sentences: list[str] = []
     known_names: list[str] = []
+    timed_on: Asked | None = None
     versions: tuple[Which, ...] = ("script", "moved")
     for which in versions:
-        entries = _list_entries(work.answer(questions.PROFILE, which))  # the longest first
+        answer = work.answer(questions.PROFILE, which)
+        entries = _list_entries(answer)  # the longest first
         known_names += [entry.name for entry in entries]
         chosen = [entry for entry in entries if wording.plain_name(entry.name) == wanted]
         if chosen:
             sentences.append(wording.describe_entries(which, chosen, entries[0]))
+            timed_on = answer.asked
 
-    answer = work.answer(questions.PROFILE, "moved")
+    moved = work.answer(questions.PROFILE, "moved")
     if not sentences:
-        raise _refuse_operator(name, known_names, answer)
+        raise _refuse_operator(name, known_names, moved)
     # these times are another machine's: on a Mac another operator may take the longest
     if not work.on_a_mac:
         sentences.append(wording.PHRASES["other operator"])
-    # ``operators`` is the device on which they were timed, which the report names beside them. Copies are told as well,
-    # as they may cost more than the operator that was looked into.
+    # ``operators`` says on which device they were timed: the moved model's, or the script's where only that answer has
+    # the operator. Copies are told as well, as they may cost more than the operator that was looked into.
     return Finding(
         wording.PHRASES["looked into"].format(name=wanted, found=" ".join(sentences)),
-        operators=answer.asked,
-        details=_describe_copies(answer),
+        operators=timed_on,
+        details=_describe_copies(moved),
     )
 
 

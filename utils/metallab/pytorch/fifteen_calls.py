@@ -191,8 +191,8 @@ def calls(side: int = 4096) -> list[Call]:
     side : int
         Rows of the matrix that multiplies vectors, which has twice as many columns. The tensors of elementwise calls
         have its square of numbers, in rows of a quarter of it; the other sizes follow from it as well. A multiple of
-        512. With one of 256 the calls are the same, but the experiment of the smallest product has fewer operations
-        than that product.
+        512. A multiple of 256 alone would do for the calls, but the experiment of the smallest product has fewer
+        operations than that product then.
 
     Returns
     -------
@@ -288,7 +288,10 @@ def _multiply_in_16_bits(rows: int, columns: int) -> Make:
 
 
 def _multiply_pieces(rows: int, columns: int) -> Make:
-    """Return as much arithmetic as the whole matrix takes, with one piece of it: over and over, from a CPU's cache."""
+    """Return what makes a call with as much arithmetic as the whole matrix takes, all of it on one piece of the matrix.
+
+    The piece stays in a CPU's cache.
+    """
 
     def make(device: torch.device) -> Callable[[], Any]:
         matrix = torch.randn(rows // CHUNKS, columns, device=device)

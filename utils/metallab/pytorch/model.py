@@ -103,8 +103,9 @@ class ModelUnderTest:
     def cast(self, change: Callable[[Tensor], Tensor]) -> ModelUnderTest:
         """Return a copy with each weight, buffer, input and tensor of the loss changed; this one stays as it is.
 
-        Modules that the loss holds are changed as well; one that holds the model holds the copy then. Its weights are
-        changed twice there, so a second ``change`` has to leave them as they are, as a move or a new dtype does.
+        Modules that the loss holds are changed as well; one that holds the model holds the copy then. The model's
+        weights go through ``change`` twice there, so the second time it must change nothing, as a move or a new dtype
+        does not.
         """
         # shared, so that the model is copied once, also where the loss holds it
         copies: dict[int, Any] = {}

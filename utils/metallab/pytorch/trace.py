@@ -249,9 +249,8 @@ class Trace:
         """Return the intervals in which any of these lanes was busy, in order."""
         spans = sorted((event.start, event.end) for event in self.events if event.lane in lanes)
 
-        joined: list[
-            TimeSpan
-        ] = []  # so that no time counts twice: autograd's threads run beside each other
+        # so that no time counts twice: autograd's threads run beside each other
+        joined: list[TimeSpan] = []
         for start, end in spans:
             if joined and start <= joined[-1][1]:
                 first, last = joined[-1]
@@ -542,9 +541,8 @@ def record(on: PyTorchDevice) -> Iterator[Trace]:
     try:
         recorder = _Recorder(on)
         with on.active(), recorder.modules, recorder.listening(), watching(recorder.see):
-            torch.ones(
-                1, device=on.torch_device
-            )  # the first operator loads libraries, which takes long
+            # the first operator loads libraries, which takes long
+            torch.ones(1, device=on.torch_device)
             recorder.trace.events.clear()
             recorder.zero = time.perf_counter_ns()
 
@@ -660,9 +658,8 @@ class _Recorder:
         is_on_a_mac = there == "mps" and not self.on.simulated
         kind, direction, inferred = call.kind(there, is_on_a_mac)
         is_crossing = kind in ("copy", "fallback")
-        tensors = (
-            call.given or call.made
-        )  # an operator without inputs, such as `ones`, is named by its result's dtype
+        # an operator without inputs, such as `ones`, is named by its result's dtype
+        tensors = call.given or call.made
 
         line = self._find_line(call, is_crossing)
         own_line = line.own if line else None
@@ -767,9 +764,8 @@ class _Call:
         dimensions. Of a mask on the accelerator the number of these positions comes to the host, for the result's size.
         """
         copies: list[tuple[Direction, int]] = []
-        for index in _list_tensors(
-            self.args[1]
-        ):  # the second argument: one for each dimension that is indexed
+        indices = self.args[1]  # one for each dimension that is indexed
+        for index in _list_tensors(indices):
             is_mask = index.dtype in (torch.bool, torch.uint8)
             if index.device.type == accelerator:
                 copies += [("to host", COUNT_BYTES)] if is_mask else []

@@ -132,9 +132,10 @@ def _trace(given: argparse.Namespace, lab: Any) -> int:
         print(
             f"{given.script} did not end well: {failure}. What follows is of what ran until then.\n"
         )
-    # copies and fallbacks come first, because they are what a reader mends first
-    table = recorded.table()
+    # copies and fallbacks come first, because they are what is mended first
     print(recorded, *recorded.describe_crossings(given.rows), sep="\n")
+
+    table = recorded.table()
     rows = table.head(given.rows).to_string(index=False, formatters=trace.FORMATTERS)
     print("", rows, sep="\n")
     left_out = len(table) - given.rows

@@ -248,7 +248,7 @@ def _describe(error: BaseException) -> str:
 def _parse(path: Path, text: str) -> list[Record]:
     """Return the records in a file's text, with speed-ups computed again. `RecordError`, with the path, if it has none.
 
-    Of whatever kind an exception is that a stranger's file raises, its reason is in that one.
+    Whatever a stranger's file raises becomes a `RecordError` with that reason.
     """
     try:
         file = msgspec.json.decode(text, type=_File)

@@ -169,7 +169,7 @@ def _is_supported(sentence: str, given: Sequence[str]) -> bool:
         return False
     if not _NUMBER.search(rest):
         return True
-    # a number that nothing gives may be a time if any word of the sentence is about one, also in what is given
+    # where a number is left that nothing gives, any word about time in the sentence makes it a possible time
     return not _IS_ABOUT_TIME.search(sentence)
 
 

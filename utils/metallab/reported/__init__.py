@@ -307,10 +307,8 @@ def _read(name: str, convert: Callable[[dict[str, str]], _Row]) -> tuple[_Row, .
     rows = _rows(name)
     try:
         return tuple(map(convert, rows))
-    except (
-        KeyError,
-        ValueError,
-    ) as error:  # a column that is not there, a word or a number that is none
+    # a column that is not there, a word or a number that is none
+    except (KeyError, ValueError) as error:
         raise ValueError(
             f"{DATA / name} is damaged ({units.first_line(error, kind=True)}): {REMEDY}"
         ) from error

@@ -117,9 +117,8 @@ def error(reference: Any, result: Any) -> float:
     allowed = checks.tolerance("float32")
     limit = allowed.relative * (np.abs(a) + checks.typical_size(a)) + allowed.absolute
     is_same = (a == b) | (np.isnan(a) & np.isnan(b))
-    with np.errstate(
-        invalid="ignore"
-    ):  # of infinities, of which the shares of equal ones are not taken
+    # the difference of two infinities is NaN; where both are equal the share is not taken
+    with np.errstate(invalid="ignore"):
         shares = np.where(is_same, 0.0, np.abs(a - b) / limit)
     return float(np.nan_to_num(shares, nan=np.inf, posinf=np.inf).max(initial=0.0))
 

@@ -76,7 +76,7 @@ PAGE_SENTINEL = Budget(min_seconds=0.2, max_seconds=2.0)
 
 
 def shorten(budget: Budget, seconds: float) -> Budget:
-    """Return a budget that takes at most so many seconds for each function.
+    """Return a budget whose ``max_seconds`` are at most so many.
 
     Parameters
     ----------

@@ -55,12 +55,13 @@ def compare(  # noqa: PLR0913 - all but the variants are keywords, which a page 
     Each round takes one sample of each variant, in random order: pairing within a round cancels drift, the random order
     cancels cycles. Between the rounds a sentinel watches the speed of each device that has work for one, unless the
     page has one open. Rounds in which other programs were busy, or the machine had another speed than in most, are
-    taken again, for about as long as the comparison would have taken without them.
+    taken again, as long as there is time.
 
     **How long it takes**: half a second for each variant if their times are steady. If they vary it ends after four
     seconds in all, or, where calls are so slow that there are no 20 rounds by then, after up to four for each variant,
     and of calls of seconds later still, when there are enough pairs for an interval. It takes up to about twice that if
-    disturbed rounds are taken again. ``seconds=`` sets a time for all of it.
+    disturbed rounds are taken again, and where the times are steady up to four times as long. ``seconds=`` sets a limit
+    for all of it; with 20 rounds it ends after the share of one variant, as after the four seconds.
 
     **What is compared**: after the last sample each variant is called once more, untimed, and its result compared with
     the baseline's first one. So a function that is right at first only, learns, or changes an input gets no speed-up;

@@ -33,8 +33,11 @@ LOOK = replace(FIRST_LOOK, warmup_limit=0.1)
 """Of one after each stretch of rounds, in which the devices have worked.
 
 It takes 0.05 to 0.25 s, after at most 0.1 s of warming up. It is short, since it only has to tell apart what lasts
-longer than itself: where two threads of a rented machine took twice as long for seconds at a time, medians of 0.5 s
+longer than itself: where two threads of a virtual machine took twice as long for seconds at a time, medians of 0.5 s
 differed as much as those of 0.05 s did."""
+
+OTHERS_WERE_BUSY = "others were busy most of the time"
+"""Why rounds end for which a quieter moment was waited for."""
 
 Look = tuple[Measurement, ...]
 """The time of each watched device's fixed work."""
@@ -48,7 +51,7 @@ class Rounds:
     """Seconds a call: a row for each round, a column for each variant."""
     stop_reason: str
     others: float
-    """Cores that other programs used meanwhile; where disturbed rounds count for lack of others, during these."""
+    """Cores that other programs used meanwhile; where rounds count in which they were busy, during those alone."""
     sentinels: tuple[Sentinel, ...]
     """Of each device that was watched two of its looks at these rounds, those that differ most."""
 
@@ -143,7 +146,7 @@ class _Stretches:
     """Others who were busy for most of so many times the least time of a comparison are busy for good."""
 
     WAIT = 4
-    """For so many times the least time of a comparison disturbed rounds are taken again in any case."""
+    """As long as too few rounds count, disturbed ones are taken again for so many times a comparison's least time."""
 
     def __init__(self, columns: int, clock: Clock, budget: Budget, lookout: _Lookout) -> None:
         self.clock, self.budget, self.lookout = clock, budget, lookout
@@ -222,8 +225,8 @@ class _Stretches:
     def _reason_to_take_none_again(self) -> str | None:
         """Return why to stop now although rounds were disturbed, or None to go on."""
         if self._is_busy_for_good and self.enough_after is not None:
-            return "others were busy most of the time"
-        if self.calm:
+            return OTHERS_WERE_BUSY
+        if self.calm and not self._is_busy_for_good:
             return self.calm
 
         is_over = self.steady and self.all.seconds >= self.counted.time_limit(self.budget)
@@ -263,14 +266,16 @@ class _Stretches:
         if self._is_undisturbed or self.budget.max_samples:
             return self._rounds(self.all, self.closed, reason, _mean_load(self.closed))
 
-        has_enough = len(self.counted.rows) >= self.fewest
-        if has_enough and not self._is_busy_for_good:
+        is_busy_for_good = self._is_busy_for_good
+        if len(self.counted.rows) >= self.fewest and not is_busy_for_good:
             repeated = len(self.all.rows) - len(self.counted.rows)
             reason = f"{reason}; {repeated} disturbed rounds do not count"
             return self._rounds(self.counted, self.steady, reason, _mean_load(self.steady))
 
-        # quiet stretches do not make up for the others, whose rounds count as well
+        # the load of the busy stretches is not averaged with that of quiet ones, as their rounds count as well
         disturbed = [stretch for stretch in self.closed if stretch.is_busy]
+        if is_busy_for_good:
+            reason = OTHERS_WERE_BUSY
         return self._rounds(self.all, self.closed, reason, _mean_load(disturbed or self.closed))
 
     def _rounds(

@@ -97,9 +97,8 @@ def case(
 
     def mark(set_up: Callable[..., Any]) -> Callable[..., Any]:
         """Give a function its cases, one for each combination of the sizes, by which `load` finds it; return it."""
-        if (
-            function is not None and function is not set_up
-        ):  # @case("19"): what stands there is no function
+        # @case("13"): what stands there is no function
+        if function is not None and function is not set_up:
             raise CaseError(
                 f"{set_up.__name__}: options have names: write @case(group={function!r})"
             )

@@ -231,7 +231,11 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the two sides, the file of cases and the options.
+
+    `_parse` wants the sides, which argparse cannot, since ``--list`` goes without them: one file behind ``--list``
+    lands in ``a``.
+    """
     side = (
         "a git revision, '.' for the working tree, a Python or its environment's folder, NAME=value"
     )
@@ -242,14 +246,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     of_cases = "functions with @case; Metal Lab's own in its checkout"
     add("cases", metavar="cases.py", nargs="?", type=Path, help=of_cases)
 
-    only = "a group (19), a name, or part of one; again for more"
+    only = "a group, which is a page's number (13), a name, or part of one; again for more"
     add("--only", action="append", default=[], metavar="TEXT", help=only)
     devices = f"{', '.join(DEVICES)}; default: METALLAB_DEVICE, or auto"
     add("--device", metavar="DEVICE", help=devices)
     add("--seconds", type=float, default=Settings.seconds, help=f"a case ({Settings.seconds:g})")
     threads = f"of each side: 1 to {cores()}, the cores here, or 0 for no limit"
     add("--threads", type=int, choices=range(cores() + 1), metavar="N", default=1, help=threads)
-    factor = "a difference beyond it is called, such as 1.05 (1.01)"
+    factor = f"a difference beyond it is called, such as 1.05 ({Settings.factor:g})"
     add("--factor", type=float, default=Settings.factor, help=factor)
 
     folder = "folder for JSON files and picture (%(default)s)"

@@ -163,11 +163,10 @@ class Outcome:
         if not count:
             return False
 
-        if count < intervals.LOOKS[0]:  # too few for an interval
+        if count < intervals.LOOKS[0]:
             budget *= 2
-        is_spent = (
-            self.seconds * (1 + 1 / count) > budget
-        )  # with another pair, as long as these on average
+        # with another pair, as long as these on average
+        is_spent = self.seconds * (1 + 1 / count) > budget
         if is_spent or count == intervals.LOOKS[-1] or self.failures == 2:
             return True
         # between two looks the interval is not asked: each look more would need its share of the risk
@@ -276,9 +275,8 @@ def _pair(
     starting = time.monotonic() - start
     _assert_outputs_agree(of, live, [ready[side]["dtypes"] for side in "AB"])
 
-    calls = max(
-        answer["calls"] for answer in ready.values()
-    )  # so that a sample is long enough on the quicker side
+    # so that a sample is long enough on the quicker side
+    calls = max(answer["calls"] for answer in ready.values())
     samples: dict[str, list[float]] = {"A": [], "B": []}
     rounds = 1
     while len(samples["A"]) < rounds:

@@ -117,9 +117,8 @@ def serve(settings: Settings, answers: TextIO) -> None:
         Gets a line of JSON for each line of the input.
     """
     module, chance = load_cases(settings["cases"]), random.Random(settings["seed"])
-    cases: dict[
-        str, Any
-    ] = {}  # read with the first question, so that what the file raises is an answer too
+    # read with the first question, so that what the file raises is an answer too
+    cases: dict[str, Any] = {}
     work: Any = None
 
     for line in sys.stdin:

@@ -54,7 +54,7 @@ class Toolchain:
 
 
 def find() -> Toolchain:
-    """Return the tools of this machine: the compiler for shaders, and g++.
+    """Return this machine's tools: the clang of shaders, which knows Objective-C++, and g++, for PyTorch's C++ library.
 
     SimulationError, with what to install, where one is missing.
     """
@@ -70,7 +70,8 @@ def find() -> Toolchain:
     path, version = building.compiler()
     command = list(clang.command)
     if clang.kind == "zig":
-        command.append("-march=x86_64")  # else it compiles for this very processor
+        # else zig compiles for this very processor, and what is kept may be used on another one; clang does not
+        command.append("-march=x86_64")
     return Toolchain(tuple(command), path, f"{clang.identity}, {version}")
 
 

@@ -559,8 +559,9 @@ def _nearest_in_3d(interpolation_mode: int, **_: Any) -> bool:
     return interpolation_mode == NEAREST
 
 
-# Before 2.15 the CPU refuses bicubic in 3D as well, and so does every device, in the same words, before a kernel is
-# asked: check_grid_sampler_3d, which stands in the wheels' own header (GridSamplerUtils.h). No rule is needed there.
+# Before 2.15 the CPU refuses bicubic in 3D as well, and so does every device, in words that are the same everywhere,
+# before a kernel is asked: check_grid_sampler_3d, which stands in the wheels' own header (GridSamplerUtils.h). No rule
+# is needed there.
 @refuse(
     "grid_sampler_3d",
     "grid_sampler_3d: Unsupported Bicubic interpolation",

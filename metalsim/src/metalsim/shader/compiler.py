@@ -189,7 +189,7 @@ def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, .
     command = [*_clang_command(), f"-I{INCLUDE}", *CODE]
     inputs = [str(source)]
     libraries = []
-    # kernels need no C++ library; the run times of sanitizers do
+    # kernels need no C++ library; the run times of sanitizers that are linked do
     if not any("-fsanitize" in option for option in options):
         libraries.append("-nostdlib++")
     if find_compiler().kind == "zig":
@@ -197,10 +197,11 @@ def _build(code: str, to: Path, options: tuple[str, ...], run_time: tuple[str, .
         libraries.append("-rtlib=none")
 
     if WATCHED in options:
+        # in two steps: the compiler puts in the calls, and the linker must not bring the sanitizer that answers them
         compiled = str(to.with_suffix(".o"))
         _run([*command, *options, "-fno-sanitize=undefined", "-c", *inputs, "-o", compiled])
 
-        # the run time answers the calls, so nothing of the sanitizer's is linked
+        # rt.cpp answers them
         options = tuple(option for option in options if not option.startswith("-fsanitize"))
         inputs = ["-x", "none", compiled]
         libraries.insert(0, "-nostdlib++")

@@ -154,8 +154,8 @@ def _trace(
             not_followed = str(explain(error))
             if not way.has_gradients:
                 needs_gradients = not_followed
-            # what the first way ended at raises on a Mac, so it is reported in the trace that succeeds, which may not
-            # see it; a way in between may end before it comes there
+            # What the first way ended at raises on a Mac, too. The trace that succeeds may not see it, so it is
+            # reported there; a later way may end before that place.
             problem = problem or getattr(error, "problem", None)
             continue
 

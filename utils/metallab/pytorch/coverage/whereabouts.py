@@ -142,8 +142,8 @@ class Whereabouts:
                 tensor, *others = args
                 args = (self._move(tensor), *others)  # before a dtype changes, which MPS may lack
             elif function in MOVES:
-                # what its operators make lies where the tensor does, until the result is moved below, with a gradient
-                # that goes back
+                # its operators' results count as where the tensor lies; the result is moved below, so that its gradient
+                # goes back
                 self._wanted = None
             result = call(function, *args, **kwargs)
 

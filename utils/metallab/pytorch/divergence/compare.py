@@ -240,7 +240,7 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
     after
         The call after the device made it, on the CPU: its arguments may be written to.
     returned
-        What the device returned, on the CPU.
+        What the device returned, on the CPU. It stays as it is.
 
     Returns
     -------
@@ -251,15 +251,17 @@ def compare(reference: Reference, after: Call, returned: list[Tensor]) -> Compar
     if reference.before.settings.get("sorted") is False:
         return Comparison(not_compared=NotCompared(Reason.UNORDERED))
 
+    # results behind these may differ without being wrong, so they are left out on both sides
     count = count_comparable(reference.before)
     if count is None:
         count = len(returned)
     reference = dataclasses.replace(reference, results=reference.results[:count])
+
     counts = len(returned), len(reference.results)
-    kept = NotCompared(Reason.KEPT, counts=counts) if count < len(returned) else None
     if len(reference.results) != count:
         return Comparison(not_compared=NotCompared(Reason.OTHER_COUNT, counts=counts))
 
+    kept = NotCompared(Reason.KEPT, counts=counts) if count < len(returned) else None
     written = clear_unwritten(reference.before, returned[:count])
     comparer = _ResultComparer(reference, after, written)
     difference = comparer.compare()

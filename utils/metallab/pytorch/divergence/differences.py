@@ -226,7 +226,7 @@ class Reason(StrEnum):
     OTHER_COUNT = "other count"
     """Another number of results than on the CPU."""
     KEPT = "kept results"
-    """Results behind those that the CPU returns, which the device keeps for the gradient."""
+    """Results behind those that are the same everywhere: what each device keeps for the gradient, in its own form."""
     INTEGERS = "integers"
     """Integers beside floating results that are no positions."""
     RANDOM = "random numbers"
@@ -251,7 +251,8 @@ class NotCompared:
     message: str = ""
     """With `Reason.CPU_RAISES` and `Reason.OWN_DTYPE`: PyTorch's words, and where they come from."""
     counts: tuple[int, int] | None = None
-    """With `Reason.OTHER_COUNT` and `Reason.KEPT`: the number of results on the device, and on the CPU."""
+    """The number of results on the device, and with `Reason.OTHER_COUNT` that on the CPU, with `Reason.KEPT` how many
+    of them were compared."""
 
     def __str__(self) -> str:
         return wording.not_compared(self)

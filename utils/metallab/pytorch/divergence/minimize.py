@@ -72,8 +72,8 @@ def minimize(
     # layouts and dtypes first, then the sizes, the largest first, since fewer elements are quicker to try
     wrong = _simplify(wrong, oracle)
     wrong = _flatten(wrong, oracle)
-    # the largest integers before the sizes: of many integers in a row some are wrong from a limit on, while of two it
-    # depends on which
+    # integers before sizes: with many integers in a row one sees from which value on it is wrong; with two left that
+    # depends on which two
     for index, layout in enumerate(wrong.tensors):
         # 0 stands for a tensor of other numbers, too, and below 1 nothing is tried
         if layout.integers[1] > 1:

@@ -133,12 +133,12 @@ def _write_results(call: Call) -> str:
     if types == ["number"]:
         return f"[torch.tensor({calling})]"
 
-    # not the result that is written in part: in the rest of it lies memory as it was, other numbers in each run
+    # leave out the result that is written in part: in the rest of it lies memory as it was, other numbers in each run
     whole = count_written_whole(call)
     if whole is not None:
         return f"list({calling}[:{whole}])"
 
-    # not what an operator keeps for its gradient, each device in a form of its own
+    # leave out what an operator keeps for its gradient, each device in a form of its own
     comparable = None if call.name in REFERENCES else count_comparable(call)
     if comparable is not None:
         return f"list({calling}[:{comparable}])"

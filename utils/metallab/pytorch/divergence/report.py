@@ -282,19 +282,21 @@ class Report:
 
     @property
     def fix(self) -> Fix:
-        """What to put in the wrong operator's place, or to do about one that is wrong at times."""
+        """What to put in the wrong operator's place, or to do about one that is wrong at times; `advice` has the words.
+
+        Without a fault it says nothing of use.
+        """
         first = self.divergent_call
         if first is None and self.unexplained is not None:
             is_unwritten = bool(self.unexplained.unwritten_lines)
             return Fix(FixKind.FILL_MEMORY if is_unwritten else FixKind.FIND_SOURCE)
         if first is not None and isinstance(first.difference, WrongDraw):
             return Fix(FixKind.DRAW_ON_CPU)
-        is_reported = first is not None and first.operator.rpartition("::")[2] in PUBLIC_THREADS
         if self.kind is Outcome.INTERMITTENT:
-            # what others report of the operator as well is not taken for a call that macOS aborted for its length
-            if is_reported:
-                return Fix(FixKind.OTHER_OPERATORS)
-            return Fix(FixKind.LESS_WORK)
+            # Less work helps against calls that macOS aborts for their length. An operator about which others reported
+            # such faults is the likelier cause.
+            is_reported = first is not None and first.operator.rpartition("::")[2] in PUBLIC_THREADS
+            return Fix(FixKind.OTHER_OPERATORS if is_reported else FixKind.LESS_WORK)
         return choose_fix(self.conditions, is_step=first is not None and first.direction == "step")
 
     @property
@@ -375,7 +377,7 @@ class Report:
             (direction, "device", "o-", plots.RED),
             (f"{direction}_cpu", "rounding on a CPU", "s--", plots.BLUE),
         ):
-            # the error first: `max` keeps its first argument unless another is larger, as none is than NaN
+            # the error first: max(nan, x) is NaN, and max(x, nan) is x
             errors = [max(getattr(layer, key), SMALLEST_DRAWN) for layer in self.layers]
             axes.plot(range(len(errors)), errors, style, color=colour, label=label, markersize=5)
 

@@ -113,7 +113,7 @@ def _list_seen(run: Run, record: Record) -> list[Seen]:
     """
     lines = record.accesses.lines
     first_group = lines[lines["group"] == 0]
-    inside = first_group[first_group["kind"] <= WRITE]  # reads and writes
+    inside = first_group[first_group["kind"] <= WRITE]
     seen = [Seen(line, record.accesses.place(line)) for line in inside]
 
     # it has a line for each region, and is at most one
@@ -204,9 +204,8 @@ def _draw_interval(
     for each in seen:
         element = record.find_element(each.place)
         row = rows.index(record.name(each.place))
-        step = (
-            0.2 if row > middle else -0.2
-        )  # so that a line begins and ends at the edges of the marks
+        # so that a line begins and ends at the edges of the marks
+        step = 0.2 if row > middle else -0.2
         (line,) = axis.plot([each.thread, element], [middle + step, row - step])
         line.set(color=COLOURS[each.kind], linewidth=0.9, alpha=0.8)
         if each.kind == OUTSIDE:  # red beside orange is seen by its dashes, too

@@ -60,7 +60,7 @@ def _judge_fault(run: Run, record: Record) -> None:
         _judge_outside(run, record, fault)
     if kind == "race":
         _judge_race(run, record)
-    # threads also pass a barrier by that stands inside an `if`, without a `return` in the source
+    # an `if` around the barrier is enough: the others need not have returned
     message = fault.message.replace("the others have returned", "the others do not reach it")
     raise Wrong(kind, f"{_at(run)} {message}{write_lines(fault.line)}.")
 

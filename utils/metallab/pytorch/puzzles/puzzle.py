@@ -135,9 +135,8 @@ class Puzzle:
             for number, size in enumerate(self.sizes):
                 once = self.run(source, size, kernel)
                 if show and number == 0:
-                    draw.show_run(
-                        once
-                    )  # before it is judged, because the picture shows what is wrong
+                    # before it is judged, because the picture shows what is wrong
+                    draw.show_run(once)
                 grade.judge(once)
                 if number == 0:
                     score = once.score()
@@ -254,6 +253,7 @@ class Puzzle:
         # a copy reads one half of the bytes and writes the other
         source = torch.empty(num_bytes // 2, dtype=torch.uint8, device=on.torch_device)
         target = torch.empty_like(source)
+        # the kernel is the baseline: the sentence says how many times as fast the copy is, as memory allows no more
         compared = timing.compare(
             {self.name: call, "copy": lambda: target.copy_(source)},
             on=on,

@@ -204,16 +204,17 @@ def find_parameters(source: str, kernel: str) -> list[str]:
     # a comment between parameters would be taken for a part of one, and one that holds a kernel for the kernel
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     qualifier = r"(?:\bkernel|\[\[\s*kernel\s*\]\])"
-    head = re.search(rf"{qualifier}\s+void\s+{kernel}\s*\((.*?)\)\s*\{{", text, re.DOTALL)
+    # no ; and no brace between: a declaration before the definition is passed over
+    head = re.search(rf"{qualifier}\s+void\s+{kernel}\s*\(([^;{{}}]*)\)\s*\{{", text)
     if head is None:
         return []
 
-    inside = re.sub(
-        r"\[\[.*?\]\]", "", head[1], flags=re.DOTALL
-    )  # attributes, such as [[buffer(0)]]
+    # without attributes, such as [[buffer(0)]]
+    inside = re.sub(r"\[\[.*?\]\]", "", head[1], flags=re.DOTALL)
     parts = [part.strip() for part in inside.split(",")]
-    # what has no address space is supplied by the GPU, such as the thread's position
-    buffers = [part for part in parts if re.match(r"(const\s+)?(device|constant)\b", part)]
+    # What has no address space is supplied by the GPU, such as the thread's position, and threadgroup memory is no
+    # buffer of the call. The two words may stand behind const, volatile or the type, and are no names.
+    buffers = [part for part in parts if re.search(r"\b(device|constant)\b", part)]
     return [re.findall(r"\w+", part)[-1] for part in buffers]
 
 

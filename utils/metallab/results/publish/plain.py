@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -212,7 +213,7 @@ def _make_film(opened: Image.Image, width: int | None) -> bytes:
     """
     from PIL import ImageSequence
 
-    step = -(-opened.n_frames // MOST_FRAMES)  # rounded up
+    step = math.ceil(opened.n_frames / MOST_FRAMES)
     frames, waits = [], []
     for number, frame in enumerate(ImageSequence.Iterator(opened)):
         waits.append(frame.info.get("duration") or 100)  # milliseconds
