@@ -39,6 +39,7 @@ from metallab.doctor.questions import (
     in_asking_order,
 )
 from metallab.doctor.report import Report
+from metallab.doctor.results import Asked
 from metallab.exercises import check
 from metallab.project import Refusal, Refused, claims, steps, wording, workbench
 from metallab.project.state import Basis
@@ -470,6 +471,18 @@ def test_a_copy_can_be_looked_into(work):
     assert "8 B to host" in finding.summary
     assert "most: roll" in finding.summary
     assert "1 hidden copy" in finding.details[0]
+
+
+def test_the_device_is_named_on_which_the_operator_was_timed(work):
+    """The moved model's answer is lacking, as after its time ran out, and the script's has the operator."""
+    begin(work)
+    on_the_cpu = Asked(device="the CPU of the script")
+    give(work, PROFILE, COPIES, which="script", asked=on_the_cpu)
+    give(work, PROFILE, NO_ANSWERS[1], "skipped", asked=Asked())
+
+    work.step(5)("roll")
+
+    assert work.rows[4].finding.operators == on_the_cpu
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,9 @@ WITH_COMMENTS = """kernel void k(device float* out,  // the result
         pytest.param(WITH_COMMENTS, id="comments between the parameters"),
         pytest.param("// kernel void k(device float* out) {\n" + HEAD, id="another in a comment"),
         pytest.param(HEAD.replace("kernel void", "[[kernel]] void"), id="the attribute"),
+        pytest.param(HEAD.rstrip(" {") + ";\n" + HEAD, id="declared before"),
+        pytest.param(HEAD.replace("device float*", "float device*"), id="the type first"),
+        pytest.param(HEAD.replace("device float*", "volatile device float*"), id="volatile"),
     ],
 )
 def test_a_right_kernel_is_right_however_its_head_is_written(puzzle, head):
