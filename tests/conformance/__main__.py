@@ -108,9 +108,8 @@ def run(folder: Path, only: str, minutes: float, journal: Path, work: Path) -> d
     runs = {(_group(claim), tuple(claim.environment.items())) for claim in found.values()}
     print(f"{len(found)} tests{'' if ON_A_MAC else ', SIMULATED where they are about a GPU'}; stops after {minutes:g} "
           "minutes. If macOS says that Python quit unexpectedly, choose Ignore.", flush=True)  # fmt: skip
-    end = (
-        time.monotonic() + 60 * minutes
-    )  # of one clock in all processes, so that `--until` can have it
+    # of one clock in all processes, so that `--until` can have it
+    end = time.monotonic() + 60 * minutes
     with contextlib.suppress(KeyboardInterrupt):
         for group, own in sorted(runs, key=lambda run: (_place(run[0]), *run)):
             if time.monotonic() > end:

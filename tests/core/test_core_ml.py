@@ -43,9 +43,8 @@ def race(monkeypatch, tmp_path):
     without_magic = cell.partition("\n")[2]  # its first line would run it in another process
 
     for name in ("metallab.checks", "metallab.timing"):
-        importlib.import_module(
-            name
-        )  # before `sys.platform` is changed, at which their imports look
+        # before `sys.platform` is changed, at which their imports look
+        importlib.import_module(name)
 
     monkeypatch.chdir(tmp_path)
     x = np.arange(4, dtype=np.float32)

@@ -284,9 +284,8 @@ def compare_reusing(seed: int) -> timing.Reason | None:
     Return why it is withheld a speed-up, or None if all results seemed right.
     """
     clock, device = FakeClock(), Reusing()
-    fn = device.writing(
-        Aborting(clock, 100, 147)
-    )  # 12 of 60 rounds: it is called four times in each
+    # 12 of 60 rounds: it is called four times in each
+    fn = device.writing(Aborting(clock, 100, 147))
 
     with looks_taking(LOOK_IN_CALLS * SECONDS_OF_A_CALL, clock):
         compared = timing.compare(
@@ -410,9 +409,8 @@ def test_a_result_is_looked_at_before_another_function_writes_over_it():
     )
 
     assert compared.refused == {}
-    _, *in_the_certain_round = judged[
-        :3
-    ]  # the first is asked about the first results, before the rounds
+    # the first is asked about the first results, before the rounds
+    _, *in_the_certain_round = judged[:3]
     assert sorted(in_the_certain_round) == [1.0, 2.0]
     assert judged[-2:] == [1.0, 2.0]
 

@@ -60,9 +60,10 @@ def make_jax(placed, hold, gpu, platform, error):
     cpu = SimpleNamespace(platform="cpu", device_kind="cpu")
     other = SimpleNamespace(platform=platform, device_kind="NVIDIA H200")
 
+    # without a kind those of its first platform, a GPU's if there is one
     def list_devices(
         kind=None,
-    ):  # without a kind those of its first platform, a GPU's if there is one
+    ):
         return [cpu] if kind == "cpu" or not gpu else [other]
 
     def hold_device(device):

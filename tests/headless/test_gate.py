@@ -68,9 +68,8 @@ def gate(root, tmp_path):
 
     def gate(revision: str) -> tuple[int, str]:
         command = find_command(revision)
-        place = (
-            command.index(".") + 1
-        )  # `make gate` names no file of cases, which comes after both sides
+        # `make gate` names no file of cases, which comes after both sides
+        place = command.index(".") + 1
         arguments = [*command[:place], "cases.py", *command[place:], "--out", str(tmp_path / "out")]
         done = subprocess.run(
             [sys.executable, *arguments], cwd=root, capture_output=True, text=True

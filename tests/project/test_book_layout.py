@@ -472,10 +472,11 @@ def test_faults_leave_the_old_book_and_are_told_to_readers_and_maintainers(
     """A book that Sphinx does not finish leaves the old one in its place, and the error says what to do without it."""
     old = tmp_path / "book/index.html"
     old.parent.mkdir()
+    # without the second the folder is no book, and is not replaced
     for path in (
         old,
         old.parent / ".buildinfo",
-    ):  # without the second the folder is no book, and is not replaced
+    ):
         path.write_text("old")
     sphinx = types.SimpleNamespace(build_main=lambda options: 1)  # as after a warning
     monkeypatch.setitem(sys.modules, "sphinx.cmd.build", sphinx)

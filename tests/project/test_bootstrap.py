@@ -48,9 +48,8 @@ class Checkout:
         """
         self.root, self.capfd = root, capfd
         (root / "utils" / "metallab").mkdir(parents=True)
-        (root / "metalsim" / "objc").mkdir(
-            parents=True
-        )  # for their pyproject.toml, looked at as well
+        # for their pyproject.toml, looked at as well
+        (root / "metalsim" / "objc").mkdir(parents=True)
         shutil.copy(SOURCE, root / "utils" / "metallab")
         (root / "pyproject.toml").write_text("[project]\n")
         (root / "pip.txt").touch()  # what the stand-in for pip prints of its settings

@@ -534,10 +534,11 @@ def names_of_other_kernels(path):
     A marked cell may run in a second kernel. It must not use what the notebook's own kernel has set, nor the notebook
     what it has set, but for the names in its first line.
     """
+    # the names that are set in the notebook's kernel, and in the second one
     here, there = (
         set(),
         set(),
-    )  # the names that are set in the notebook's kernel, and in the second one
+    )
     for cell in code_cells(path):
         if cell.source.startswith("%%"):
             here |= results_from_a_third_kernel(cell.source)

@@ -709,9 +709,8 @@ def of_rows(function):
 
         def forward(self, x):
             y = self.layer(x)
-            return function(
-                y[y.sum(-1) > -100]
-            )  # all rows, but that is known only when it is computed
+            # all rows, but that is known only when it is computed
+            return function(y[y.sum(-1) > -100])
 
     return Rows()
 

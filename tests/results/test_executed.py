@@ -52,9 +52,8 @@ def faults_of(page: executed.ExecutedPage) -> Iterator[str]:
     drawn = page.picture and hashlib.sha256(page.picture.read_bytes()).hexdigest()
     headline = page.record.headline
     told = headline.sha256 if headline is not None else None
-    may_lack_picture = bool(
-        page.entry.not_run
-    )  # a cell that did not run may be the one that draws it
+    # a cell that did not run may be the one that draws it
+    may_lack_picture = bool(page.entry.not_run)
     if drawn != told or not (drawn or may_lack_picture):
         yield "its picture is missing or another one"
 

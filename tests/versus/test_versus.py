@@ -954,9 +954,8 @@ IMPRECISE = "\n@case(tolerance='float99')\ndef imprecise(): ...\n"
 )
 def test_a_refusal_is_a_line_and_measures_nothing(root, capsys, monkeypatch, given, words):
     """It ends with 2, and files that are not ours are left as they are."""
-    has_imprecise = (
-        "imprecise" in given
-    )  # where it is in the file the command is refused in any case
+    # where it is in the file the command is refused in any case
+    has_imprecise = "imprecise" in given
     write_cases(root, IMPRECISE if has_imprecise else "")
     (root / "answers.json").write_text(SOMEBODY_S)
     (root / "folders" / "versus.png").mkdir(parents=True)

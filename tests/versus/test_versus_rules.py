@@ -56,9 +56,8 @@ def count_coverage(count: int) -> tuple[float, float]:
     The truth is that both sides take equally long: a ratio of 1, whose logarithm is 0. The second share is that of an
     interval whose ends are the next means inwards, of those that are taken of each two logarithms.
     """
-    sizes = np.sqrt(
-        np.arange(2.0, count + 2)
-    )  # no two means of them are equal, whatever their signs
+    # no two means of them are equal, whatever their signs
+    sizes = np.sqrt(np.arange(2.0, count + 2))
     both = itertools.combinations_with_replacement(range(count), 2)
     places = np.array([i * count + j for i, j in both])  # each two once, in a table of all sums
     inside = narrower = 0

@@ -32,33 +32,21 @@ def judge_agree(agree: Callable[..., Any]) -> bool:
     cases: list[tuple[list, list, float, bool]] = [  # result, expected, tolerance, right
         ([1.0, 1.05, 1.0], [1.0, 1.0, 1.0], 0.1, True),
         ([1.0, 1.2, 1.0], [1.0, 1.0, 1.0], 0.1, False),
-        (
-            [1.0, 0.8, 1.0],
-            [1.0, 1.0, 1.0],
-            0.1,
-            False,
-        ),  # the sign of the difference counts for nothing
+        # the sign of the difference counts for nothing
+        ([1.0, 0.8, 1.0], [1.0, 1.0, 1.0], 0.1, False),
         ([1.0, NAN, 1.0], [1.0, 0.0, 1.0], 0.1, False),  # NaN is not beyond anything either
         ([1.0, 1.0], [1.0, NAN], 0.1, False),
         ([1.0, NAN], [1.0, NAN], 0.1, False),
         ([INFINITY, 1.0, 1.0], [1.0, 1.0, 1.0], 0.1, False),
         ([2.0, -2.0], [-2.0, 2.0], 0.5, False),  # sums, largest and smallest values are equal
         ([3e-9, 0.0], [0.0, 0.0], 1e-9, False),  # below the tolerances that NumPy takes by default
-        (
-            [1e8, 0.0],
-            [1e8 + 1, 0.0],
-            0.1,
-            False,
-        ),  # float32, or a share of the value, would let it pass
+        # float32, or a share of the value, would let it pass
+        ([1e8, 0.0], [1e8 + 1, 0.0], 0.1, False),
         ([], [], 0.1, True),  # there is no largest difference
         ([0.05] * 9, [0.0] * 9, 0.1, True),  # each is within, their norm is not
         ([0.25, 3.5], [0.0, 3.75], 0.25, True),  # as far away as allowed
-        (
-            [[7.0, 0.0], [0.0, 7.0]],
-            [[7.0, 0.0], [0.0, 7.0]],
-            0.0,
-            True,
-        ),  # equal, at a tolerance of 0
+        # equal, at a tolerance of 0
+        ([[7.0, 0.0], [0.0, 7.0]], [[7.0, 0.0], [0.0, 7.0]], 0.0, True),
     ]
 
     for result, expected, tolerance, wanted in cases:
